@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from deltaworks.airflow import names
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import maintenance_dag
-from deltaworks.specs.project import load_catalog
 
-catalog = load_catalog(tolerant=True)
+catalog = parsed_catalog()
 for pipeline in catalog.pipelines.values():
     dag = maintenance_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag

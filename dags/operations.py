@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from deltaworks.airflow.misdeclared_dags import misdeclared_operation_dags
-from deltaworks.airflow.operation_dags import offered_operations, operation_dag, relay_operations
-from deltaworks.specs.project import load_catalog
+from deltaworks.airflow.operation_dags import offered_operations, operated_pipelines, operation_dag, relay_operations
+from deltaworks.airflow.parsing import parsed_catalog
 
-catalog = load_catalog(tolerant=True)
-for pipeline in catalog.pipelines.values():
+catalog = parsed_catalog()
+for pipeline in operated_pipelines(catalog):
     for operation in offered_operations(pipeline):
         dag = operation_dag(operation, pipeline, catalog.environment)
         globals()[dag.dag_id] = dag

@@ -5,10 +5,10 @@ from __future__ import annotations
 from deltaworks.airflow import names
 from deltaworks.airflow.endless_dags import relay_dag
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import clean_dag
-from deltaworks.specs.project import load_catalog
 
-catalog = load_catalog(tolerant=True)
+catalog = parsed_catalog()
 for relay in catalog.relays.values():
     dag = relay_dag(relay, catalog.environment)
     globals()[dag.dag_id] = dag

@@ -5,5 +5,6 @@ from __future__ import annotations
 from deltaworks.airflow.health_dags import health_dag
 from deltaworks.specs.project import load_catalog
 
-pipelines = load_catalog(tolerant=True).pipelines.values()
-dag = health_dag(mutations=any(pipeline.mutations is not None for pipeline in pipelines))
+catalog = load_catalog(tolerant=True)
+mutable = any(pipeline.mutations is not None for pipeline in catalog.pipelines.values())
+dag = health_dag(environment=catalog.environment, mutations=mutable)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from deltaworks.airflow import names
 from deltaworks.airflow.endless_dags import group_dag, stream_dag
 from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.specs.groups import stream_groups
-from deltaworks.specs.project import load_catalog
 
-catalog = load_catalog(tolerant=True)
+catalog = parsed_catalog()
 groups = stream_groups(catalog)
 grouped = {name for group in groups.values() for name in (*group.members, *group.wrong)}
 for pipeline in catalog.pipelines.values():

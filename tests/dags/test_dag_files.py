@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.definitions._internal.dag_parsing_context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 
+from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.project import load_catalog
-from tests.dags.airflow_project import REPOSITORY, run_python
+from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 from tests.dags.test_mutation_dags import option_arguments
 
 HEAVY = ("pyspark", "boto3", "botocore", "deltalake", "delta", "pyarrow", "pandas", "fastapi")
+_DAGS_BY_FILE = {
+    "restore__games": "operations",
+    "stream__games": "streams",
+    "gold__games": "gold",
+    "maintenance__edits": "maintenance",
+    "relay__landing": "relays",
+}
 
 PARSE = f"""
 import json, sys, time
@@ -233,3 +242,64 @@ def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_pr
 
         assert [asset.name for asset in outlets] == ["gold.games.events_per_hour"]
         assert outlets[0].uri == f"file://{sample_project}/lake/tables/games/events_per_hour"
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "read"),
+    [
+        ("restore__games", ["games"]),
+        ("stream__edits", ["edits"]),
+        ("relay__landing", []),
+        ("stream_group__small", ["edits", "games"]),
+        ("stream_health", ["edits", "games"]),
+        (None, ["edits", "games"]),
+    ],
+)
+def test_a_task_reads_the_pipeline_of_its_dag_and_the_scheduler_all(
+    sample_project: Path, monkeypatch: pytest.MonkeyPatch, dag_id: str | None, read: list[str]
+) -> None:
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(sample_project))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    monkeypatch.delenv(_AIRFLOW_PARSING_CONTEXT_DAG_ID, raising=False)
+    if dag_id is not None:
+        monkeypatch.setenv(_AIRFLOW_PARSING_CONTEXT_DAG_ID, dag_id)
+
+    assert sorted(parsed_catalog().pipelines) == read
+
+
+def test_the_file_of_a_task_has_its_dag_and_none_of_other_pipelines(sample_project: Path) -> None:
+    code = f"""
+import json, runpy
+from airflow.sdk import DAG
+from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
+dags = {{}}
+for dag_id, file in {_DAGS_BY_FILE!r}.items():
+    with _airflow_parsing_context_manager(dag_id=dag_id):
+        names = runpy.run_path(f"{REPOSITORY}/dags/{{file}}.py")
+    dags[dag_id] = sorted(value.dag_id for value in names.values() if isinstance(value, DAG))
+print(json.dumps(dags))
+"""
+    for dag_id, there in run_python(code, sample_project).items():
+        assert dag_id in there
+        assert {other.partition("__")[2] for other in there} <= {dag_id.partition("__")[2], "landing"}
+
+
+def test_a_form_is_the_dags_and_no_copy_of_it_is_a_tasks(bag: Any) -> None:
+    forms = [dag for dag in bag.dags.values() if dag.params]
+    assert {"restore__games", "gold__games", "maintenance__games", "clean__landing"} <= {dag.dag_id for dag in forms}
+    for dag in forms:
+        for task in dag.tasks:
+            assert not set(task.params) & set(dag.params), (dag.dag_id, task.task_id)
+
+
+def test_operations_have_dags_for_the_pipelines_that_the_environment_names(tmp_path: Path) -> None:
+    project = write_project(tmp_path)
+    environment = project / "include" / "environments" / "local.yaml"
+    environment.write_text(environment.read_text() + "operation_dags: [edits]\n")
+    (project / "include" / "pipelines" / "games" / "pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
+
+    dags = run_python(PARSE, project)["dags"]
+
+    assert "restore__edits" in dags
+    assert "reconcile__landing" in dags
+    assert [dag for dag in dags if dag.endswith("__games")] == ["maintenance__games", "stream__games"]

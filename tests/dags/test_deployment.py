@@ -12,6 +12,8 @@ from airflow.configuration import conf
 
 from deltaworks.airflow.deployment import check_deployment
 from deltaworks.errors import ConfigError
+from tests.integration.containers.compose_file import read_compose
+from tests.unit.docker.secrets_script import make_secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 SAFE = {
@@ -34,10 +36,10 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**SAFE, "DELTAWORKS_ENVIRONMENT": "production"}
 
 
-def refusal(variables: dict[str, str]) -> str | None:
+def refusal(variables: dict[str, str], *, command: str | None = None) -> str | None:
     """The condition that Airflow's start ends with; None where it starts."""
     try:
-        check_deployment(variables)
+        check_deployment(variables, command=command)
     except ConfigError as error:
         return error.condition
     return None
@@ -129,3 +131,63 @@ def test_a_process_of_airflow_ends_before_it_does_anything(tmp_path: Path, allow
 
     assert (ran.returncode == 0) is starts, ran.stderr[-2000:]
     assert ("SIMPLE_AUTH_REFUSED" in ran.stderr) is not starts
+
+
+@pytest.mark.parametrize(
+    ("variable", "in_need", "not_in_need"),
+    [
+        ("AIRFLOW__API_AUTH__JWT_SECRET", ("api-server", "scheduler"), ("dag-processor", "triggerer", "db")),
+        ("AIRFLOW__API__SECRET_KEY", ("api-server", "scheduler", "triggerer"), ("dag-processor", "db")),
+        ("AIRFLOW__CORE__FERNET_KEY", ("api-server", "scheduler", "triggerer", "dag-processor", "db"), ()),
+    ],
+)
+def test_a_process_that_needs_a_secret_is_refused_without_it_and_no_other_is(
+    variables: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    in_need: tuple[str, ...],
+    not_in_need: tuple[str, ...],
+) -> None:
+    # Airflow's configuration has nothing then, either.
+    monkeypatch.setenv(variable, "")
+    del variables[variable]
+
+    assert {command: refusal(variables, command=command) for command in in_need} == dict.fromkeys(
+        in_need, "SECRET_WEAK"
+    )
+    assert {command: refusal(variables, command=command) for command in not_in_need} == dict.fromkeys(not_in_need)
+    # What is set, but to nothing, is a mistake everywhere.
+    blank = {**variables, variable: ""}
+    assert refusal(blank, command="dag-processor") == "SECRET_WEAK"
+
+
+@pytest.mark.parametrize(
+    "service", ["airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"]
+)
+def test_every_service_of_the_containers_starts_with_the_secrets_it_is_given(tmp_path: Path, service: str) -> None:
+    (tmp_path / "docker").mkdir()
+    for name in ("docker-compose.yaml", "docker/local.env"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    make_secrets(tmp_path / "docker" / "secrets")
+    spec = read_compose(tmp_path / "docker-compose.yaml", shell={}).services[service]
+    commands = {"airflow-init": ("db", "migrate")}
+    here = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{tmp_path}/airflow.db",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "include"),
+    }
+    (command, *_) = commands.get(service) or spec.command or ()
+
+    ran = subprocess.run(
+        [sys.executable, "-m", "airflow", command, "--help"],
+        env={**spec.variables, **here},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr[-2000:]

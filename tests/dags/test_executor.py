@@ -1,4 +1,4 @@
-"""The embedded stack's scheduler ends although a stream under it never does, so that it can be started again."""
+"""A scheduler ends although a stream under it never does, so that it can be started again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without"])
-def test_an_executor_ends_although_one_of_its_tasks_never_does(off: bool) -> None:
+def test_an_executor_ends_although_one_of_its_tasks_never_does(off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.executors.local_executor import LocalExecutor as AirflowsExecutor
 
-    from sandbox.airflow.executor import LocalExecutor
+    from deltaworks.airflow.executor import GRACE_VARIABLE, LocalExecutor
 
+    monkeypatch.setenv(GRACE_VARIABLE, "3")
     executor = AirflowsExecutor(parallelism=2) if off else LocalExecutor(parallelism=2)
     executor.start()
     endless = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))

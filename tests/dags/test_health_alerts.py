@@ -30,7 +30,7 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
-from deltaworks.operations.airflow_api import DagRun, TaskInstance
+from deltaworks.operations.airflow_answers import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -16,14 +16,14 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import RetryDecision
 from airflow.sdk.bases.notifier import BaseNotifier
 
+from deltaworks.airflow.aws_connections import set_keys
 from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
-from deltaworks.airflow.operators import RESULTS_XCOM
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
 from deltaworks.operations.approved import figures, refuse_approver, requested
-from deltaworks.operations.base import Operation
+from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.options import read_options
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -98,7 +98,7 @@ class OperationApproval(ApprovalOperator):
         run, model = context["dag_run"], self.operation.options()
         params = context["params"]
         options = read_options(model, {name: params.get(name) for name in model.model_fields})
-        counted = context["ti"].xcom_pull(task_ids=self._counted_by, key=RESULTS_XCOM) or []
+        counted = context["ti"].xcom_pull(task_ids=self._counted_by, key=RESULTS_KEY) or []
         question = Approval(
             operation=self.operation.name,
             subject=self._pipeline,
@@ -140,4 +140,5 @@ class OperationApproval(ApprovalOperator):
         return [{"id": person.id, "name": person.name or person.id} for person in others]
 
     def _home(self) -> PipelineHome:
+        set_keys([self._lake])
         return PipelineHome.open(self._lake, self._pipeline)

@@ -19,11 +19,22 @@ from deltaworks.specs.known_secrets import LOCAL, refuse_weak
 #: Set to `true`, it lets Airflow start with its simple auth manager outside `local`.
 ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
 _SIMPLE = "SimpleAuthManager"
-_OPTIONS = (("core", "fernet_key"), ("api_auth", "jwt_secret"), ("api", "secret_key"))
+#: Secrets of Airflow, and the commands that cannot do without: Airflow makes one for itself where none is set, which no
+#: other process has. The key that encrypts connections is everybody's: without it they are stored as they are.
+_OPTIONS: dict[tuple[str, str], frozenset[str] | None] = {
+    ("core", "fernet_key"): None,
+    ("api_auth", "jwt_secret"): frozenset({"api-server", "scheduler", "standalone"}),
+    ("api", "secret_key"): frozenset({"api-server", "scheduler", "standalone", "triggerer"}),
+}
 
 
-def check_deployment(variables: Mapping[str, str] = os.environ) -> None:
+def check_deployment(variables: Mapping[str, str] = os.environ, *, command: str | None = None) -> None:
     """Refuse what is unsafe in Airflow's configuration; of the environment `local` nothing.
+
+    A secret that is not set is refused in the processes that need it. So those that do not need it can go without.
+
+    Args:
+        command: what Airflow runs, such as `scheduler`; the first argument of this process by default.
 
     Raises:
         ConfigError: SIMPLE_AUTH_REFUSED or SECRET_WEAK, with the option and the variable that sets it.
@@ -32,7 +43,9 @@ def check_deployment(variables: Mapping[str, str] = os.environ) -> None:
     if environment == LOCAL:
         return
     _check_auth_manager(environment, allowed=variables.get(ALLOW_VARIABLE, "").strip().lower() == "true")
-    for place, variable, value in _secrets(variables):
+    if command is None:
+        command = sys.argv[1] if len(sys.argv) > 1 else ""
+    for place, variable, value in _secrets(variables, command):
         refuse_weak(value, place=place, variable=variable)
 
 
@@ -50,10 +63,12 @@ def _check_auth_manager(environment: str, *, allowed: bool) -> None:
         )
 
 
-def _secrets(variables: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Where a secret of Airflow is set, the variable that sets it, and its value; none that this process lacks."""
-    for section, key in _OPTIONS:
-        yield f"[{section}] {key}", f"AIRFLOW__{section.upper()}__{key.upper()}", conf.get(section, key, fallback="")
+def _secrets(variables: Mapping[str, str], command: str) -> Iterator[tuple[str, str, str]]:
+    """Where a secret of Airflow is set, the variable that sets it, and its value; none that this process can lack."""
+    for (section, key), needed_by in _OPTIONS.items():
+        variable, value = f"AIRFLOW__{section.upper()}__{key.upper()}", conf.get(section, key, fallback="")
+        if value or variable in variables or needed_by is None or command in needed_by:
+            yield f"[{section}] {key}", variable, value
     database = urlsplit(conf.get("database", "sql_alchemy_conn", fallback=""))
     if database.hostname:
         yield "[database] sql_alchemy_conn", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", database.password or ""

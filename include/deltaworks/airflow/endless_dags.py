@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from airflow.sdk import DAG
 
@@ -15,7 +16,7 @@ from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.share_conf import stream_share
-from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY
+from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 
 
 def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
@@ -30,6 +31,7 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
         ProcessOperator(
             task_id="relay",
             module="deltaworks.sources.objects.relay",
+            environment=environment,
             arguments=["--relay", relay.relay],
             **pool_settings(pool, priority=RELAY_PRIORITY),
             **endless_retries(),
@@ -38,7 +40,7 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
 
 
 def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG of one pipeline's stream. Its task has no time-out: the job ends itself."""
+    """The DAG of one pipeline's stream."""
     share = stream_share(spec, environment)
     with DAG(
         dag_id=names.stream_dag_id(spec.pipeline),
@@ -46,17 +48,7 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         doc_md=stream_runbook(spec),
         **endless_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
     ) as dag:
-        SparkJobOperator(
-            task_id="ingest",
-            job="ingest_stream",
-            pipeline=spec.pipeline,
-            environment=environment,
-            share=share,
-            name="{{ dag.dag_id }}",
-            **pool_settings(share.pool, priority=share.priority),
-            execution_timeout=None,
-            **endless_retries(),
-        )
+        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline)
     return dag
 
 
@@ -74,15 +66,20 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
         doc_md=group_runbook(group),
         **endless_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
     ) as dag:
-        SparkJobOperator(
-            task_id="ingest",
-            job="ingest_group",
-            group=group.name,
-            environment=environment,
-            share=share,
-            name="{{ dag.dag_id }}",
-            **pool_settings(share.pool, priority=share.priority),
-            execution_timeout=None,
-            **endless_retries(),
-        )
+        _ingest("ingest_group", environment, share, group=group.name)
     return dag
+
+
+def _ingest(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
+    """The one task of a DAG of streams. It has no time-out: the job ends itself."""
+    SparkJobOperator(
+        task_id="ingest",
+        job=job,
+        environment=environment,
+        share=share,
+        name="{{ dag.dag_id }}",
+        **subject,
+        **pool_settings(share.pool, priority=share.priority),
+        execution_timeout=None,
+        **endless_retries(),
+    )

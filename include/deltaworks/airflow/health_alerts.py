@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success, noted_at
-from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert
+from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
+from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health.judge import ROWS_QUARANTINED, Verdict, next_step_of_rejection
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
@@ -116,13 +117,15 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
 
     A job is judged by when it last came to its end: one that is skipped or paused gives no other sign.
     """
-    overdue = []
-    for dag_id, schedule in scheduled_jobs(catalog):
+    late_before = open_subjects(objects, "JOB_OVERDUE")
+
+    def judged(job: tuple[str, str]) -> str:
+        dag_id, schedule = job
         succeeded = last_success(objects, dag_id, now=now)
         if not is_overdue(schedule, succeeded, now):
-            resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has come to its end.", now=now)
-            continue
-        overdue.append(dag_id)
+            if dag_id in late_before:
+                resolve_alert(objects, cause="JOB_OVERDUE", subject=dag_id, summary="It has come to its end.", now=now)
+            return ""
         waited = duration((now - succeeded).total_seconds())
         raise_alert(
             objects,
@@ -132,30 +135,38 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
             detail={"schedule": schedule, "last_success": succeeded},
             now=now,
         )
-    return overdue
+        return dag_id
+
+    return [dag_id for dag_id in concurrently(judged, scheduled_jobs(catalog)) if dag_id]
 
 
 def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
     """Raise or resolve GOLD_STALE of every gold table that declares `max_age_minutes`, and return those too old."""
-    stale = []
-    for pipeline, spec in catalog.pipelines.items():
-        for table in spec.gold.tables:
-            max_age_minutes = table.checks.max_age_minutes
-            if max_age_minutes is None:
-                continue
-            subject = f"{pipeline}.{table.name}"
-            age = (now - noted_at(objects, paths.gold_state(pipeline, table.name), now=now)).total_seconds()
-            if age <= 60 * max_age_minutes:
+    stale_before = open_subjects(objects, "GOLD_STALE")
+
+    def judged(watched: tuple[str, str, float]) -> str:
+        pipeline, table, max_age_minutes = watched
+        subject = f"{pipeline}.{table}"
+        age = (now - noted_at(objects, paths.gold_state(pipeline, table), now=now)).total_seconds()
+        if age <= 60 * max_age_minutes:
+            if subject in stale_before:
                 resolve_alert(objects, cause="GOLD_STALE", subject=subject, summary="It is up to date.", now=now)
-                continue
-            stale.append(subject)
-            raise_alert(
-                objects,
-                cause="GOLD_STALE",
-                subject=subject,
-                summary=f"{subject} was last found to be up to date {duration(age)} ago; "
-                f"it may be {max_age_minutes:g} min.",
-                detail={"age_seconds": round(age), "max_age_minutes": max_age_minutes},
-                now=now,
-            )
-    return stale
+            return ""
+        raise_alert(
+            objects,
+            cause="GOLD_STALE",
+            subject=subject,
+            summary=f"{subject} was last found to be up to date {duration(age)} ago; "
+            f"it may be {max_age_minutes:g} min.",
+            detail={"age_seconds": round(age), "max_age_minutes": max_age_minutes},
+            now=now,
+        )
+        return subject
+
+    tables = [
+        (pipeline, table.name, table.checks.max_age_minutes)
+        for pipeline, spec in catalog.pipelines.items()
+        for table in spec.gold.tables
+        if table.checks.max_age_minutes is not None
+    ]
+    return [subject for subject in concurrently(judged, tables) if subject]

@@ -10,6 +10,7 @@ from airflow.sdk import DAG, BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from deltaworks.airflow import names
+from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.runbooks import health_runbook
@@ -23,15 +24,19 @@ if TYPE_CHECKING:
     from deltaworks.control.objects import ObjectStore
     from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.environment import EnvironmentSpec
 
 VERDICTS_XCOM = "verdicts"
 BACKLOG_MODULE = "deltaworks.mutations.backlog_check"
 
 
-def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
+def health_dag(
+    *, environment: EnvironmentSpec | None = None, mutations: bool = False, owner: str = "data-platform"
+) -> DAG:
     """The health DAG. It does not retry: the next minute's run is the retry.
 
     Args:
+        environment: whose connections hold keys that the tasks need.
         mutations: judge the requests that wait too, since a pipeline declares mutations.
     """
     with DAG(
@@ -50,15 +55,16 @@ def health_dag(*, mutations: bool = False, owner: str = "data-platform") -> DAG:
     ) as dag:
         JudgeStreamsOperator(task_id="judge_streams", retries=0, execution_timeout=timedelta(minutes=2))
         if mutations:
-            judge_mutations_task()
+            judge_mutations_task(environment)
     return dag
 
 
-def judge_mutations_task() -> ProcessOperator:
+def judge_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
     """The task that is red while requests of any pipeline wait for too long. The next run of its DAG is its retry."""
     return ProcessOperator(
         task_id="judge_mutations",
         module=BACKLOG_MODULE,
+        environment=environment,
         retries=0,
         execution_timeout=timedelta(minutes=2),
         **job_callbacks(),
@@ -84,12 +90,15 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.specs.project import load_catalog
 
         catalog = load_catalog(tolerant=True)
+        set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
         previous = _previous(context)
-        reports = [
-            health_report.report(subject, objects, previous=previous, paused=lambda dag_id: _paused(context, dag_id))
-            for subject in health_report.subjects(catalog)
-        ] + health_report.misdeclared(catalog, objects, previous=previous)
+        reports = health_report.reports(
+            health_report.subjects(catalog),
+            objects,
+            previous=previous,
+            paused=lambda dag_id: _paused(context, dag_id),
+        ) + health_report.misdeclared(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
         if unheard := channel_warning(catalog.environment.alerts):
             self.log.warning("%s", unheard)
@@ -97,7 +106,7 @@ class JudgeStreamsOperator(BaseOperator):
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
         bad = [item.verdict for item in reports if item.verdict.unhealthy]
         self._alert(context, catalog, objects, reports)
-        self._note(reports, previous)
+        self._note(catalog.environment, reports, previous)
         if bad:
             raise _unhealthy(bad)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
@@ -120,7 +129,7 @@ class JudgeStreamsOperator(BaseOperator):
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
-            self._restart(objects, reports)
+            self._restart(catalog.environment, objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
@@ -130,7 +139,7 @@ class JudgeStreamsOperator(BaseOperator):
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
 
-    def _note(self, reports: list[Report], previous: Mapping[str, Verdict]) -> None:
+    def _note(self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]) -> None:
         """Keep the notes of the streams' runs current, where Airflow can be reached; they may be left out."""
         from deltaworks.airflow.stream_notes import due_notes, write_notes
         from deltaworks.control.clock import utc_now
@@ -139,14 +148,15 @@ class JudgeStreamsOperator(BaseOperator):
         if not notes:
             return
         try:
-            with airflow_api(patient=False) as api:
+            with airflow_api(environment, patient=False) as api:
                 write_notes(notes, api)
-        except AirflowNotFoundException:
-            self.log.info("Runs of streams get no notes: there is no connection %s.", names.AIRFLOW_CONNECTION)
         except DeltaworksError as error:
-            self.log.warning("Runs of streams got no notes: %s", error)
+            if error.condition == "AIRFLOW_CONNECTION_MISSING":
+                self.log.info("Runs of streams get no notes: %s", error)
+            else:
+                self.log.warning("Runs of streams got no notes: %s", error)
 
-    def _restart(self, objects: ObjectStore, reports: list[Report]) -> None:
+    def _restart(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
         """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
         from deltaworks.airflow.health_alerts import subject_of
         from deltaworks.airflow.restarts import Hung, hung_alone, restart_hung, settle_restarts
@@ -169,28 +179,34 @@ class JudgeStreamsOperator(BaseOperator):
         if not hung:
             return
         try:
-            with airflow_api() as api:
+            with airflow_api(environment) as api:
                 for line in restart_hung(objects, hung, api, now=now):
                     self.log.warning("Hung: %s", line)
-        except (DeltaworksError, AirflowNotFoundException) as error:
+        except DeltaworksError as error:
             self.log.error("Hung streams are not restarted: %s", error)
 
 
-def airflow_api(*, patient: bool = True) -> AirflowApi:
-    """A client of this Airflow's own API, by its connection.
+def airflow_api(environment: EnvironmentSpec, *, patient: bool = True) -> AirflowApi:
+    """A client of this Airflow's own API: by its connection, or as the environment declares it where there is none.
 
     Args:
         patient: whether requests are tried again; one that is not waits no longer than ten seconds either.
 
     Raises:
-        AirflowNotFoundException: there is no such connection, so that hung streams are left to people.
+        ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams are left to people; AIRFLOW_CONNECTION_INVALID.
     """
     from deltaworks.operations.airflow_api import AirflowApi
+    from deltaworks.operations.airflow_login import CONNECTION_FIELDS, airflow_login, login_of_connection
 
-    connection = BaseHook.get_connection(names.AIRFLOW_CONNECTION)
-    timeout_seconds = 30.0 if patient else 10.0
-    login = (str(connection.host), str(connection.login), str(connection.password))
-    return AirflowApi(*login, timeout_seconds=timeout_seconds, patient=patient)
+    source = f"the connection {names.AIRFLOW_CONNECTION}"
+    try:
+        connection = BaseHook.get_connection(names.AIRFLOW_CONNECTION)
+    except AirflowNotFoundException:
+        login = airflow_login(environment)
+    else:
+        fields = {name: getattr(connection, name) for name in CONNECTION_FIELDS}
+        login = login_of_connection(fields, connection.extra_dejson, source=source)
+    return AirflowApi(login, timeout_seconds=30.0 if patient else 10.0, patient=patient)
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -129,10 +129,12 @@ def _run_of(context: Any) -> str | None:
 
 
 def _control() -> tuple[ObjectStore, EnvironmentSpec]:
+    from deltaworks.airflow.aws_connections import set_environment_keys
     from deltaworks.control.objects import open_objects
     from deltaworks.specs.project import load_catalog
 
     environment = load_catalog(tolerant=True).environment
+    set_environment_keys(environment)
     return open_objects(environment.lake), environment
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.operation_dags import operation_task_ids, pipeline_operations, relay_operations
+from deltaworks.airflow.operation_dags import pipeline_operations, relay_operations
 from deltaworks.airflow.runbooks import misdeclared_runbook
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
@@ -75,6 +75,8 @@ def misdeclared_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
     of_gold, of_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
     for name, error in catalog.wrong_pipelines().items():
+        if not catalog.environment.has_operation_dags(name):
+            continue
         for declared in pipeline_operations(mutable=name in of_mutations, gold=name in of_gold):
             yield _misdeclared_operation_dag(declared, name, error, gold=name in of_gold)
     for name, error in catalog.wrong_relays().items():
@@ -84,8 +86,8 @@ def misdeclared_operation_dags(catalog: Catalog) -> Iterator[DAG]:
 
 def _misdeclared_operation_dag(declared: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
     return misdeclared_dag(
-        names.operation_dag_id(declared.name, name),
+        declared.dag_id(name),
         error,
-        task_ids=operation_task_ids(declared, gold=gold),
+        task_ids=declared.task_ids(gold=gold),
         tags=("operation", declared.family),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
+from deltaworks.operations import registry
 from deltaworks.specs import groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_hold
@@ -21,9 +22,6 @@ GROUP_KIND: Final = groups.GROUP_KIND
 #: How the health check reaches Airflow itself, to restart hung streams: an HTTP connection with a login.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
-#: Operations that run on a schedule, with the DAG that does: its form is theirs.
-SCHEDULED: Final = {"rebuild_gold": "gold", "mutate_tables": "mutations", "clean_source": "clean"}
-
 #: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -34,8 +32,8 @@ NOT_FOR_THE_PAST: Final = timedelta(0)
 #: Run types of DAGs that work on the present state of tables: a backfill would repeat one run many times.
 NO_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
 
-#: Run types of DAGs whose runs can work on one date.
-WITH_BACKFILL: Final[Any] = (*NO_BACKFILL, "backfill")
+#: Run types of the DAGs of gold, whose runs can work on one date, or follow other pipelines' gold.
+GOLD_RUNS: Final[Any] = (*NO_BACKFILL, "backfill", "asset_triggered")
 
 #: Who a job works for; it ends up in every Delta commit the job makes.
 RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
@@ -72,7 +70,7 @@ def gold_dag_id(pipeline: str) -> str:
 
 def operation_dag_id(operation: str, subject: str) -> str:
     """The DAG that runs an operation: the one of its schedule where it has one."""
-    return f"{SCHEDULED.get(operation, operation)}__{subject}"
+    return registry.operation(operation).dag_id(subject)
 
 
 def mutation_dag_id(pipeline: str) -> str:

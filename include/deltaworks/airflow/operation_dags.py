@@ -20,18 +20,18 @@ from airflow.sdk import DAG, BaseOperator, chain
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_settings
-from deltaworks.airflow.operation_forms import operation_form
-from deltaworks.airflow.operators import RESULTS_XCOM, ProcessOperator, SparkJobOperator
+from deltaworks.airflow.operation_forms import operation_form, set_form
+from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
 from deltaworks.operations.applicable import limits, why_not
-from deltaworks.operations.base import Operation
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK, RESULTS_KEY, Operation
 from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
-COUNT, REQUESTED, APPROVE = "count", "requested", "approve"
-_COUNTED = f"ti.xcom_pull(task_ids='{COUNT}', key='{RESULTS_XCOM}')"
+_COUNTED = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough for a reprocess of everything.
 _LONGEST = timedelta(hours=20)
 _BODY = f"""
@@ -85,6 +85,7 @@ def operation_task(
     return ProcessOperator(
         task_id=task_id or name,
         job=name,
+        environment=environment,
         arguments=[f"--{declared.scope}", subject],
         niceness=share.niceness,
         **options,
@@ -117,9 +118,18 @@ def rebuild_gold_task(
 
 
 def offered_operations(spec: PipelineSpec) -> list[Operation]:
-    """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do."""
+    """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do.
+
+    Where the environment names the pipelines whose operations have DAGs, others have none: `operated_pipelines`.
+    """
     offered = pipeline_operations(mutable=spec.mutations is not None, gold=bool(spec.gold.tables))
     return [declared for declared in offered if why_not(declared, spec) is None]
+
+
+def operated_pipelines(catalog: Catalog) -> list[PipelineSpec]:
+    """The pipelines whose operations have DAGs in this environment."""
+    environment = catalog.environment
+    return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
 
 
 def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
@@ -128,7 +138,7 @@ def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
         declared
         for declared in OPERATIONS.values()
         if declared.scope == "pipeline"
-        and declared.name not in names.SCHEDULED
+        and not declared.dag
         and (mutable or not declared.for_mutable)
         and (gold or not declared.for_gold)
     ]
@@ -136,19 +146,7 @@ def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
 
 def relay_operations() -> list[Operation]:
     """The operations of a relay that have a DAG of their own."""
-    return [item for item in OPERATIONS.values() if item.scope == "relay" and item.name not in names.SCHEDULED]
-
-
-def operation_task_ids(declared: Operation, *, gold: bool) -> list[str]:
-    """The tasks of its DAG, in their order.
-
-    Args:
-        gold: whether its pipeline declares gold tables.
-    """
-    if not declared.approval or declared.scope != "pipeline":
-        return [declared.name]
-    follows = ["rebuild_gold"] if declared.gold_follows and gold else []
-    return [COUNT, REQUESTED, APPROVE, declared.name, *follows]
+    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag]
 
 
 def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
@@ -156,19 +154,19 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
-        dag_id=names.operation_dag_id(declared.name, name),
+        dag_id=declared.dag_id(name),
         description=declared.summary,
         doc_md=operation_runbook(declared, name, subject.owner, limits="" if spec is None else limits(declared, spec)),
-        params=operation_form(declared, spec),
         **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:
-        if declared.approval and spec is not None:
+        if declared.asks and spec is not None:
             steps = _approved(declared, spec, environment)
             if declared.gold_follows and spec.gold.tables:
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
             operation_task(declared.name, name, environment, from_form=True, execution_timeout=_LONGEST)
+    set_form(dag, operation_form(declared, spec))
     return dag
 
 
@@ -176,16 +174,18 @@ def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentS
     """Counted, approved by a person, and done within what was approved, to which the job holds itself."""
     subject, share = spec.pipeline, environment.shares.of(declared.job_class)
     return [
-        operation_task(declared.name, subject, environment, task_id=COUNT, values={"dry_run": True}, from_form=True),
-        ShortCircuitOperator(task_id=REQUESTED, python_callable=_is_requested, **process_settings(share)),
+        operation_task(
+            declared.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
+        ),
+        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=_is_requested, **process_settings(share)),
         OperationApproval(
-            task_id=APPROVE,
+            task_id=APPROVE_TASK,
             subject=f"{declared.command} {subject}?",
             body=_BODY,
             operation=declared,
             spec=spec,
             environment=environment,
-            counted_by=COUNT,
+            counted_by=COUNT_TASK,
         ),
         operation_task(declared.name, subject, environment, values={"dry_run": False}, from_form=True),
     ]

@@ -9,10 +9,11 @@ Fields without a section come first and open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import Param
+from airflow.sdk import DAG, Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import OptionField, option_fields
@@ -28,6 +29,13 @@ def operation_form(declared: Operation, spec: PipelineSpec | None = None) -> dic
         spec: the pipeline whose tables are offered; None for a relay.
     """
     return {field.name: option_param(field, spec) for field in option_fields(declared.options())}
+
+
+def set_form(dag: DAG, form: Mapping[str, Param]) -> None:
+    """Give a DAG its form, once its tasks are made: of a form that is there before, each task copies all of it several
+    times and has it written into the database again, which is a third of what parsing takes. Runs read the DAG's.
+    """
+    dag.params = ParamsDict(dict(form))
 
 
 def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:

@@ -13,11 +13,13 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
+from deltaworks.airflow.aws_connections import refuse_remote_drivers
 from deltaworks.airflow.child_process import JobOutput, child_options
+from deltaworks.airflow.job_environment import set_job_environment
 from deltaworks.airflow.names import RUN_TEMPLATE, SPARK_CONNECTION, spark_job
 from deltaworks.control.provenance import RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.base import Operation
+from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.options import arguments_of, read_options
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
 SPARK_UI_XCOM = "spark_ui"
-#: What a job did, record by record: for an approval, a report, the next task.
-RESULTS_XCOM = "results"
 
 
 class _OptionArguments:
@@ -104,7 +104,8 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             other processes.
 
     Raises:
-        ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED.
+        ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED,
+            AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "looks_first")
@@ -147,6 +148,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
+        set_job_environment(self._environment, context)
         if self.only_if.strip() == "False" or self._sees_nothing_to_do(context):
             self.log.info("Nothing is left that needs Spark: no job is submitted.")
             return
@@ -162,7 +164,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         hook = self._get_hook()
         hook.output = JobOutput(
             on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
-            on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results),
+            on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results),
         )
         self._hook = hook
         super().execute(context)
@@ -187,7 +189,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             output.hear(line)
         if done.returncode != 0 or not seen or any(result.get("for_spark", 1) for result in seen):
             return False
-        context["ti"].xcom_push(key=RESULTS_XCOM, value=seen)
+        context["ti"].xcom_push(key=RESULTS_KEY, value=seen)
         return True
 
     def _checked_connection(self) -> Connection:
@@ -214,6 +216,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         extra = connection.extra_dejson
         if extra.get("deploy-mode") != "cluster":
             return
+        refuse_remote_drivers(self._environment, str(connection.host))
         where = f"{connection.conn_type} {connection.host}"
         if "k8s" in where:
             self._track_driver_via_k8s_api = True
@@ -269,6 +272,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
     Args:
         module: the module; or
         job: the name of a file of spark_jobs/.
+        environment: whose connections hold keys that the process needs.
         operation, values, from_form, niceness: as `SparkJobOperator` takes them.
     """
 
@@ -280,6 +284,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         *,
         module: str = "",
         job: str = "",
+        environment: EnvironmentSpec | None = None,
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
@@ -295,6 +300,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         self.values = dict(values or {})
         self.from_form = from_form
         self.env_vars = {RUN_VARIABLE: RUN_TEMPLATE, **(env_vars or {})}
+        self._environment = environment
         self._niceness = niceness
         self._process: subprocess.Popen[str] | None = None
 
@@ -302,12 +308,14 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         """Run the program to its end.
 
         Raises:
+            ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
             DeltaworksError: the error the process reported.
             TransientError: PROCESS_FAILED when it ended without an error line.
         """
+        set_job_environment(self._environment, context)
         command = [sys.executable, *self.program, *self.arguments, *self.option_arguments(context)]
         self.log.info("Running %s", " ".join(command))
-        output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_XCOM, value=results))
+        output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results))
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

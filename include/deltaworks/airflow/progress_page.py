@@ -18,11 +18,13 @@ from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.links import server_path
 from deltaworks.control.clock import utc_now
+from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
-from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, report, subjects, to_record
+from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, subjects, to_record
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
 
@@ -90,9 +92,10 @@ def _reports(includes: Any) -> list[Report]:
     sound = [subject for subject in subjects(catalog) if includes(subject.dag_id)]
     if not sound and not any(includes(subject.dag_id) for subject, _ in misdeclared_subjects(catalog)):
         return []
+    set_environment_keys(catalog.environment)
     objects = open_objects(catalog.environment.lake)
     wrong = [item for item in misdeclared(catalog, objects) if includes(item.subject.dag_id)]
-    return wrong + [report(subject, objects, paused=_paused) for subject in sound]
+    return wrong + health_report.reports(sound, objects, paused=_paused)
 
 
 def _paused(dag_id: str) -> bool | None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
-from deltaworks.operations.airflow_api import DagRun, TaskInstance
+from deltaworks.operations.airflow_answers import DagRun, TaskInstance
 
 HOUR = timedelta(hours=1)
 
@@ -69,7 +69,7 @@ def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: d
         A line per stream about what was done or not.
 
     Raises:
-        TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED.
+        TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED, AIRFLOW_FORBIDDEN.
     """
     return [f"{stream.subject}: {_restart(objects, stream, api, now)}" for stream in hung]
 
@@ -119,7 +119,7 @@ def _counted(objects: ObjectStore, hung: Hung, now: datetime) -> bool:
 
 def settle_restarts(objects: ObjectStore, well: Iterable[str], *, now: datetime) -> None:
     """Resolve RESTARTS_EXHAUSTED of streams that work again."""
-    for subject in well:
+    for subject in open_subjects(objects, "RESTARTS_EXHAUSTED").intersection(well):
         resolve_alert(objects, cause="RESTARTS_EXHAUSTED", subject=subject, summary="It works again.", now=now)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from airflow.sdk import DAG, BaseOperator, Param, chain
+from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, BaseOperator, Param, chain
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
@@ -12,10 +13,10 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import tell_deadline
 from deltaworks.airflow.job_settings import job_dag_settings
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
-from deltaworks.airflow.operation_forms import open_choice, operation_form
-from deltaworks.airflow.operators import RESULTS_XCOM
+from deltaworks.airflow.operation_forms import open_choice, operation_form, set_form
 from deltaworks.airflow.runbooks import clean_runbook, gold_runbook, maintenance_runbook, mutations_runbook
 from deltaworks.airflow.timetables import GoldTimetable
+from deltaworks.operations.base import RESULTS_KEY
 from deltaworks.operations.registry import operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
@@ -27,24 +28,24 @@ from deltaworks.specs.schedules import schedules_hold
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
 DATES_OF_RUN = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
-#: Most runs of a schedule find nothing new; one by hand mostly has its reason.
-_ON_SCHEDULE = "{{ dag_run.run_type == 'scheduled' }}"
+#: Most runs of a schedule, and some that follow another pipeline's gold, find nothing new; one by hand mostly has its
+#: reason.
+_BY_ITSELF = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """The DAG that rebuilds a pipeline's gold tables, on schedule and by hand."""
+    """The DAG that rebuilds a pipeline's gold tables, on schedule, by hand, and whenever gold of other pipelines that
+    they read was built."""
     with DAG(
         dag_id=names.gold_dag_id(spec.pipeline),
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
-        schedule=_timetable(spec.gold.schedule),
+        schedule=_gold_schedule(spec, environment),
         deadline=_deadline(spec),
-        params=operation_form(operation("rebuild_gold"), spec),
-        **job_dag_settings(
-            spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.WITH_BACKFILL
-        ),
+        **job_dag_settings(spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.GOLD_RUNS),
     ) as dag:
-        rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN}, looks_first=_ON_SCHEDULE)
+        rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN}, looks_first=_BY_ITSELF)
+    set_form(dag, operation_form(operation("rebuild_gold"), spec))
     return dag
 
 
@@ -60,7 +61,16 @@ def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
     )
 
 
-def _timetable(expression: str | None) -> GoldTimetable | None:
+def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
+    """By the clock, after any gold table of another pipeline that is read, or both; None for by hand only."""
+    timetable = _timetable(spec.gold.schedule)
+    if not spec.gold.of_others or not schedules_hold():
+        return timetable
+    others = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.of_others))
+    return others if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=others)
+
+
+def _timetable(expression: str | None) -> Any:
     if expression is None or not schedules_hold():
         return None
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NOT_FOR_THE_PAST)
@@ -80,10 +90,10 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
         schedule=names.cron(spec.maintenance.schedule),
-        params=_form(spec),
         **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=12),
     ) as dag:
         chain(*_steps(spec, environment))
+    set_form(dag, _form(spec))
     return dag
 
 
@@ -127,7 +137,7 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
 
 
 #: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.
-_COMPACTED = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_XCOM}')"
+_COMPACTED = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
 _SPARK_NEEDED = f"{{{{ {_COMPACTED} is none or ({_COMPACTED} | map(attribute='for_spark', default=1) | sum) > 0 }}}}"
 
 
@@ -175,10 +185,10 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         description=f"Applies the requests of {spec.pipeline} to its tables",
         doc_md=mutations_runbook(spec, declared),
         schedule=names.cron(declared.schedule),
-        params=operation_form(operation("mutate_tables"), spec),
         **job_dag_settings(spec.owner, tags=("mutations", spec.pipeline, *spec.tags), hours=6),
     ) as dag:
         operation_task("mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN}, from_form=True)
+    set_form(dag, operation_form(operation("mutate_tables"), spec))
     return dag
 
 
@@ -189,10 +199,10 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
         description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
         doc_md=clean_runbook(relay, declared),
         schedule=names.cron(declared.schedule),
-        params=_clean_form(declared),
         **job_dag_settings(relay.owner, tags=("maintenance", "relay"), hours=12),
     ) as dag:
         operation_task("clean_source", relay.relay, environment, from_form=True)
+    set_form(dag, _clean_form(declared))
     return dag
 
 

@@ -9,6 +9,7 @@ import typer
 
 from deltaworks.cli.commands import entries
 from deltaworks.cli.lazy import group_of
+from deltaworks.cli.pandas_left_out import leave_pandas_out
 from deltaworks.errors import DeltaworksError
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ def main() -> None:
     """Run the command; an error of ours is printed as its message and next step, and becomes its exit code."""
     # Imports make many objects and hardly any garbage; looking for it after every 700 takes a tenth of a short command.
     gc.set_threshold(20_000)
+    leave_pandas_out()
     try:
         app(prog_name="deltaworks")
     except DeltaworksError as error:

@@ -44,6 +44,10 @@ COMMANDS: Mapping[str, Command] = {
         "Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped.",
         "deltaworks.cli.streams:stop",
     ),
+    "restart": Command(
+        "End a stream, a relay or a group after the batch under way, and let it run again as it is declared now.",
+        "deltaworks.cli.streams:restart",
+    ),
     "batches": Command(
         "List a pipeline's batches: state, rows, offsets, who ran them; with --id one of them and its steps.",
         "deltaworks.cli.batches:batches",

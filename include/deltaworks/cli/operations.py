@@ -17,6 +17,9 @@ from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.options import OptionField, option_fields
 
+_WAIT_MINUTES = 60.0
+_IN_AIRFLOW = "Trigger its DAG with these options in place of running it here, and follow the run."
+_WAIT = f"How long the run is followed, {_WAIT_MINUTES:.0f} by default; 0: not at all."
 _PYTHON_TYPES: dict[str, Any] = {"text": str, "integer": int, "number": float, "switch": bool, "names": list[str]}
 
 
@@ -26,9 +29,20 @@ def operation_command(declared: Operation) -> Callable[..., None]:
     def command(**values: Any) -> None:
         subject = values.pop(declared.scope)
         form = chosen_form(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
+        in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
         # What an operation says while it works is not what it lists.
         say = functools.partial(line, error=form != "table")
-        show_report(run_operation(declared, catalog(), subject, values, say=say), form=form)
+        if not in_airflow:
+            if wait_minutes is not None:
+                raise typer.BadParameter("--wait-minutes is of a run with --in-airflow")
+            show_report(run_operation(declared, catalog(), subject, values, say=say), form=form)
+            return
+        # Nothing of it is needed by a run here.
+        from deltaworks.operations.in_airflow import run_in_airflow
+
+        minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
+        report = run_in_airflow(declared, catalog(needs=None), subject, values, wait_minutes=minutes, say=say)
+        show_report(report, form=form)
 
     return _with_options(command, declared)
 
@@ -51,11 +65,28 @@ def _with_options(command: Callable[..., None], declared: Operation) -> Callable
         ],
     )
     parameters = [subject, *(_parameter(field) for field in sorted(fields, key=lambda field: not field.positional))]
+    parameters += _airflow_parameters() if declared.command else []
     parameters += form_parameters()
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__doc__ = f"{declared.summary}\n\n{declared.neighbours()}" if declared.command else declared.summary
     return command
+
+
+def _airflow_parameters() -> list[inspect.Parameter]:
+    """Whether Airflow runs it, and for how long the run is followed; of no command that only reads."""
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[kind, typer.Option(flag, **more)],
+        )
+        for name, kind, default, flag, more in (
+            ("in_airflow", bool, False, "--in-airflow", {"help": _IN_AIRFLOW}),
+            ("wait_minutes", float | None, None, "--wait-minutes", {"help": _WAIT, "min": 0.0}),
+        )
+    ]
 
 
 def _parameter(field: OptionField) -> inspect.Parameter:

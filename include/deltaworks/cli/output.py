@@ -170,6 +170,8 @@ def _write(text: str, *, style: str = "", error: bool = False) -> None:
     if not style or not _is_terminal(error):
         stream = sys.stderr if error else sys.stdout
         stream.write(text + "\n")
+        # Whoever reads a pipe follows what takes long, too.
+        stream.flush()
         return
     from rich.text import Text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import typer
@@ -12,11 +12,12 @@ import typer
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Listing
-from deltaworks.errors import ConfigError
-from deltaworks.tables.query import connect
+from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.tables.query import PAST, connect
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
+    from deltaworks.tables.time_travel import TimeTravel
 
 
 @listing_command
@@ -26,29 +27,64 @@ def sql(
 ) -> list[str | Listing]:
     """Run a query over the tables (`<pipeline>.<table>`); without one, list the tables."""
     project = catalog()
-    connection, names = connect(project)
     if not query:
+        _, names = connect(project)
         tables = Listing(("table",), [(name,) for name in names])
         return [tables] if names else ["There are no tables yet.", tables]
-    try:
-        result = connection.execute(query)
-    except duckdb.Error as error:
-        for name, wrong in project.wrong_pipelines().items():
-            if re.search(rf'\b{name}"?\s*\.', query):
-                raise wrong from error
-        raise _refused(error, query, project, names) from error
-    listing = Listing(_distinct([str(column[0]) for column in result.description or []]))
-    rows = result.fetchmany(limit + 1)
+    columns, rows = _answer(query, project, limit=limit)
+    listing = Listing(_distinct(columns))
     for row in rows[:limit]:
         listing.add(*row)
     return [listing, *([f"(the first {limit} rows; --limit gives more)"] if len(rows) > limit else [])]
+
+
+def _answer(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns of the answer, and `limit` rows of it and one more where there are more."""
+    connection, names = connect(project, statement=query)
+    travel = _time_travel(query, connection, project)
+    try:
+        return _rows(connection, query if travel is None else travel.bound(query), limit)
+    except duckdb.CatalogException as error:
+        # A name that is nowhere, of which DuckDB says the nearest among all; or one that the query itself makes up.
+        connection, names = connect(project)
+        try:
+            return _rows(connection, query, limit)
+        except duckdb.Error as again:
+            raise _explained(error if travel is not None else again, query, project, names) from error
+    except duckdb.Error as error:
+        missing = travel.explain_missing() if travel is not None else None
+        raise missing or _explained(error, query, project, names) from error
+
+
+def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:
+    """What finds tables as they were; None for most queries, which so need no parser of SQL."""
+    if not PAST.search(query):
+        return None
+    from deltaworks.tables.time_travel import TimeTravel
+
+    return TimeTravel(connection, project)
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    result = connection.execute(statement)
+    return [str(column[0]) for column in result.description or []], result.fetchmany(limit + 1)
+
+
+def _explained(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
+    """The error of a query: that of a pipeline it names and that is declared wrongly, or what DuckDB says."""
+    for name, wrong in project.wrong_pipelines().items():
+        if re.search(rf'\b{name}"?\s*\.', query):
+            return wrong
+    return _refused(error, query, project, names)
 
 
 def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> ConfigError:
     """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
     for name, spec in project.pipelines.items():
         tables = [table.name for table in spec.tables] + [table.name for table in spec.live]
-        for table in (*tables, *(declared.name for declared in spec.gold.tables)):
+        tables += [gold.name for gold in spec.gold.tables] + [reference.name for reference in spec.references]
+        tables += [view.name for view in spec.views]
+        for table in tables:
             if f"{name}.{table}" not in names and re.search(rf"\b{name}\.{table}\b", query):
                 return ConfigError(
                     "SQL_REFUSED",

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from deltaworks.cli import table_health
 from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import Answer, line, listing_command
+from deltaworks.cli.output import Answer, document, line, listing_command
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
@@ -74,6 +74,27 @@ def readers(pipeline: PipelineArgument) -> list[str | Listing]:
         state = "until" if word.counts_at(now) else "no more since"
         parts.append(f"{word.table}: {word.reader} keeps version {word.version} {state} {word.until[:16]}")
     return parts
+
+
+@app.command()
+def register(
+    pipeline: EveryPipelineArgument = "",
+    into: str = typer.Option("", help="The catalog of Spark, such as unity; by default the session's own."),
+    scheme: str = typer.Option("s3a", help="How addresses on S3 begin: s3a for Spark, s3 for Unity, Trino and Glue."),
+    settings: bool = typer.Option(False, "--settings", help="Print what the session needs, for spark-defaults.conf."),
+) -> None:
+    """Print the SQL that makes every table one of Spark's by name; `spark-sql -f` runs it, again for new tables."""
+    from deltaworks.tables.registration import registration, session_settings
+
+    project = catalog(needs=None if settings else "lake")
+    if settings:
+        document("\n".join(f"{name} {value}" for name, value in session_settings(project)))
+        return
+    statements, absent = registration(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
+    if absent:
+        line(f"Not there yet, so run this again once they are: {', '.join(absent)}.", error=True)
+    if statements:
+        document("\n".join(f"{statement};" for statement in statements))
 
 
 @app.command()

@@ -6,6 +6,7 @@ heavier than the standard library: `deltaworks --help` and the scheduler read de
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,10 @@ Neighbour = Literal["stream", "maintenance", "mutations", "gold"]
 #: The class of job by the family of an operation; of others it is `maintenance`.
 _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
 ALL_JOBS: tuple[Neighbour, ...] = ("stream", "maintenance", "mutations", "gold")
+#: The tasks before one that needs an approval: it is counted, whether more is requested is seen, and a person asked.
+COUNT_TASK, REQUESTED_TASK, APPROVE_TASK = "count", "requested", "approve"
+#: What a job did, record by record, as its task keeps it: for an approval, a report, the next task.
+RESULTS_KEY = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Operation:
         family: the tag under which Airflow's list shows it.
         for_mutable: only of pipelines that declare mutations.
         for_gold: only of pipelines that declare gold tables.
+        dag: what the id of its DAG begins with, where a schedule runs it too: that DAG's form is its own.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Operation:
     family: str = "operations"
     for_mutable: bool = False
     for_gold: bool = False
+    dag: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
         """The function that does it. Imports its module, and so whatever that needs."""
@@ -79,10 +86,27 @@ class Operation:
 
     def options(self) -> type[Options]:
         """The model of its options. Its module imports engines inside functions only, so this is light."""
-        function = self.load()
-        parameter = list(inspect.signature(function).parameters.values())[1]
-        model: type[Options] = inspect.getmodule(function).__dict__[parameter.annotation]
-        return model
+        return _options_of(self.load())
+
+    def dag_id(self, subject: str) -> str:
+        """The DAG that runs it for a pipeline or a relay."""
+        return f"{self.dag or self.name}__{subject}"
+
+    @property
+    def asks(self) -> bool:
+        """Whether its DAG counts first, and then asks a person."""
+        return self.approval and self.scope == "pipeline"
+
+    def task_ids(self, *, gold: bool) -> list[str]:
+        """The tasks of its DAG, in their order; the one of its name does it.
+
+        Args:
+            gold: whether its pipeline declares gold tables.
+        """
+        if not self.asks:
+            return [self.name]
+        follows = ["rebuild_gold"] if self.gold_follows and gold else []
+        return [COUNT_TASK, REQUESTED_TASK, APPROVE_TASK, self.name, *follows]
 
     @property
     def job_class(self) -> JobClass:
@@ -96,6 +120,13 @@ class Operation:
         if not self.beside:
             return "The stream and all jobs of the pipeline have to be stopped."
         return f"It may run beside: {', '.join(self.beside)}."
+
+
+@functools.cache
+def _options_of(function: Callable[..., Any]) -> type[Options]:
+    parameter = list(inspect.signature(function).parameters.values())[1]
+    model: type[Options] = inspect.getmodule(function).__dict__[parameter.annotation]
+    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

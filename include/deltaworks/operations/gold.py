@@ -34,9 +34,15 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
         return Report(
             results=pending_gold(context.catalog, context.subject, tables=tables, full=options.full, dates=dates)
         )
-    result = rebuild_gold(
-        context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
-    )
+    from deltaworks.lineage.runs import gold_lineage
+
+    with gold_lineage(context.catalog, context.subject) as lineage:
+        result = rebuild_gold(
+            context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
+        )
+        for table in result.tables:
+            if table.version is not None:
+                lineage.note(table.table, table.rows)
     return Report(results=result.tables)
 
 
@@ -54,10 +60,14 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
     tables = list(options.tables) or None
     if not options.dry_run:
         from deltaworks.gold.refresh import refresh_gold
+        from deltaworks.lineage.runs import gold_lineage
 
-        return Report(
-            results=refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
-        )
+        with gold_lineage(context.catalog, context.subject) as lineage:
+            refreshed = refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
+            for table in refreshed:
+                if table.swapped:
+                    lineage.note(table.table, table.rows)
+        return Report(results=refreshed)
     from deltaworks.gold.shadow import plan_refresh
 
     planned = plan_refresh(context.catalog, context.subject, tables=tables)

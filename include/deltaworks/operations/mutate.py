@@ -41,12 +41,16 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
             everything=options.everything,
         )
         return Report(parts=[_NOTHING]) if forecasted is None else _forecast_report(forecasted)
+    from deltaworks.lineage.runs import mutation_lineage
     from deltaworks.mutations.apply import MutationRun
 
-    done = MutationRun(context.spark(), context.catalog, context.subject).run(
-        organisation=options.org, everything=options.everything
-    )
-    ends = [*done.completed, *done.batches]
+    with mutation_lineage(context.catalog, context.subject) as lineage:
+        done = MutationRun(context.spark(), context.catalog, context.subject).run(
+            organisation=options.org, everything=options.everything
+        )
+        ends = [*done.completed, *done.batches]
+        for table in (table for end in ends for table in end.tables):
+            lineage.note(table.table, table.rows)
     return Report(parts=[batch_listing(ends)] if ends else [_NOTHING], results=ends)
 
 

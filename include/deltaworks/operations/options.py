@@ -6,6 +6,7 @@ A field has a default, and a description that is its help everywhere. Its type i
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class OptionField:
         return f"--no-{self.name.replace('_', '-')}"
 
 
+@functools.cache
 def option_fields(model: type[Options]) -> tuple[OptionField, ...]:
     """The options of a model, in the order in which it declares them, `dry_run` last."""
     names = sorted(model.model_fields, key=lambda name: name == "dry_run")

@@ -99,7 +99,9 @@ def _scalar(value: Any) -> str:
 
 def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
     if sample.unwrap:
-        yield from _comment(f"Every value has its events in {quoted(sample.unwrap)}; what is beside it is left out.")
+        yield from _comment(
+            f"Every value has its events in {quoted(sample.unwrap)}; `keep` names what of the rest stays."
+        )
         yield f"unwrap: {{path: {quoted(sample.unwrap)}}}"
         yield ""
     yield "event:"

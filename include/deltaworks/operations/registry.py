@@ -16,6 +16,7 @@ _OPERATIONS = (
         needs_spark=True,
         family="gold",
         for_gold=True,
+        dag="gold",
     ),
     Operation(
         name="refresh_gold",
@@ -102,6 +103,7 @@ _OPERATIONS = (
         beside=("stream", "maintenance", "gold"),
         family="mutations",
         for_mutable=True,
+        dag="mutations",
     ),
     Operation(
         name="purge_deleted",
@@ -232,6 +234,7 @@ _OPERATIONS = (
         destructive=True,
         beside=("stream", "mutations", "gold"),
         family="maintenance",
+        dag="clean",
     ),
 )
 #: By name.

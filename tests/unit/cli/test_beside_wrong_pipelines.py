@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from deltaworks.cli import app, streams
+from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -18,6 +18,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.specs.storage import StorageSpec
+from tests.airflow_server import AirflowServer, airflow_server
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 #: Pipelines that are wrong, each in a way of its own.
@@ -28,25 +29,6 @@ WRONG = {
     "no_relay": PIPELINE.replace("pipeline: shop", "pipeline: no_relay").replace("relay: landing", "relay: nowhere"),
     "store": PIPELINE.replace("pipeline: shop", "pipeline: store\ncolour: blue"),
 }
-
-
-class Airflow:
-    """An API that remembers what was asked of it."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
-
-    def __enter__(self) -> Airflow:
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        return
-
-    def pause(self, dag_id: str) -> None:
-        self.calls.append(("pause", dag_id))
-
-    def unpause(self, dag_id: str) -> None:
-        self.calls.append(("unpause", dag_id))
 
 
 @pytest.fixture
@@ -66,10 +48,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 
 @pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    api = Airflow()
-    monkeypatch.setattr(streams, "airflow_from_environment", lambda: api)
-    return api
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
+    with airflow_server(*(f"stream__{name}" for name in ("shop", *WRONG))) as server:
+        monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
+        yield server
 
 
 def run(*words: str) -> Result:
@@ -144,7 +126,7 @@ def test_the_check_is_data_for_programs(lake: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["shop", *WRONG])
-def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: Airflow, name: str) -> None:
+def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: AirflowServer, name: str) -> None:
     beat = Heartbeat(
         pipeline=name,
         owner="o",
@@ -160,29 +142,32 @@ def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: A
     result = run("stop", name)
 
     assert result.exit_code == 0, (result.output, result.exception)
-    assert airflow.calls == [("pause", f"stream__{name}")]
+    assert [dag_id for dag_id, paused in airflow.paused.items() if paused] == [f"stream__{name}"]
     assert StopFlag(lake, paths.stop_request(paths.pipeline_control(name))).read() is not None
 
 
 @pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("command", ["start", "restart"])
 def test_a_stream_whose_declaration_is_wrong_is_not_started_and_stays_stopped(
-    lake: ObjectStore, airflow: Airflow, name: str
+    lake: ObjectStore, airflow: AirflowServer, command: str, name: str
 ) -> None:
     flag = StopFlag(lake, paths.stop_request(paths.pipeline_control(name)))
     flag.set(by="ada", reason="mending")
 
-    error = refusal("start", name)
+    error = refusal(command, name)
 
     assert error.condition in ("SPEC_INVALID", "SPEC_NOT_YAML")
     assert f"/{name}/pipeline.yaml:" in error.message
     assert flag.read() is not None
-    assert airflow.calls == []
+    assert airflow.requests == []
 
 
-def test_a_sound_stream_is_started_beside_wrong_ones(lake: ObjectStore, airflow: Airflow) -> None:
+def test_a_sound_stream_is_started_beside_wrong_ones(lake: ObjectStore, airflow: AirflowServer) -> None:
+    airflow.paused["stream__shop"] = True
+
     assert run("start", "shop").exit_code == 0
-    assert airflow.calls == [("unpause", "stream__shop")]
+    assert not airflow.paused["stream__shop"]
 
 
-def test_a_pipeline_that_is_not_there_is_still_unknown(lake: ObjectStore, airflow: Airflow) -> None:
+def test_a_pipeline_that_is_not_there_is_still_unknown(lake: ObjectStore, airflow: AirflowServer) -> None:
     assert refusal("stop", "shopp").condition == "PIPELINE_UNKNOWN"

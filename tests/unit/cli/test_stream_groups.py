@@ -1,9 +1,9 @@
-"""`deltaworks stop` and `start` of a pipeline that shares its driver, and of the whole group."""
+"""`deltaworks stop`, `start` and `restart` of a pipeline that shares its driver, and of the whole group."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from typer.testing import CliRunner
@@ -17,33 +17,21 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
+from tests.airflow_server import AirflowServer, airflow_server
 from tests.unit.specs.test_groups import project
 
 
-class Airflow:
-    """An API that remembers what was asked of it."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str]] = []
-
-    def __enter__(self) -> Airflow:
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        return
-
-    def pause(self, dag_id: str) -> None:
-        self.requests.append(("pause", dag_id))
-
-    def unpause(self, dag_id: str) -> None:
-        self.requests.append(("unpause", dag_id))
-
-
 @pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    airflow = Airflow()
-    monkeypatch.setattr(streams, "airflow_from_environment", lambda: airflow)
-    return airflow
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
+    with airflow_server("stream_group__small", "stream__c") as server:
+        monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
+        yield server
+
+
+def pauses(airflow: AirflowServer) -> list[tuple[str, str]]:
+    """Which DAGs were paused and unpaused, in their order."""
+    words = {True: "pause", False: "unpause"}
+    return [(words[body["is_paused"]], path.rpartition("/")[2]) for _, path, body in airflow.changes()]
 
 
 @pytest.fixture
@@ -68,17 +56,17 @@ def invoke(*arguments: str) -> str:
 
 
 def test_a_member_is_stopped_without_pausing_the_dag_of_its_group(
-    catalog: Catalog, objects: ObjectStore, airflow: Airflow
+    catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
 ) -> None:
     invoke("stop", "a")
 
     assert StopFlag(objects, paths.pipeline_control("a", "stop.json")).read() is not None
     assert group_stop_flag(objects, "small").read() is None
-    assert airflow.requests == []
+    assert pauses(airflow) == []
 
 
 def test_a_member_that_was_parked_is_started_by_its_driver(
-    catalog: Catalog, objects: ObjectStore, airflow: Airflow
+    catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
 ) -> None:
     parked = RestartBackoff(objects, paths.pipeline_control("a", "failures.json"))
     parked.failed()
@@ -88,38 +76,57 @@ def test_a_member_that_was_parked_is_started_by_its_driver(
 
     assert not parked.read().parked
     assert "the driver of its group small starts it" in said
-    assert airflow.requests == [("unpause", "stream_group__small")], "it may be paused, when nothing would start it"
+    assert pauses(airflow) == [("unpause", "stream_group__small")], "it may be paused, when nothing would start it"
 
 
-def test_a_group_is_stopped_and_started_as_a_whole(catalog: Catalog, objects: ObjectStore, airflow: Airflow) -> None:
+def test_a_group_is_stopped_and_started_as_a_whole(
+    catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
+) -> None:
     invoke("stop", "--group", "small")
     stopped = [report(subject, objects).verdict for subject in subjects(catalog)]
 
-    assert airflow.requests == [("pause", "stream_group__small")]
+    assert pauses(airflow) == [("pause", "stream_group__small")]
     assert {verdict.name: verdict.next_step for verdict in stopped if verdict.state == "stopped"} == {
         "a": "deltaworks start --group small",
         "b": "deltaworks start --group small",
     }
     assert "deltaworks start --group small" in invoke("start", "a")
-    assert len(airflow.requests) == 1, "one member does not start its group"
+    assert len(pauses(airflow)) == 1, "one member does not start its group"
 
     group_backoff(objects, "small").failed()
     invoke("start", "--group", "small")
 
     assert group_stop_flag(objects, "small").read() is None
     assert group_backoff(objects, "small").read().failures == 0
-    assert airflow.requests[-1] == ("unpause", "stream_group__small")
+    assert pauses(airflow)[-1] == ("unpause", "stream_group__small")
 
 
-def test_a_pipeline_of_its_own_is_stopped_as_before(catalog: Catalog, airflow: Airflow) -> None:
+def test_a_pipeline_of_its_own_is_stopped_as_before(catalog: Catalog, airflow: AirflowServer) -> None:
     invoke("stop", "c")
 
-    assert airflow.requests == [("pause", "stream__c")]
+    assert pauses(airflow) == [("pause", "stream__c")]
 
 
 @pytest.mark.parametrize("arguments", [["stop"], ["stop", "a", "--group", "small"], ["start", "--group", "smal"]])
-def test_what_is_named_is_one_thing_that_is_there(catalog: Catalog, airflow: Airflow, arguments: list[str]) -> None:
+def test_what_is_named_is_one_thing_that_is_there(
+    catalog: Catalog, airflow: AirflowServer, arguments: list[str]
+) -> None:
     result = CliRunner().invoke(app, arguments)
 
     assert result.exit_code != 0
-    assert airflow.requests == []
+    assert pauses(airflow) == []
+
+
+def test_a_member_is_restarted_by_its_driver(catalog: Catalog, objects: ObjectStore, airflow: AirflowServer) -> None:
+    said = invoke("restart", "a")
+
+    assert "the driver of its group small starts it" in said
+    assert StopFlag(objects, paths.pipeline_control("a", "stop.json")).read() is None
+    assert ("pause", "stream_group__small") not in pauses(airflow)
+
+
+def test_a_group_is_restarted_as_a_whole(catalog: Catalog, objects: ObjectStore, airflow: AirflowServer) -> None:
+    invoke("restart", "--group", "small")
+
+    assert group_stop_flag(objects, "small").read() is None
+    assert pauses(airflow) == [("unpause", "stream_group__small")]

@@ -1,62 +1,250 @@
-"""`deltaworks start`: a stream that was stopped, or waits after failures, may run again."""
+"""`deltaworks stop`, `start` and `restart`: the flag first, then Airflow, and in words what was done and what not."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 from typer.testing import CliRunner
 
 from deltaworks.airflow.names import stream_dag_id
-from deltaworks.cli import app, streams
+from deltaworks.cli import app
+from deltaworks.cli import context as cli_context
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.objects import open_objects
-from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.storage import AwsSpec, StorageSpec
-from tests.unit.rework.replay_stage import shop
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import DeltaworksError
+from deltaworks.operations import airflow_requests
+from deltaworks.specs.storage import StorageSpec
+from tests.airflow_server import AirflowServer, airflow_server
+from tests.unit.specs.conftest import ENVIRONMENT, write_project
+
+DAG = stream_dag_id("shop")
+#: The environment's own words for where its Airflow is; the tests run without the variable that would win over them.
+DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
 
 
-class Airflow:
-    """An API that remembers which DAGs were unpaused."""
+@pytest.fixture
+def airflow() -> Iterator[AirflowServer]:
+    with airflow_server(DAG, "relay__landing") as server:
+        yield server
 
-    def __init__(self) -> None:
-        self.unpaused: list[str] = []
 
-    def __enter__(self) -> Airflow:
-        return self
+@pytest.fixture
+def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The lake of a project whose environment declares the server."""
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake") + DECLARED.format(url=airflow.url)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(tmp_path, environment=environment)))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
+    monkeypatch.setattr(cli_context, "use_settings", lambda: None)
+    monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.05)
+    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        return
 
-    def unpause(self, dag_id: str) -> None:
-        self.unpaused.append(dag_id)
+@pytest.fixture
+def flag(lake: ObjectStore) -> StopFlag:
+    return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refused(*arguments: str) -> tuple[str, DeltaworksError]:
+    """What a command prints, and the error it ends with."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert isinstance(result.exception, DeltaworksError), result.output
+    return result.output, result.exception
+
+
+def beat(lake: ObjectStore, state: str) -> None:
+    heartbeat = Heartbeat(
+        pipeline="shop",
+        owner="o",
+        epoch=1,
+        run="r",
+        state=state,
+        written_at=iso_now(),
+        started_at=iso_now(),
+        trigger_seconds=60,
+    )
+    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())
+
+
+def test_stop_goes_by_the_airflow_that_the_environment_declares(
+    airflow: AirflowServer, flag: StopFlag, lake: ObjectStore
+) -> None:
+    said = invoke("stop", "shop", "--reason", "a new key")
+
+    assert airflow.paused[DAG]
+    request = flag.read()
+    assert request is not None
+    assert request.reason == "a new key"
+    assert "shop is stopped." in said
+    assert "deltaworks start shop" in said
+
+
+def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lake: ObjectStore) -> None:
+    relay = StopFlag(lake, paths.stop_request(paths.relay_control("landing")))
+
+    invoke("stop", "landing")
+    assert (airflow.paused["relay__landing"], relay.read() is not None) == (True, True)
+
+    invoke("start", "landing")
+    assert (airflow.paused["relay__landing"], relay.read() is not None) == (False, False)
+
+
+def test_the_flag_is_set_before_airflow_is_asked(
+    airflow: AirflowServer, flag: StopFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags_at_requests: list[bool] = []
+    answer = airflow.finish_request
+
+    def look_first(*arguments: object) -> None:
+        flags_at_requests.append(flag.read() is not None)
+        answer(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(airflow, "finish_request", look_first)
+
+    invoke("stop", "shop")
+
+    assert flags_at_requests
+    assert all(flags_at_requests)
+
+
+def test_where_airflow_is_down_the_stream_ends_by_its_flag_and_the_command_says_what_is_not_done(
+    airflow: AirflowServer, flag: StopFlag
+) -> None:
+    airflow.server_close()
+
+    said, error = refused("stop", "shop")
+
+    assert flag.read() is not None
+    assert "its stop flag is set" in said
+    assert f"{DAG} is not paused (AIRFLOW_UNREACHABLE)" in said
+    assert (error.condition, error.exit_code) == ("AIRFLOW_UNREACHABLE", 21)
+    assert error.message.startswith("shop has ended and stays stopped by its flag, but its DAG stream__shop is not")
+    assert "airflow in include/environments/local.yaml" in error.hint
+    assert "`deltaworks stop shop` again, or pause stream__shop in Airflow by hand" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("command", "done"), [("stop", "stays stopped by its flag"), ("start", "The stop of shop is withdrawn")]
+)
+def test_a_login_that_may_not_pause_is_told_which_permission_it_lacks(
+    airflow: AirflowServer, flag: StopFlag, command: str, done: str
+) -> None:
+    airflow.forbidden = ("PATCH",)
+
+    _, error = refused(command, "shop")
+
+    assert (error.condition, error.exit_code) == ("AIRFLOW_FORBIDDEN", 10)
+    assert done in error.message
+    assert "may not edit the DAG" in error.message
+    assert (flag.read() is not None) == (command == "stop")
+
+
+def test_a_stream_whose_dag_airflow_does_not_have_is_stopped_all_the_same(
+    airflow: AirflowServer, flag: StopFlag
+) -> None:
+    airflow.paused = {"stream__shops": False}
+
+    _, error = refused("stop", "shop")
+
+    assert error.condition == "AIRFLOW_DAG_UNKNOWN"
+    assert "did you mean 'stream__shops'" in error.message
+    assert flag.read() is not None
+
+
+def test_without_any_airflow_the_flag_is_set_and_the_command_says_what_to_declare(
+    lake: ObjectStore, flag: StopFlag, tmp_path: Path
+) -> None:
+    write_project(tmp_path, environment=ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"))
+
+    _, error = refused("stop", "shop")
+
+    assert flag.read() is not None
+    assert error.condition == "AIRFLOW_CONNECTION_MISSING"
+    assert "airflow: {url:" in error.hint
+
+
+def test_the_variable_wins_over_the_declaration(
+    lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with airflow_server(DAG) as other:
+        monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", other.connection())
+        invoke("stop", "shop")
+
+        assert other.paused[DAG]
+    assert airflow.requests == []
+
+
+def test_a_stream_that_does_not_end_in_time_says_that_its_flag_stays(
+    lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
+) -> None:
+    beat(lake, "running")
+
+    _, error = refused("stop", "shop", "--wait-seconds", "0")
+
+    assert error.condition == "STREAM_STILL_RUNNING"
+    assert "Its stop flag stays set." in error.message
+    assert flag.read() is not None
+    assert airflow.paused[DAG]
 
 
 def test_start_withdraws_the_stop_and_calls_off_the_wait_after_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
 ) -> None:
-    events = {"name": "events", "catch_all": True, "columns": [{"name": "device", "path": "device", "type": "string"}]}
-    spec = shop(events)
-    lake, landing = (StorageSpec(root=f"file://{tmp_path}/{folder}") for folder in ("lake", "landing"))
-    environment = EnvironmentSpec(environment="tests", lake=lake, landing=landing, messaging=AwsSpec())
-    airflow = Airflow()
-    catalog = Catalog(environment=environment, relays={}, pipelines={spec.pipeline: spec}, root=tmp_path)
-    monkeypatch.setattr(streams, "catalog", lambda: catalog)
-    monkeypatch.setattr(streams, "airflow_from_environment", lambda: airflow)
-    objects = open_objects(environment.lake)
-    stop = StopFlag(objects, paths.pipeline_control(spec.pipeline, "stop.json"))
-    stop.set(by="tests", reason="to see it start")
-    backoff = RestartBackoff(objects, paths.pipeline_control(spec.pipeline, "failures.json"))
+    airflow.paused[DAG] = True
+    flag.set(by="tests", reason="to see it start")
+    backoff = RestartBackoff(lake, paths.pipeline_control("shop", "failures.json"))
     backoff.failed(retryable=False)
     assert backoff.left_seconds() > 200
 
-    result = CliRunner().invoke(app, ["start", spec.pipeline])
+    invoke("start", "shop")
 
-    assert result.exit_code == 0, result.output
-    assert stop.read() is None
+    assert flag.read() is None
     assert backoff.left_seconds() == 0.0
-    assert airflow.unpaused == [stream_dag_id(spec.pipeline)]
+    assert not airflow.paused[DAG]
+
+
+def test_restart_ends_the_stream_and_lets_it_run_again(
+    lake: ObjectStore, airflow: AirflowServer, flag: StopFlag
+) -> None:
+    beat(lake, "ended")
+
+    said = invoke("restart", "shop")
+
+    assert "Asked shop to end" in said
+    assert "shop may run again" in said
+    assert flag.read() is None
+    assert [body for _, _, body in airflow.changes()] == [{"is_paused": False}], "it is never paused"
+
+
+def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, flag: StopFlag) -> None:
+    beat(lake, "running")
+
+    _, error = refused("restart", "shop", "--wait-seconds", "0")
+
+    assert flag.read() is not None
+    assert "`deltaworks start shop` withdraws the stop" in error.hint
+
+
+def test_where_airflow_is_down_a_stream_is_restarted_by_its_flag_alone(airflow: AirflowServer, flag: StopFlag) -> None:
+    airflow.server_close()
+
+    _, error = refused("restart", "shop")
+
+    assert flag.read() is None
+    assert error.condition == "AIRFLOW_UNREACHABLE"
+    assert "where it is paused, nothing starts it" in error.message

@@ -1,127 +1,228 @@
-"""A server that is too busy to answer is asked again for longer than one that is not there."""
+"""The client of Airflow's API against a server that speaks it: logins, refusals, pages, outages."""
 
 from __future__ import annotations
 
-import json
-import threading
+import dataclasses
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
-from deltaworks.errors import TransientError
-from deltaworks.operations import airflow_api as rest_api
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.operations import airflow_requests
 from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_login import AirflowLogin
+from tests.airflow_server import AirflowServer, airflow_server
 
-
-class Server(ThreadingHTTPServer):
-    """Answers as Airflow does, once it has been asked `slow` times without an answer."""
-
-    def __init__(self, slow: int) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.slow = slow
-        self.closing = threading.Event()
-        self.patched: list[tuple[str, Any]] = []
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        if self.server.slow > 0:
-            self.server.slow -= 1
-            self.server.closing.wait(10)
-            return
-        run = {"dag_id": "d", "dag_run_id": "r", "state": "success", "start_date": None, "end_date": None, "conf": {}}
-        self._answer(run)
-
-    def do_PATCH(self) -> None:
-        if self.server.slow > 0:
-            self.do_GET()
-            return
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.patched.append((self.path, json.loads(body)))
-        self._answer({})
-
-    def do_POST(self) -> None:
-        self._answer({"access_token": "t"})
-
-    def _answer(self, body: dict[str, object]) -> None:
-        said = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        self.wfile.write(said)
-
-    def log_message(self, *_: object) -> None:
-        pass
+DAG = "stream__games"
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server(slow=3) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
+def server() -> Iterator[AirflowServer]:
+    with airflow_server(DAG, "stream__edits", "restore__games") as server:
         yield server
-        server.closing.set()
-        server.shutdown()
-        serving.join()
 
 
-def api(server: Server) -> AirflowApi:
-    return AirflowApi(f"http://127.0.0.1:{server.server_port}", "admin", "secret", timeout_seconds=0.1)
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.05)
 
 
-def test_a_busy_server_is_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_api, "_RETRY_SECONDS", 0.05)
+def login(server: AirflowServer) -> AirflowLogin:
+    name, password = server.login
+    return AirflowLogin(url=server.url, source="the tests", username=name, password=password)
+
+
+def api(server: AirflowServer, *, patient: bool = True) -> AirflowApi:
+    return AirflowApi(login(server), timeout_seconds=0.1, patient=patient)
+
+
+def refusal(server: AirflowServer, *, dag_id: str = DAG) -> DeltaworksError:
+    with api(server) as client, pytest.raises(DeltaworksError) as raised:
+        client.pause(dag_id)
+    return raised.value
+
+
+def test_a_busy_server_is_waited_for(server: AirflowServer) -> None:
+    server.slow = 3
 
     with api(server) as client:
-        assert client.dag_run("d", "r").state == "success"
+        client.pause(DAG)
 
     assert server.slow == 0
+    assert server.paused[DAG]
 
 
 def test_with_the_patience_for_a_server_that_is_not_there_a_busy_one_is_given_up(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_RETRY_SECONDS", "_BUSY_RETRY_SECONDS"):
-        monkeypatch.setattr(rest_api, name, 0.05)
+    monkeypatch.setattr(airflow_requests, "_BUSY_RETRY_SECONDS", 0.05)
+    server.slow = 3
 
-    with api(server) as client, pytest.raises(TransientError) as raised:
-        client.dag_run("d", "r")
+    error = refusal(server)
 
-    assert raised.value.condition == "AIRFLOW_UNREACHABLE"
-    assert "no answer to GET /dags/d/dagRuns/r within" in raised.value.message
-
-
-def test_one_that_is_not_there_is_given_up_early(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rest_api, "_RETRY_SECONDS", 0.05)
-    server.server_close()
-
-    with api(server) as client, pytest.raises(TransientError) as raised:
-        client.dag_run("d", "r")
-
-    assert raised.value.condition == "AIRFLOW_UNREACHABLE"
+    assert error.condition == "AIRFLOW_UNREACHABLE"
+    assert f"no answer to PATCH /dags/{DAG} within" in error.message
 
 
-def test_a_note_changes_the_note_alone(server: Server) -> None:
-    server.slow = 0
+def test_a_server_that_restarts_is_asked_again(server: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 5.0)
+    server.broken = 1
 
     with api(server) as client:
-        client.note_run("stream__games", "scheduled__2026-03-01T09:00:00+00:00", "well")
+        client.pause(DAG)
 
-    path = "/api/v2/dags/stream__games/dagRuns/scheduled__2026-03-01T09%3A00%3A00%2B00%3A00?update_mask=note"
-    assert server.patched == [(path, {"note": "well"})]
+    assert server.paused[DAG]
 
 
-def test_an_impatient_client_tries_once(server: Server) -> None:
-    address = f"http://127.0.0.1:{server.server_port}"
+def test_one_that_is_not_there_is_given_up_early(server: AirflowServer) -> None:
+    server.server_close()
 
-    with (
-        AirflowApi(address, "admin", "secret", timeout_seconds=0.1, patient=False) as client,
-        pytest.raises(TransientError, match="no usable answer"),
-    ):
-        client.note_run("d", "r", "well")
+    error = refusal(server)
+
+    assert isinstance(error, TransientError)
+    assert error.condition == "AIRFLOW_UNREACHABLE"
+    assert "the tests" in error.hint, "it says who named this address"
+
+
+def test_an_impatient_client_tries_once(server: AirflowServer) -> None:
+    server.slow = 3
+
+    with api(server, patient=False) as client, pytest.raises(TransientError, match="no usable answer"):
+        client.note_run(DAG, "r", "well")
 
     assert server.slow == 2
+
+
+def test_a_note_changes_the_note_alone(server: AirflowServer) -> None:
+    run_id = "scheduled__2026-03-01T09:00:00+00:00"
+
+    with api(server) as client:
+        client.note_run(DAG, run_id, "well")
+
+    path = f"/api/v2/dags/{DAG}/dagRuns/scheduled__2026-03-01T09%3A00%3A00%2B00%3A00?update_mask=note"
+    assert server.changes() == [("PATCH", path, {"note": "well"})]
+
+
+@pytest.mark.parametrize(
+    "answer", [(401, "Token Expired"), (403, "Invalid JWT token")], ids=["its time is over", "signed by another secret"]
+)
+def test_a_token_that_is_no_longer_taken_is_renewed_once_and_the_request_sent_again(
+    server: AirflowServer, answer: tuple[int, str]
+) -> None:
+    server.token_refusal = (answer[0], {"detail": answer[1]})
+
+    with api(server) as client:
+        client.pause(DAG)
+        server.forget_tokens()
+        client.unpause(DAG)
+
+    assert server.issued == 2
+    assert not server.paused[DAG]
+
+
+def test_a_token_that_was_made_elsewhere_is_used_without_a_login_and_refused_when_it_is_over(
+    server: AirflowServer,
+) -> None:
+    server.tokens.add("made-elsewhere")
+    ready = AirflowLogin(url=server.url, source="the tests", token="made-elsewhere")
+
+    with AirflowApi(ready) as client:
+        client.pause(DAG)
+        server.forget_tokens()
+        with pytest.raises(ConfigError, match=r"AIRFLOW_LOGIN_REFUSED.*its time may be over"):
+            client.unpause(DAG)
+
+    assert server.issued == 0
+
+
+def test_a_wrong_password_is_refused_at_once_without_being_shown(server: AirflowServer) -> None:
+    wrong = dataclasses.replace(login(server), password="guessed-wrong")
+
+    with AirflowApi(wrong) as client, pytest.raises(ConfigError, match="AIRFLOW_LOGIN_REFUSED") as raised:
+        client.pause(DAG)
+
+    assert "ada" in raised.value.message
+    assert "guessed-wrong" not in str(raised.value) + repr(wrong)
+    assert [path for _, path, _ in server.requests] == ["/auth/token"]
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "permission"),
+    [("PATCH /dags/stream__games", "edit the DAG"), ("POST /dags/stream__games/dagRuns", "trigger the DAG")],
+)
+def test_what_a_login_may_not_do_is_named_with_the_permission(
+    server: AirflowServer, forbidden: str, permission: str
+) -> None:
+    server.forbidden = (forbidden,)
+
+    with api(server) as client, pytest.raises(ConfigError) as raised:
+        client.pause(DAG) if forbidden.startswith("PATCH") else client.trigger(DAG)
+
+    assert raised.value.condition == "AIRFLOW_FORBIDDEN"
+    assert raised.value.message.startswith(f"ada, as the tests has it, may not {permission}")
+    assert "role User" in raised.value.hint
+
+
+def test_a_dag_that_is_not_there_is_answered_with_the_nearest_and_when_to_look_again(server: AirflowServer) -> None:
+    error = refusal(server, dag_id="stream__game")
+
+    assert error.condition == "AIRFLOW_DAG_UNKNOWN"
+    assert f"did you mean {DAG!r}" in error.message
+    assert "within a minute" in error.hint
+
+
+def test_the_nearest_dag_is_looked_for_on_all_pages(server: AirflowServer) -> None:
+    server.page = 1
+
+    assert "stream__games" in refusal(server, dag_id="stream__game").message
+
+
+def test_a_dag_whose_file_does_not_import_is_answered_with_that_files_error(server: AirflowServer) -> None:
+    server.import_errors = [
+        {"filename": "gold.py", "stack_trace": "Traceback\n  ...\nValueError: another one"},
+        {"filename": "streams.py", "stack_trace": "Traceback\n  ...\nModuleNotFoundError: No module named 'x'\n"},
+    ]
+
+    error = refusal(server, dag_id="stream__new")
+
+    assert "streams.py: ModuleNotFoundError: No module named 'x'" in error.message
+    assert "gold.py" not in error.message
+    assert "import error" in error.hint
+
+
+def test_import_errors_that_may_not_be_seen_keep_no_answer_back(server: AirflowServer) -> None:
+    server.forbidden = ("GET /importErrors",)
+
+    assert refusal(server, dag_id="stream__new").condition == "AIRFLOW_DAG_UNKNOWN"
+
+
+def test_a_run_that_is_not_there_is_not_taken_for_a_dag_that_is_not(server: AirflowServer) -> None:
+    with api(server) as client, pytest.raises(ConfigError) as raised:
+        client.dag_run(DAG, "no-such-run")
+
+    assert raised.value.condition == "AIRFLOW_REFUSED"
+    assert "no-such-run" in raised.value.message
+
+
+def test_a_run_that_was_triggered_although_no_answer_came_is_not_triggered_twice(server: AirflowServer) -> None:
+    with api(server) as client:
+        first = client.trigger(DAG, conf={"dry_run": True}, run_id="once")
+        again = client.trigger(DAG, conf={"dry_run": True}, run_id="once")
+
+    assert (first.run_id, again.run_id) == ("once", "once")
+    assert len(server.runs) == 1
+
+
+def test_what_is_refused_is_answered_with_airflows_own_words(server: AirflowServer) -> None:
+    with api(server) as client, pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*Invalid input for param dry_run"):
+        client.trigger(DAG, conf={"dry_run": "perhaps"})
+
+
+def test_an_address_that_is_not_airflows_is_said_to_be_none(server: AirflowServer) -> None:
+    elsewhere = dataclasses.replace(login(server), url=f"{server.url}/elsewhere")
+
+    with AirflowApi(elsewhere) as client, pytest.raises(DeltaworksError) as raised:
+        client.pause(DAG)
+
+    assert raised.value.condition in ("AIRFLOW_REFUSED", "AIRFLOW_LOGIN_REFUSED")
+    assert "the tests" in raised.value.hint

@@ -48,7 +48,7 @@ def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(de
 
     subject = parameters.pop(declared.scope)
     assert (subject.param_type_name, subject.required) == ("argument", True)
-    assert set(parameters) - {"help", "as_json", "as_csv"} == set(fields)
+    assert set(parameters) - {"help", "as_json", "as_csv"} == set(fields) | {"in_airflow", "wait_minutes"}
     for name, field in fields.items():
         parameter = parameters[name]
         assert parameter.help == field.help, name

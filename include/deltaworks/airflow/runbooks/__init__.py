@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -17,7 +18,17 @@ _FOLDER = Path(__file__).parent
 
 
 def _runbook(page: str, /, **values: Any) -> str:
-    return Template((_FOLDER / f"{page}.md").read_text(encoding="utf-8")).substitute(values)
+    return _template(page).substitute(values)
+
+
+@functools.cache
+def _template(page: str) -> Template:
+    return Template((_FOLDER / f"{page}.md").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _pages() -> frozenset[str]:
+    return frozenset(path.stem for path in _FOLDER.glob("*.md"))
 
 
 def relay_runbook(relay: RelaySpec) -> str:
@@ -131,8 +142,7 @@ def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: 
         if declared.destructive
         else "It may be run at any time."
     )
-    page = _FOLDER / f"{declared.name}.md"
-    own = _runbook(declared.name, pipeline=subject, owner=owner) if page.is_file() else ""
+    own = _runbook(declared.name, pipeline=subject, owner=owner) if declared.name in _pages() else ""
     return _runbook(
         "operation",
         name=declared.name,

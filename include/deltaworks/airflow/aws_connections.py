@@ -1,0 +1,135 @@
+"""Keys of the lake from Airflow's connections: read in the task, handed to jobs as variables of their environment.
+
+Nothing else carries them. They are in no argument, no setting of Spark's command line and no field of an operator, so
+Airflow neither renders nor stores them; what it logs is masked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.storage import AwsSpec, connection_variables
+
+if TYPE_CHECKING:
+    from deltaworks.specs.environment import EnvironmentSpec
+
+#: What makes keys of a connection end, or leaves them to the machine that asks.
+_OTHER_KEYS = ("role_arn", "assume_role_method", "profile_name")
+
+
+def set_environment_keys(environment: EnvironmentSpec) -> None:
+    """Set the variables of every connection an environment names, for this process and those it starts.
+
+    Costs nothing where it names none. Idempotent.
+
+    Raises:
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+    """
+    set_keys([environment.lake, environment.landing, environment.messaging])
+
+
+def set_keys(places: Iterable[AwsSpec]) -> None:
+    """The same for some storages. A variable that is set already stays as it is.
+
+    Raises:
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+    """
+    read: dict[str, Any] = {}
+    for place in places:
+        conn_id = place.aws_conn_id
+        if conn_id is None or (place.access_key is not None and place.access_key.name in os.environ):
+            continue
+        if conn_id not in read:
+            read[conn_id] = _read(conn_id)
+        _check_address(place, read[conn_id])
+    for conn_id, keys in read.items():
+        variables = connection_variables(
+            conn_id,
+            access_key=keys.aws_access_key_id,
+            secret_key=keys.aws_secret_access_key,
+            token=keys.aws_session_token,
+        )
+        _mask(variables.values())
+        os.environ.update(variables)
+
+
+def refuse_remote_drivers(environment: EnvironmentSpec, host: str) -> None:
+    """Refuse connections with keys where the driver runs on another machine: only a command line would reach it.
+
+    Raises:
+        ConfigError: AWS_CONNECTION_UNFIT.
+    """
+    named = {place.aws_conn_id for place in (environment.lake, environment.landing, environment.messaging)} - {None}
+    if named:
+        raise _unfit(
+            " and ".join(sorted(map(repr, named))),
+            f"cannot give keys to a driver in cluster mode on {host}: they would be on spark-submit's command line",
+            "Remove aws_conn_id from the environment, and give the driver's pods or containers a role, or variables "
+            "from the cluster's own secrets (access_key: env:NAME).",
+        )
+
+
+def _read(conn_id: str) -> Any:
+    """A connection as the amazon provider understands it."""
+    from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    example = '\'{"conn_type": "aws", "login": "ACCESS KEY", "password": "SECRET KEY"}\''
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise ConfigError(
+            "AWS_CONNECTION_MISSING",
+            f"Airflow has no connection {conn_id!r}, which the environment names by aws_conn_id.",
+            hint=f"Create it: airflow connections add {conn_id} --conn-json {example}; or correct aws_conn_id.",
+        ) from error
+    if connection.conn_type != "aws":
+        hint = f"Create one of the type aws: airflow connections add {conn_id} --conn-json {example}."
+        raise _unfit(repr(conn_id), f"is of the type {connection.conn_type!r} and not aws", hint)
+    extra = connection.extra_dejson
+    if others := [name for name in _OTHER_KEYS if extra.get(name)]:
+        raise _unfit(
+            repr(conn_id),
+            f"has {', '.join(others)}: keys got by it would end while jobs run, or be another machine's",
+            "Give it keys that last, as login and password; or remove aws_conn_id from the environment, and give the "
+            "machines that role.",
+        )
+    keys = AwsConnectionWrapper(connection)
+    if not keys.aws_access_key_id or not keys.aws_secret_access_key:
+        raise _unfit(
+            repr(conn_id),
+            "has no keys: its login is the access key and its password the secret key",
+            "Write both, or remove aws_conn_id from the environment where machines have a role.",
+        )
+    return keys
+
+
+def _check_address(place: AwsSpec, connection: Any) -> None:
+    """Refuse a connection that is for another place: an environment says itself where its storages are."""
+    declared = {"region_name": place.region, "endpoint_url": resolve_text(place.endpoint or "")}
+    fields = {"region_name": "region", "endpoint_url": "endpoint"}
+    for name, value in declared.items():
+        other = getattr(connection, name)
+        if other and other.rstrip("/") != value.rstrip("/"):
+            raise _unfit(
+                repr(place.aws_conn_id),
+                f"has {name} {other}, and the environment {fields[name]} {value or 'of AWS'}",
+                f"Write {fields[name]}: {other} beside aws_conn_id in the environment, or correct the connection.",
+            )
+
+
+def _unfit(conn_id: str, problem: str, hint: str) -> ConfigError:
+    return ConfigError("AWS_CONNECTION_UNFIT", f"Airflow's connection {conn_id} {problem}.", hint=hint)
+
+
+def _mask(values: Iterable[str]) -> None:
+    from airflow.sdk.log import mask_secret
+
+    for value in values:
+        if value:
+            mask_secret(value)

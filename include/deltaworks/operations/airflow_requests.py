@@ -1,0 +1,209 @@
+"""Requests to Airflow's REST API: logged in, tried again while the server is away or busy, refused as errors."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from tenacity import RetryCallState, retry, retry_if_exception_type, wait_exponential_jitter
+
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.operations.airflow_answers import Health
+from deltaworks.operations.airflow_login import AirflowLogin
+from deltaworks.operations.airflow_refusals import FORBIDDEN, refusal
+
+_API = "/api/v2"
+_RETRY_SECONDS = 30.0
+#: A server that accepts requests and is too busy to answer gets more time than one that is down.
+_BUSY_RETRY_SECONDS = 120.0
+_HEALTH_SECONDS = 10.0
+_UNAUTHORIZED = 401
+#: What Airflow says, with the status of a lacking permission, of a token that another secret has signed.
+_UNSIGNED = "Invalid JWT token"
+_NOT_FOUND = 404
+_CONFLICT = 409
+_SERVER_ERROR = 500
+
+
+class _Unavailable(Exception):
+    """No answer, or one that says the server has trouble."""
+
+
+class _Busy(_Unavailable):
+    """The server is there, and did not answer in time."""
+
+
+def _patience_is_over(tries: RetryCallState) -> bool:
+    if not tries.args[0].patient:
+        return True
+    busy = tries.outcome is not None and isinstance(tries.outcome.exception(), _Busy)
+    return (tries.seconds_since_start or 0.0) >= (_BUSY_RETRY_SECONDS if busy else _RETRY_SECONDS)
+
+
+class AirflowRequests:
+    """A client that logs itself in. Not thread-safe.
+
+    Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer;
+    without `patient` they are tried once, for what may be left out. An address with https:// is asked through the proxy
+    that the environment's variables name, if any; one with http:// is near, and asked directly.
+    """
+
+    def __init__(self, login: AirflowLogin, *, timeout_seconds: float = 30.0, patient: bool = True) -> None:
+        self.patient = patient
+        self.login = login
+        self._client = httpx.Client(
+            base_url=login.url,
+            timeout=timeout_seconds,
+            trust_env=login.url.startswith("https://"),
+            verify=login.certificates(),
+        )
+        self._authorized = False
+        if login.token:
+            self._authorize(login.token)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def health(self) -> Health:
+        """The health of Airflow's parts, by one request without login.
+
+        Raises:
+            TransientError: AIRFLOW_UNREACHABLE.
+        """
+        try:
+            answer = self._client.get(f"{_API}/monitor/health", timeout=_HEALTH_SECONDS).raise_for_status().json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise self._unreachable(error) from error
+        return Health.of(answer)
+
+    def _get(self, path: str, **params: Any) -> Any:
+        return self._request("GET", path, params=params)
+
+    def _request(
+        self, method: str, path: str, *, missing_ok: bool = False, conflict_ok: bool = False, **options: Any
+    ) -> Any:
+        """What is answered; None where what is missing, or is there already, is no error.
+
+        Raises:
+            TransientError: AIRFLOW_UNREACHABLE.
+            ConfigError: AIRFLOW_LOGIN_REFUSED, AIRFLOW_FORBIDDEN, AIRFLOW_DAG_UNKNOWN, AIRFLOW_REFUSED,
+                AIRFLOW_UNTRUSTED.
+        """
+        try:
+            response = self._send(method, path, **options)
+        except _Unavailable as error:
+            raise self._unreachable(error) from error
+        if (missing_ok and response.status_code == _NOT_FOUND) or (conflict_ok and response.status_code == _CONFLICT):
+            return None
+        if response.is_error:
+            raise self._refused(method, path, response)
+        try:
+            if response.is_redirect:
+                raise ValueError(f"it leads on to {response.headers.get('location')}")
+            return response.json()
+        except ValueError as error:
+            raise ConfigError(
+                "AIRFLOW_REFUSED",
+                f"What answers {method} {path} at {self.login.url} is not Airflow's API: {error}.",
+                hint=f"Check the address in {self.login.source}: it is that of Airflow's pages, without /api.",
+            ) from error
+
+    def _refused(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+        """The error for an answer that is one. A client that can look further says more."""
+        return refusal(self.login, method, path, status=response.status_code, detail=_detail(response))
+
+    @retry(
+        retry=retry_if_exception_type(_Unavailable),
+        wait=wait_exponential_jitter(initial=0.3, max=3),
+        stop=_patience_is_over,
+        reraise=True,
+    )
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            if not self._authorized:
+                self._log_in()
+            response = self._client.request(method, _API + path, **options)
+            if _token_is_over(response):
+                # A login gets another one.
+                self._log_in()
+                response = self._client.request(method, _API + path, **options)
+        except httpx.ReadTimeout as error:
+            raise _Busy(f"no answer to {method} {path} within {self._client.timeout.read:.0f} s") from error
+        except httpx.TransportError as error:
+            self._check_trusted(error)
+            raise _Unavailable(str(error) or type(error).__name__) from error
+        if _token_is_over(response):
+            raise self._login_refused(f"the token it had just given: {_detail(response)}")
+        if response.status_code >= _SERVER_ERROR:
+            raise _Unavailable(f"{response.status_code} {response.text[:200]}")
+        return response
+
+    def _log_in(self) -> None:
+        if self.login.token:
+            raise self._login_refused("the token; its time may be over")
+        credentials = {"username": self.login.username, "password": self.login.password}
+        response = self._client.post("/auth/token", json=credentials)
+        if response.status_code >= _SERVER_ERROR:
+            raise _Unavailable(f"{response.status_code} {response.text[:200]}")
+        if response.status_code == _NOT_FOUND:
+            raise self._login_refused("every login: its auth manager gives no tokens at /auth/token")
+        try:
+            token = "" if response.is_error else response.json()["access_token"]
+        except (ValueError, KeyError, TypeError):
+            token = ""
+        if not token:
+            raise self._login_refused(f"the login of {self.login.username}: {response.status_code}")
+        self._authorize(token)
+
+    def _authorize(self, token: str) -> None:
+        self._client.headers["Authorization"] = f"Bearer {token}"
+        self._authorized = True
+
+    def _login_refused(self, what: str) -> ConfigError:
+        return ConfigError(
+            "AIRFLOW_LOGIN_REFUSED",
+            f"Airflow at {self.login.url} refused {what}.",
+            hint=f"Check {'token' if self.login.token else 'username and password'} in {self.login.source}, and the "
+            "value of the variable it names; the password of the embedded stack is printed by `deltaworks status`.",
+        )
+
+    def _check_trusted(self, error: httpx.TransportError) -> None:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise ConfigError(
+                "AIRFLOW_UNTRUSTED",
+                f"The certificate of {self.login.url} is not trusted: {error}.",
+                hint=f"Name the PEM file of the authority that signed it as `ca` in {self.login.source}.",
+            ) from error
+
+    def _unreachable(self, error: Exception) -> TransientError:
+        return TransientError(
+            "AIRFLOW_UNREACHABLE",
+            f"Airflow at {self.login.url} gives no usable answer: {error}.",
+            hint=f"Check the address in {self.login.source} and the network; its API server may be restarting, which "
+            "`deltaworks status` shows of the embedded stack.",
+        )
+
+
+def _token_is_over(response: httpx.Response) -> bool:
+    """Whether Airflow does not take the token: its time is over, or it was signed by the secret before a restart."""
+    unsigned = response.status_code == FORBIDDEN and _detail(response) == _UNSIGNED
+    return unsigned or response.status_code == _UNAUTHORIZED
+
+
+def _detail(response: httpx.Response) -> str:
+    """What Airflow says of a refusal, as text."""
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = response.text
+    return str(detail)[:300]

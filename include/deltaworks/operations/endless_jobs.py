@@ -1,0 +1,225 @@
+"""Stopping, starting and restarting what runs without end: a stream, a relay, a group of streams.
+
+Two things keep a job stopped. Its stop flag, an object in the lake, ends it between two batches and needs nothing but
+the lake; its DAG, paused by Airflow's API, keeps `@continuous` from starting the next run. The flag comes first: where
+Airflow is away or refuses, the job ends all the same, and runs that are started meanwhile end at once. The DAG of a
+group is paused for the whole group alone: a member that is stopped is left alone by its driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.health.groups import group_backoff, group_stop_flag
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+
+_ENDED = ("ended", "failed")
+_POLL_SECONDS = 1.0
+
+
+class Airflow(Protocol):
+    """What is asked of Airflow here."""
+
+    def pause(self, dag_id: str) -> None: ...
+
+    def unpause(self, dag_id: str) -> None: ...
+
+
+#: Opens a client; an Airflow that is declared nowhere is an error of it.
+Connect = Callable[[], AbstractContextManager[Airflow]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndlessJob:
+    """A stream, a relay or a group: its DAG, its stop flag, its back-offs and where its heartbeats are.
+
+    Args:
+        name: as sentences name it; `argument` as commands do.
+        group: the group that a pipeline is a member of: its DAG is not paused for one.
+    """
+
+    name: str
+    argument: str
+    dag_id: str
+    objects: ObjectStore
+    flag: StopFlag
+    backoffs: tuple[RestartBackoff, ...]
+    heartbeats: tuple[str, ...]
+    group: str = ""
+
+    @property
+    def group_is_stopped(self) -> bool:
+        """Whether the group it is a member of is stopped as a whole."""
+        return bool(self.group) and group_stop_flag(self.objects, self.group).read() is not None
+
+    def allow(self) -> None:
+        """Withdraw the stop, and the wait after failures. Idempotent."""
+        self.flag.clear()
+        for backoff in self.backoffs:
+            backoff.reset()
+
+    def wait_until_ended(self, *, wait_seconds: float) -> None:
+        """Wait until no process of it is alive, by its heartbeats.
+
+        Raises:
+            TransientError: STREAM_STILL_RUNNING.
+        """
+        for key in self.heartbeats:
+            deadline = time.monotonic() + wait_seconds
+            while (beat := read_heartbeat(self.objects, key)) is not None and beat.state not in _ENDED:
+                if time.monotonic() > deadline:
+                    raise TransientError(
+                        "STREAM_STILL_RUNNING",
+                        f"{beat.pipeline} is still {beat.state} after {wait_seconds:.0f} s "
+                        f"(process {beat.pid} on {beat.host}). Its stop flag stays set.",
+                        hint="A long batch ends first; look at its driver log, or mark the task failed in Airflow. "
+                        f"`deltaworks start {self.argument}` withdraws the stop.",
+                    )
+                time.sleep(_POLL_SECONDS)
+
+
+def stop_job(
+    job: EndlessJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, say: Callable[[str], None]
+) -> None:
+    """Set its stop flag, have Airflow pause its DAG, and wait until it has ended. Idempotent.
+
+    Raises:
+        DeltaworksError: it has ended, but its DAG is not paused, by the condition of what Airflow said or did not say;
+            TransientError: STREAM_STILL_RUNNING.
+    """
+    job.flag.set(by=by, reason=reason)
+    say(f"Asked {job.name} to stop: its stop flag is set.")
+    refusal = None if job.group else _refusal(connect, lambda airflow: airflow.pause(job.dag_id))
+    if refusal is not None:
+        say(f"{job.dag_id} is not paused ({refusal.condition}); {job.name} ends by its flag all the same.")
+    say("Waiting for its job to end.")
+    job.wait_until_ended(wait_seconds=wait_seconds)
+    if refusal is not None:
+        raise _half_done(
+            refusal,
+            f"{job.name} has ended and stays stopped by its flag, but its DAG {job.dag_id} is not paused: unless it is "
+            "already, Airflow starts runs of it that end at once.",
+            f"Then `deltaworks stop {job.argument}` again, or pause {job.dag_id} in Airflow by hand.",
+        )
+    say(f"{job.name} is stopped. `deltaworks start {job.argument}` lets it continue where it ended.")
+
+
+def start_job(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) -> None:
+    """Withdraw its stop flag and its wait after failures, and have Airflow unpause its DAG. Idempotent.
+
+    Raises:
+        DeltaworksError: the flag is withdrawn, but the DAG is not unpaused, by the condition of what Airflow said.
+    """
+    job.allow()
+    if job.group_is_stopped:
+        say(f"{job.name} may run again once its group does: `deltaworks start --group {job.group}`.")
+        return
+    refusal = _refusal(connect, lambda airflow: airflow.unpause(job.dag_id))
+    if refusal is not None:
+        raise _half_done(
+            refusal,
+            f"The stop of {job.name} is withdrawn, but its DAG {job.dag_id} is not unpaused: where it is paused, "
+            "nothing starts it.",
+            f"Then `deltaworks start {job.argument}` again, or unpause {job.dag_id} in Airflow by hand.",
+        )
+    who = f"the driver of its group {job.group}" if job.group else "Airflow"
+    say(f"{job.name} may run again; {who} starts it within seconds.")
+
+
+def restart_job(
+    job: EndlessJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, say: Callable[[str], None]
+) -> None:
+    """End it between two batches and let it run again, with what is declared by then.
+
+    Its DAG is not paused in between: a run that starts before the flag is withdrawn ends by it, and the next one stays.
+    So Airflow has to be reached only for a DAG that was paused before.
+
+    Raises:
+        DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING.
+    """
+    job.flag.set(by=by, reason=reason)
+    say(f"Asked {job.name} to end; waiting for its job.")
+    job.wait_until_ended(wait_seconds=wait_seconds)
+    start_job(job, connect=connect, say=say)
+
+
+def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
+    """A stream or a relay by name. One whose declaration is wrong can be stopped, but not started.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, or what is wrong with a declaration.
+    """
+    objects = open_objects(catalog.environment.lake)
+    if catalog.declares("relay", name) and not catalog.declares("pipeline", name):
+        folder, dag_id, group = paths.relay_control(name), f"relay__{name}", None
+        if to_start:
+            catalog.relay(name)
+    else:
+        group = group_of(catalog, name)
+        folder, dag_id = paths.pipeline_control(name), stream_dag_id(name, group)
+        if to_start or not catalog.declares("pipeline", name):
+            catalog.pipeline(name)
+    return EndlessJob(
+        name=name,
+        argument=name,
+        dag_id=dag_id,
+        objects=objects,
+        flag=StopFlag(objects, paths.stop_request(folder)),
+        backoffs=(_backoff(objects, folder),),
+        heartbeats=(paths.heartbeat(folder),),
+        group=group or "",
+    )
+
+
+def group_job(catalog: Catalog, name: str) -> EndlessJob:
+    """A group of streams as a whole: its driver with all of its pipelines.
+
+    Raises:
+        ConfigError: GROUP_UNKNOWN.
+    """
+    declared = stream_group(catalog, name)
+    objects = open_objects(catalog.environment.lake)
+    folders = [paths.pipeline_control(pipeline) for pipeline in (*declared.members, *declared.wrong)]
+    return EndlessJob(
+        name=f"the group {name}",
+        argument=f"--group {name}",
+        dag_id=declared.dag_id,
+        objects=objects,
+        flag=group_stop_flag(objects, name),
+        backoffs=(group_backoff(objects, name), *(_backoff(objects, folder) for folder in folders)),
+        heartbeats=tuple(map(paths.heartbeat, folders)),
+    )
+
+
+def _backoff(objects: ObjectStore, folder: str) -> RestartBackoff:
+    return RestartBackoff(objects, f"{folder}/failures.json")
+
+
+def _refusal(connect: Connect, request: Callable[[Airflow], None]) -> DeltaworksError | None:
+    """What Airflow answered instead of doing it; None where it did it."""
+    try:
+        with connect() as airflow:
+            request(airflow)
+    except DeltaworksError as error:
+        return error
+    return None
+
+
+def _half_done(refusal: DeltaworksError, done: str, again: str) -> DeltaworksError:
+    """The refusal as the error of a command, which says first what is done and what is not."""
+    return type(refusal)(
+        refusal.condition, f"{done} {refusal.message}", hint=f"{refusal.hint} {again}", retryable=refusal.retryable
+    )

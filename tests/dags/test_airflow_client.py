@@ -1,0 +1,263 @@
+"""The client of this project against Airflow's own API, with the DAGs and forms that Airflow has of a project."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app
+from deltaworks.control import paths
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.listing import Listing
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.operations import in_airflow
+from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_login import AirflowLogin
+from deltaworks.operations.applicable import why_not
+from deltaworks.operations.base import RESULTS_KEY, Operation
+from deltaworks.operations.options import option_fields
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.project import load_catalog
+from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_project
+from tests.waiting import eventually
+
+STREAM, SNAPSHOT = "stream__games", "snapshot_health__games"
+#: Puts the DAGs of a folder where the API finds them, as the DAG processor does.
+PARSE = """
+import json, sys
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+DagBundlesManager().sync_bundles_to_db()
+bag = BundleDagBag({folder!r}, bundle_path={folder!r}, bundle_name="dags-folder")
+sync_bag_to_db(bag, "dags-folder", None)
+print(json.dumps([sorted(bag.dags), sorted(bag.import_errors)]))
+"""
+
+
+class Client(AirflowApi):
+    """The client with what people, tasks and time do to what it sees."""
+
+    def lose_token(self) -> None:
+        """Have a token that Airflow did not sign, as after a restart with another secret."""
+        self._authorize("signed.by.nobody")
+
+    def leave(self, dag_id: str, run_id: str, task_id: str, value: Any) -> None:
+        """Leave a result as a task does."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
+        self._request("POST", path, json={"key": RESULTS_KEY, "value": value})
+
+    def end(self, dag_id: str, run_id: str) -> None:
+        """Mark a run as successful."""
+        path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
+        self._request("PATCH", path, params={"update_mask": "state"}, json={"state": "success"})
+
+
+@pytest.fixture(scope="module")
+def dag_ids(airflow_database: None, sample_project: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The DAGs of the sample project, and a file beside theirs that does not import."""
+    folder = tmp_path_factory.mktemp("dags")
+    shutil.copytree(REPOSITORY / "dags", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "broken.py").write_text("from airflow.sdk import dag\nimport no_such_module\n")
+    dags, errors = run_python(PARSE.format(folder=str(folder)), sample_project)
+    assert [Path(error).name for error in errors] == ["broken.py"]
+    return set(dags)
+
+
+@pytest.fixture(scope="module")
+def url(dag_ids: set[str]) -> Iterator[str]:
+    """Airflow's API server, in this process."""
+    import uvicorn
+    from airflow.api_fastapi.app import create_app
+
+    config = uvicorn.Config(create_app(apps="core"), host="127.0.0.1", port=0, log_level="error", lifespan="on")
+    server = uvicorn.Server(config)
+    serving = threading.Thread(target=server.run, daemon=True)
+    serving.start()
+    eventually(lambda: server.started, "Airflow's API answers")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    serving.join(timeout=30)
+
+
+def login(url: str, name: str) -> AirflowLogin:
+    passwords = json.loads((HOME / "simple_auth_manager_passwords.json.generated").read_text())
+    return AirflowLogin(url=url, source="the tests", username=name, password=passwords[name])
+
+
+@pytest.fixture
+def ada(url: str) -> Iterator[Client]:
+    """An administrator."""
+    with Client(login(url, "ada")) as api:
+        yield api
+
+
+@pytest.fixture
+def vic(url: str) -> Iterator[AirflowApi]:
+    """Somebody who may look and not touch."""
+    with AirflowApi(login(url, "vic")) as api:
+        yield api
+
+
+def test_all_dags_of_the_project_are_listed_with_their_files(ada: Client, dag_ids: set[str]) -> None:
+    dags = {dag.dag_id: dag for dag in ada.dags()}
+
+    assert dag_ids <= set(dags)
+    assert dags[STREAM].file == "streams.py"
+
+
+def test_a_dag_is_paused_and_unpaused(ada: Client) -> None:
+    for paused, change in ((True, ada.pause), (False, ada.unpause)):
+        change(STREAM)
+        dag = ada.dag(STREAM)
+        assert dag is not None
+        assert dag.is_paused == paused
+
+
+def test_who_may_only_look_is_told_which_permission_is_lacking(vic: AirflowApi) -> None:
+    assert vic.dag(STREAM) is not None
+    with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*vic, as the tests has it, may not edit the DAG"):
+        vic.pause(STREAM)
+    with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*may not trigger the DAG"):
+        vic.trigger(SNAPSHOT)
+
+
+def test_a_wrong_password_is_refused(url: str) -> None:
+    wrong = AirflowLogin(url=url, source="the tests", username="ada", password="another-than-this")
+
+    with AirflowApi(wrong) as api, pytest.raises(ConfigError, match="AIRFLOW_LOGIN_REFUSED"):
+        api.pause(STREAM)
+
+
+def test_a_token_that_airflow_did_not_sign_is_replaced_by_a_login(ada: Client) -> None:
+    ada.lose_token()
+
+    assert ada.dag(STREAM) is not None
+
+
+def test_a_dag_that_is_not_there_is_answered_with_the_nearest_and_what_does_not_import(ada: Client) -> None:
+    with pytest.raises(ConfigError, match="AIRFLOW_DAG_UNKNOWN") as raised:
+        ada.pause("stream__game")
+
+    assert f"did you mean {STREAM!r}" in raised.value.message
+    assert "broken.py: ModuleNotFoundError: No module named 'no_such_module'" in raised.value.message
+
+
+@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+def test_the_form_of_every_operation_takes_the_options_of_its_command(
+    ada: Client, project: Path, dag_ids: set[str], declared: Operation
+) -> None:
+    catalog = load_catalog()
+    subject = "landing" if declared.scope == "relay" else "games"
+    if declared.scope == "pipeline" and why_not(declared, catalog.pipeline(subject)) is not None:
+        assert declared.dag_id(subject) not in dag_ids
+        return
+    model = declared.options()
+    required = {field.name: "purchase" for field in option_fields(model) if field.required}
+
+    run = ada.trigger(declared.dag_id(subject), conf=in_airflow.form_of(model.model_validate(required)))
+
+    assert set(run.conf) == {field.name for field in option_fields(model)}
+    tasks = [task.task_id for task in ada.task_instances(run.dag_id, run.run_id)]
+    assert sorted(tasks) == sorted(declared.task_ids(gold=True))
+
+
+def test_what_a_form_does_not_take_is_refused_in_airflows_words(ada: Client) -> None:
+    with pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*400 to POST /dags/restore__games/dagRuns"):
+        ada.trigger("restore__games", conf={"table": "no_such_table"})
+
+
+def test_a_run_is_triggered_once_however_often_it_is_asked_for(ada: Client) -> None:
+    runs = [ada.trigger(SNAPSHOT, run_id="once") for _ in range(2)]
+
+    assert [run.run_id for run in runs] == ["once", "once"]
+    assert [run.run_id for run in ada.dag_runs(SNAPSHOT)].count("once") == 1
+
+
+def test_what_a_task_left_is_read_as_it_was_written(ada: Client) -> None:
+    records: list[dict[str, Any]] = [{"table": "events", "files": 3, "reason": None}]
+    run = ada.trigger(SNAPSHOT, run_id="with-results")
+    assert ada.xcom(SNAPSHOT, run.run_id, "snapshot_health", RESULTS_KEY) is None
+    ada.leave(SNAPSHOT, run.run_id, "snapshot_health", records)
+
+    assert ada.xcom(SNAPSHOT, run.run_id, "snapshot_health", RESULTS_KEY) == records
+
+
+def test_a_run_of_an_operation_is_followed_to_its_end(
+    ada: Client, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_airflow, "_POLL_SECONDS", 0.01)
+    said: list[str] = []
+
+    def as_an_administrator_ends_it(text: str) -> None:
+        said.append(text)
+        if "queued" in text:
+            (run,) = (run for run in ada.dag_runs(SNAPSHOT, limit=1))
+            ada.end(SNAPSHOT, run.run_id)
+
+    report = in_airflow.run_in_airflow(
+        OPERATIONS["snapshot_health"],
+        load_catalog(),
+        "games",
+        {},
+        wait_minutes=1,
+        say=as_an_administrator_ends_it,
+        connect=lambda: AirflowApi(ada.login),
+    )
+
+    assert said[0].startswith(f"Triggered {SNAPSHOT}: run manual__")
+    assert [part.as_records() for part in report.parts if isinstance(part, Listing)] == [[]]
+
+
+@pytest.fixture
+def far(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StopFlag:
+    """The stop flag of a stream, in a project that reaches Airflow by what its environment declares alone."""
+    project, ada = write_project(tmp_path / "far"), login(url, "ada")
+    environment = project / "include" / "environments" / "local.yaml"
+    declared = f"airflow: {{url: {ada.url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
+    environment.write_text(environment.read_text() + declared)
+    for name, value in {
+        "DELTAWORKS_PROJECT": str(project),
+        "DELTAWORKS_ENVIRONMENT": "local",
+        "DELTAWORKS_HOME": str(tmp_path / "no-stack"),
+        "PASSWORD_OF_ADA": ada.password,
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
+    objects = open_objects(load_catalog().environment.lake)
+    return StopFlag(objects, paths.pipeline_control("games", "stop.json"))
+
+
+def invoke(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, far: StopFlag) -> None:
+    seen = []
+    for command in ("stop", "restart", "stop", "start"):
+        invoke(command, "games")
+        dag = ada.dag(STREAM)
+        assert dag is not None
+        seen.append((command, dag.is_paused, far.read() is not None))
+
+    assert seen == [("stop", True, True), ("restart", False, False), ("stop", True, True), ("start", False, False)]
+
+
+def test_a_command_triggers_its_operation_there(ada: Client, far: StopFlag) -> None:
+    said = invoke("vacuum", "games", "--tables", "events", "--no-dry-run", "--in-airflow", "--wait-minutes", "0")
+
+    (run,) = ada.dag_runs("vacuum_tables__games", limit=1)
+    assert f"{ada.login.url}/dags/vacuum_tables__games/runs/manual__" in said
+    assert "It asks there before it does what it counted." in said
+    assert (run.conf["tables"], run.conf["dry_run"]) == (["events"], False)

@@ -1,0 +1,63 @@
+"""By which login the health check asks Airflow itself: its connection, or what the environment declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from deltaworks.airflow.health_dags import airflow_api
+from deltaworks.errors import ConfigError
+from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from tests.airflow_server import airflow_server
+
+VARIABLE = "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"
+
+
+def environment(**airflow: Any) -> EnvironmentSpec:
+    lake = StorageSpec(root="file:///lake")
+    declared = AirflowSpec.model_validate(airflow) if airflow else None
+    return EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec(), airflow=declared)
+
+
+@pytest.fixture
+def without_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Airflow that keeps no such connection anywhere."""
+
+    def missing(conn_id: str) -> Any:
+        raise AirflowNotFoundException(conn_id)
+
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(BaseHook, "get_connection", missing)
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_without_a_connection_the_environment_says_where_airflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with airflow_server("stream__games") as server:
+        monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
+        declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
+
+        with airflow_api(declared, patient=False) as api:
+            api.pause("stream__games")
+
+        assert server.paused["stream__games"]
+
+
+@pytest.mark.usefixtures("without_connection")
+def test_with_neither_hung_streams_are_left_to_people_and_the_log_says_what_to_declare() -> None:
+    with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING"):
+        airflow_api(environment())
+
+
+def test_a_connection_of_airflow_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = (
+        '{"conn_type": "http", "host": "airflow", "port": 8443, "schema": "https", "login": "bo", "password": "p"}'
+    )
+    monkeypatch.setenv(VARIABLE, connection)
+
+    with airflow_api(environment(url="https://elsewhere", token="env:TOKEN")) as api:
+        assert (api.login.url, api.login.username) == ("https://airflow:8443", "bo")
+        assert api.login.source == "the connection deltaworks_airflow"

@@ -1,0 +1,232 @@
+"""`deltaworks sql` over tables as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError
+from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
+from deltaworks.specs.project import load_catalog
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from tests.unit.cli.test_start import run as run_afresh
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
+from tests.unit.tables.test_versions import set_times
+
+VISITS = f"""\
+  - name: visits
+    when: {{name: visit}}
+    columns:
+      - {{name: org_id, path: org, type: string}}
+      - {{name: contact_id, path: contact, type: string}}
+      - {{name: origin, path: contact, type: string}}
+    partition_by: [org_id]
+    mutable: {{id: contact_id, origin: origin}}
+  - name: requests
+    when: {{name: request}}
+    columns: [{", ".join(f"{{name: {name}, path: {name}, type: '{kind}'}}" for name, kind in REQUEST_COLUMNS.items())}]
+mutations: {{requests: requests}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {"environments/local.yaml": ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake")}
+    files |= {
+        "relays/landing.yaml": RELAY,
+        "pipelines/shop/pipeline.yaml": PIPELINE.replace("stream:", f"{VISITS}stream:"),
+    }
+    for name, text in files.items():
+        path = tmp_path / "include" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
+    monkeypatch.setenv("DELTAWORKS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    for number in (1, 2, 3):
+        append("orders", arrow_schema({"amount": "bigint"}), {"amount": number}, number=number)
+    times("orders", [0, 60, 120, 180])
+    return tmp_path
+
+
+def lake() -> Lake:
+    return Lake(load_catalog().environment.lake)
+
+
+def folder(name: str) -> Path:
+    return Path(lake().storage.uri(paths.table("shop", name)).removeprefix("file://"))
+
+
+def append(name: str, schema: pa.Schema, row: dict[str, object], *, number: int) -> None:
+    """A row of a table, which is made in version 0."""
+    key = paths.table("shop", name)
+    table = lake().ensure(key, schema, user_metadata="{}")
+    lake().append(table, key, pa.Table.from_pylist([row], schema), step=Step(name, number), user_metadata="{}")
+
+
+def times(name: str, seconds: list[int]) -> None:
+    set_times(folder(name).parents[2], seconds, key=f"tables/shop/{name}")
+
+
+def run(query: str, *options: str) -> Result:
+    return CliRunner().invoke(app, ["sql", query, *options])
+
+
+def rows(query: str) -> list[dict[str, object]]:
+    answered = run(query, "--json")
+    if answered.exception is not None:
+        raise answered.exception
+    records: list[dict[str, object]] = json.loads(answered.stdout)
+    return records
+
+
+def refusal(query: str) -> DeltaworksError:
+    error = run(query).exception
+    assert isinstance(error, DeltaworksError), error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("table", "total"),
+    [
+        ("shop.orders", 6),
+        ("shop.orders VERSION AS OF 2", 3),
+        ("shop.orders FOR VERSION AS OF '2' AS o", 3),
+        ('"shop"."orders" version as of 1 + 1 o', 3),
+        ("SHOP.Orders VERSION AS OF 0", None),
+        ("shop.orders AT (VERSION => 2)", 3),
+        ("shop.orders AT (TIMESTAMP => TIMESTAMP '2026-05-01 00:01:00') o", 1),
+        ("shop.orders TIMESTAMP AS OF '2026-05-01 00:02:30'", 3),
+        ("shop.orders FOR TIMESTAMP AS OF '2026-05-01T03:01:59+02:00' o(n)", 6),
+        ("shop.orders TIMESTAMP AS OF '2026-05-01 00:00:59'", None),
+        ("shop.orders FOR SYSTEM_TIME AS OF TIMESTAMP '2026-05-01' + INTERVAL 1 MINUTE", 1),
+        ("shop.orders TIMESTAMP AS OF current_timestamp()", 6),
+        ("shop.orders TIMESTAMP AS OF now() - INTERVAL 1 MINUTE TABLESAMPLE 100%", 6),
+        ("(SELECT * FROM shop.orders VERSION AS OF 1 WHERE true LIMIT 5)", 1),
+    ],
+)
+def test_a_table_is_read_as_of_what_is_written_behind_its_name(table: str, total: int | None) -> None:
+    column = "n" if "o(n)" in table else "amount"
+
+    assert rows(f"SELECT sum({column}) AS total FROM {table}") == [{"total": total}]
+
+
+def test_one_statement_reads_several_versions_and_keeps_all_else_as_it_was_written() -> None:
+    query = """
+        WITH past AS (SELECT * FROM shop.orders VERSION AS OF 1)  -- not VERSION AS OF 2
+        SELECT orders.amount, 'shop.orders VERSION AS OF 1' AS text, (SELECT len([amount]) FROM past) AS before
+        FROM shop.orders TIMESTAMP AS OF '2026-05-01 00:02' ANTI JOIN past USING (amount)
+    """
+
+    assert rows(query) == [{"amount": 2, "text": "shop.orders VERSION AS OF 1", "before": 1}]
+    shown = run(query.replace("AS before", ""), "--csv").stdout
+    assert shown.splitlines()[0].startswith("amount,text,(select_len")
+
+
+def test_what_is_no_version_or_time_or_no_table_is_refused_with_what_to_write() -> None:
+    for query, said in {
+        "SELECT * FROM shop.orders TIMESTAMP AS OF 'yesterday'": "'yesterday' is no timestamp of shop.orders",
+        "SELECT * FROM shop.orders VERSION AS OF 'first'": "'first' is no version of shop.orders",
+        "SELECT * FROM shop.orders VERSION AS OF amount": "amount is no version",
+        "SELECT * FROM shop.orders VERSION AS OF NULL": "it is null",
+        "WITH c AS (SELECT 1) SELECT * FROM c VERSION AS OF 1": "c is no table of a pipeline",
+        "SELECT * FROM information_schema.tables VERSION AS OF 1": "is no table of a pipeline",
+        "SELECT * FROM shop.orders FOR SYSTEM_VERSION VERSION AS OF 1": "cannot be read",
+    }.items():
+        error = refusal(query)
+        assert isinstance(error, ConfigError)
+        assert (error.condition, said in error.message) == ("AS_OF_INVALID", True), error
+        assert "VERSION AS OF 12" in error.hint
+
+
+def test_a_version_or_time_the_log_does_not_hold_is_refused_with_the_nearest() -> None:
+    error = refusal("SELECT * FROM shop.orders VERSION AS OF 40")
+    assert isinstance(error, ContractError)
+    assert "to version 3 (2026-05-01 00:03:00 UTC)" in error.message
+    assert refusal("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_GONE"
+
+
+def test_a_version_that_vacuum_took_is_refused_with_the_next_whole_one() -> None:
+    table = DeltaTable(folder("orders"))
+    table.delete("amount < 3")
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+    error = refusal("SELECT * FROM shop.orders VERSION AS OF 2")
+
+    assert error.condition == "TABLE_VERSION_VACUUMED"
+    assert "2 of 2 files of version 2 of shop.orders" in error.message
+    assert "VERSION AS OF 4" in error.hint
+    assert rows("SELECT amount FROM shop.orders VERSION AS OF 4") == [{"amount": 3}]
+
+
+def test_a_table_that_is_not_there_is_refused_as_without_a_version() -> None:
+    plain, past = (refusal(f"SELECT * FROM shop.visits{words}") for words in ("", " VERSION AS OF 3"))
+    assert (
+        plain.message
+        == past.message
+        == ("There is no table shop.visits yet: it is declared, and nothing has made it so far.")
+    )
+    assert 'Did you mean "orders"' in refusal("SELECT * FROM shop.oders").message
+
+
+def test_rows_that_were_deleted_later_are_there_and_ids_have_the_names_they_had() -> None:
+    visit = arrow_schema(load_catalog().pipeline("shop").table("visits").column_types())
+    append("visits", visit, {"org_id": "o", "contact_id": "a", "event_id": "1"}, number=1)
+    append("visits", visit, {"org_id": "o", "contact_id": "b", "event_id": "2", "_deleted": True}, number=2)
+    times("visits", [0, 60, 120])
+    for number, name in enumerate(["Ada", "Ada L."], 1):
+        table = lake().open(paths.table("shop", "names"))
+        if table is not None:
+            table.delete()
+        append("names", arrow_schema(NAMES_COLUMNS), {"org_id": "o", "id": "a", "name": name}, number=number)
+    times("names", [90, 100, 150, 160])
+
+    def names(when: str) -> list[object]:
+        query = f"SELECT contact_name FROM shop.visits_named TIMESTAMP AS OF '2026-05-01 {when}' ORDER BY ALL"
+        return [row["contact_name"] for row in rows(query)]
+
+    assert [names(when) for when in ("00:00:30", "00:01:00", "00:01:40", "00:03:00")] == [
+        [], ["a"], ["Ada"], ["Ada L."],
+    ]  # fmt: skip
+    assert rows("SELECT count(*) AS n FROM shop.visits VERSION AS OF 2") == [{"n": 1}]
+    assert "made of two tables" in refusal("SELECT * FROM shop.visits_named VERSION AS OF 1").message
+
+
+def test_only_what_a_query_may_name_is_opened_and_all_where_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    real = Lake.open
+
+    def noted(self: Lake, key: str) -> DeltaTable | None:
+        opened.append(key.rpartition("/")[2])
+        return real(self, key)
+
+    monkeypatch.setattr(Lake, "open", noted)
+    rows("SELECT * FROM shop.orders")
+    assert opened == ["orders"]
+
+    listed = rows("SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'")
+    assert {"table_name": "orders"} in listed
+    assert {"visits", "names", "progress"} <= set(opened)
+    # A name that the query puts together is no less a table.
+    assert rows("SELECT amount FROM query('FROM shop.or' || 'ders') ORDER BY 1")[0] == {"amount": 1}
+
+
+def test_plain_queries_load_no_parser_and_no_listing_loads_pandas() -> None:
+    printed, modules = run_afresh("sql", "SELECT count(*) FROM shop.orders")
+    assert "3" in printed
+    assert modules & {"sqlglot", "pandas"} == set()
+
+    printed, modules = run_afresh("sql", "SELECT count(*) FROM shop.orders VERSION AS OF 2")
+    assert "2" in printed
+    assert "sqlglot" in modules
+    for words in (("tables",), ("batches", "shop"), ("files", "list", "landing"), ("quarantine", "list", "shop")):
+        assert "pandas" not in run_afresh(*words)[1]

@@ -1,0 +1,251 @@
+"""Operations that Airflow runs: triggered with the options of the command, followed, answered with their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control.listing import Listing
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.operations import airflow_requests, in_airflow
+from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_login import login_of_variable
+from deltaworks.operations.base import Report
+from deltaworks.operations.in_airflow import run_in_airflow
+from deltaworks.operations.options import option_fields
+from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.specs.project import load_catalog
+from tests.airflow_server import AirflowServer, Script, airflow_server
+from tests.unit.specs.conftest import PIPELINE, write_project
+
+RESTORE, REPROCESS, SNAPSHOT = "restore__shop", "reprocess__shop", "snapshot_health__shop"
+IN_EARNEST = {"table": "orders", "to_batch": "3", "dry_run": False}
+RECORDS = [{"table": "orders", "rows_out": 12}, {"left_out": 1}]
+ERROR = {"condition": "REPROCESS_OBJECTS_GONE", "message": "3 objects are gone.", "hint": "Have them sent again."}
+Run = Callable[..., Report]
+
+
+@pytest.fixture
+def server() -> Iterator[AirflowServer]:
+    with airflow_server(RESTORE, REPROCESS, SNAPSHOT) as server:
+        yield server
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def run(server: AirflowServer, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(in_airflow, "_POLL_SECONDS", 0.01)
+    catalog = load_catalog(root=write_project(tmp_path, pipeline=PIPELINE + "approvers: [ada, {id: '7', name: bo}]\n"))
+
+    def call(name: str, values: dict[str, Any] | None = None, *, minutes: float = 1.0) -> Report:
+        return run_in_airflow(
+            operation(name),
+            catalog,
+            "shop",
+            values or {},
+            wait_minutes=minutes,
+            say=said.append,
+            connect=lambda: AirflowApi(login_of_variable(server.connection())),
+        )
+
+    return call
+
+
+def listed(report: Report) -> list[Any]:
+    (listing,) = (part for part in report.parts if isinstance(part, Listing))
+    return listing.as_records()
+
+
+@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_counts(declared: Any) -> None:
+    model = declared.options()
+    required = {field.name: "x" for field in option_fields(model) if field.required}
+    options = model.model_validate(required)
+
+    form = in_airflow.form_of(options)
+
+    assert set(form) == {field.name for field in option_fields(model)}
+    assert json.loads(json.dumps(form)) == form
+    assert declared.dag_id("shop").endswith("__shop")
+
+
+def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its_job_left(
+    server: AirflowServer, run: Run, said: list[str]
+) -> None:
+    server.scripts[REPROCESS] = Script(
+        steps=[
+            ("queued", {"reprocess": None}),
+            ("running", {"reprocess": "running"}),
+            ("running", {"reprocess": "running"}),
+            ("success", {"reprocess": "success"}),
+        ],
+        results={"reprocess": json.dumps(RECORDS)},
+    )
+
+    report = run("reprocess", {"tables": ["orders"], "from_start": True, "dry_run": None})
+
+    ((dag_id, run_id), (conf, _)) = next(iter(server.runs.items()))
+    assert dag_id == REPROCESS
+    assert (conf["tables"], conf["from_start"], conf["dry_run"]) == (["orders"], True, True)
+    assert said[0].startswith(f"Triggered {REPROCESS}: run {run_id}, {server.url}/dags/{REPROCESS}/runs/manual__")
+    assert said[1:] == [
+        "It is queued; one run of a DAG goes at a time.",
+        "reprocess: running",
+        "reprocess: success after 3 s",
+    ]
+    assert listed(report) == RECORDS
+    assert report.exit_code == 0
+
+
+def test_a_dry_run_of_what_needs_an_approval_shows_what_was_counted(server: AirflowServer, run: Run) -> None:
+    steps = {"count": "success", "requested": "success", "approve": "skipped", "restore": "skipped"}
+    server.scripts[RESTORE] = Script(steps=[("success", steps)], results={"count": RECORDS})
+
+    assert listed(run("restore", {"table": "orders", "to_batch": "3"})) == RECORDS
+
+
+def test_what_needs_an_approval_says_where_and_by_whom_and_goes_on_once_it_is_given(
+    server: AirflowServer, run: Run, said: list[str]
+) -> None:
+    server.scripts[RESTORE] = Script(
+        steps=[
+            ("running", {"count": "success", "approve": "awaiting_input", "restore": None}),
+            ("running", {"count": "success", "approve": "awaiting_input", "restore": None}),
+            ("running", {"count": "success", "approve": "success", "restore": "running"}),
+            ("success", {"count": "success", "approve": "success", "restore": "success"}),
+        ],
+        results={"count": [], "restore": RECORDS},
+    )
+
+    report = run("restore", IN_EARNEST)
+
+    (question,) = (line for line in said if "approval" in line)
+    assert question.startswith(f"approve waits for the approval of ada, bo: {server.url}/dags/{RESTORE}/runs/manual__")
+    assert question.endswith("/tasks/approve/required_actions")
+    assert listed(report) == RECORDS
+
+
+def test_a_rejected_one_is_no_success(server: AirflowServer, run: Run) -> None:
+    steps = {"count": "success", "approve": "success", "restore": "skipped"}
+    server.scripts[RESTORE] = Script(steps=[("success", steps)], results={"count": RECORDS})
+
+    with pytest.raises(ContractError, match=r"APPROVAL_REJECTED.*nothing was done") as raised:
+        run("restore", IN_EARNEST)
+
+    assert raised.value.exit_code == 11
+
+
+def test_one_that_nobody_answers_in_time_goes_on_waiting_and_says_where(server: AirflowServer, run: Run) -> None:
+    server.scripts[RESTORE] = Script(steps=[("running", {"count": "success", "approve": "awaiting_input"})])
+
+    with pytest.raises(TransientError, match="APPROVAL_PENDING") as raised:
+        run("restore", IN_EARNEST, minutes=0.001)
+
+    assert "/tasks/approve/required_actions" in raised.value.hint
+
+
+def test_a_run_that_fails_is_answered_with_its_jobs_own_error(server: AirflowServer, run: Run) -> None:
+    line = "DELTAWORKS_ERROR " + json.dumps(ERROR | {"retryable": False})
+    server.scripts[REPROCESS] = Script(
+        steps=[("failed", {"reprocess": "failed"})],
+        logs={"reprocess": [{"event": "Running python"}, {"event": f"  {line}"}, {"event": "Task failed"}]},
+    )
+
+    with pytest.raises(DeltaworksError, match="DAG_RUN_FAILED") as raised:
+        run("reprocess", {"from_start": True})
+
+    assert "failed in reprocess: [REPROCESS_OBJECTS_GONE] 3 objects are gone." in raised.value.message
+    assert raised.value.hint.startswith("Have them sent again. Its log: ")
+    assert (raised.value.exit_code, raised.value.retryable) == (21, False)
+
+
+@pytest.mark.parametrize("lines", [[], [{"event": 'DELTAWORKS_ERROR {"condition": ***'}], ["a plain line"]])
+def test_a_run_whose_log_says_nothing_is_answered_with_where_it_failed(
+    server: AirflowServer, run: Run, lines: list[Any]
+) -> None:
+    steps = [("failed", {"reprocess": "failed"})]
+    server.scripts[REPROCESS] = Script(steps=steps, logs={"reprocess": lines} if lines else {})
+
+    with pytest.raises(TransientError, match=r"failed in reprocess\. Next: Its log: http"):
+        run("reprocess", {"from_start": True})
+
+
+def test_a_run_that_takes_longer_than_it_is_followed_goes_on(server: AirflowServer, run: Run) -> None:
+    server.scripts[REPROCESS] = Script(steps=[("running", {"reprocess": "running"})])
+
+    with pytest.raises(TransientError, match=r"DAG_RUN_TIMEOUT.*still running, and goes on"):
+        run("reprocess", {"from_start": True}, minutes=0.001)
+
+
+def test_an_airflow_that_restarts_while_a_run_is_followed_is_waited_for(
+    server: AirflowServer, run: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.0)
+    answer = server.finish_request
+
+    def outage_after_the_trigger(*arguments: Any) -> None:
+        if server.runs and len(server.requests) < 6:
+            server.broken = 1
+        answer(*arguments)
+
+    monkeypatch.setattr(server, "finish_request", outage_after_the_trigger)
+    server.scripts[REPROCESS] = Script(steps=[("success", {"reprocess": "success"})], results={"reprocess": RECORDS})
+
+    assert listed(run("reprocess", {"from_start": True})) == RECORDS
+    assert any("does not answer (AIRFLOW_UNREACHABLE)" in line for line in said)
+
+
+def test_a_run_is_left_alone_where_it_is_not_to_be_followed(server: AirflowServer, run: Run, said: list[str]) -> None:
+    report = run("restore", IN_EARNEST, minutes=0)
+
+    assert len(server.runs) == 1
+    assert "asks there before it does" in str(report.parts[0])
+    assert len(said) == 1
+
+
+def test_a_dag_that_is_paused_is_not_triggered(server: AirflowServer, run: Run) -> None:
+    server.paused[SNAPSHOT] = True
+
+    with pytest.raises(ConfigError, match=r"AIRFLOW_DAG_PAUSED.*None was triggered"):
+        run("snapshot_health")
+
+    assert server.runs == {}
+
+
+def test_a_dag_that_airflow_does_not_have_is_answered_with_the_nearest(server: AirflowServer, run: Run) -> None:
+    del server.paused[SNAPSHOT]
+
+    with pytest.raises(ConfigError, match="AIRFLOW_DAG_UNKNOWN"):
+        run("snapshot_health")
+
+
+def test_a_login_that_may_not_trigger_is_told_so(server: AirflowServer, run: Run) -> None:
+    server.forbidden = ("POST /dags",)
+
+    with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*may not trigger the DAG"):
+        run("snapshot_health")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("rebuild_gold", "gold tables"), ("mutate_tables", "mutations")])
+def test_what_the_pipeline_has_no_dag_for_is_refused_before_airflow_is_asked(
+    server: AirflowServer, run: Run, name: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"OPERATION_NOT_OFFERED.*{reason}"):
+        run(name)
+
+    assert server.requests == []
+
+
+def test_a_wrong_option_is_refused_before_airflow_is_asked(server: AirflowServer, run: Run) -> None:
+    with pytest.raises(ConfigError, match="OPTION_INVALID"):
+        run("restore", {"table": "orders", "to_batch": "three"})
+
+    assert server.requests == []
