@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import ContractError
 from deltaworks.mutations.apply import MutationRun
+from deltaworks.rework.restore.pipeline_plan import declared_tables
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.rework.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
@@ -77,6 +78,11 @@ class Stage:
         ]
         return {"rows": sorted(rows, key=str), "intervals": sorted(intervals, key=str)}
 
+    def versions(self) -> dict[str, int]:
+        """The version of every table of the pipeline."""
+        tables = {name: self.made.lake.open(paths.table(PIPELINE, name)) for name in declared_tables(self.made.spec)}
+        return {name: table.version() for name, table in tables.items() if table is not None}
+
     def rows(self) -> list[dict[str, Any]]:
         return [{"_deleted": None, **row} for row in self.made.rows(DATA)]
 
@@ -91,12 +97,13 @@ def test_all_tables_go_back_and_all_requests_are_applied_again(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, batch: int
 ) -> None:
     stage = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
-    before, told = stage.ended(), len(stage.made.rows(TOLD))
+    before, told, versions = stage.ended(), len(stage.made.rows(TOLD)), stage.versions()
 
     counted = stage.back(batch)
     assert counted.way is not None
     assert counted.way.kind == "restore"
     assert stage.ended() == before, "a dry run changes nothing"
+    assert stage.versions() == versions
     done = stage.back(batch, dry_run=False, max_rows=counted.rows)
     assert done.rows == counted.rows
     assert len(stage.rows()) == {0: 3, 1: 5}[batch]
@@ -108,12 +115,12 @@ def test_all_tables_go_back_and_all_requests_are_applied_again(
     assert len(stage.made.rows(TOLD)) >= told - done.rows
 
 
-def test_where_the_topic_has_let_go_of_what_landed_since_no_row_is_changed(
+def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     topic = Topic(broker, "expired", 1)
     stage = Stage(spark, tmp_path, topic)
-    before = stage.ended()
+    before, versions = stage.ended(), stage.versions()
     (deleted,) = topic.admin.delete_records([TopicPartition("expired", 0, 10)]).values()
     deleted.result()
 
@@ -125,4 +132,4 @@ def test_where_the_topic_has_let_go_of_what_landed_since_no_row_is_changed(
     assert counted.way.kind == "none"
     assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
     assert stage.ended() == before
-    assert stage.made.lake.open(paths.table(PIPELINE, TOLD)) is not None
+    assert stage.versions() == versions

@@ -93,7 +93,6 @@ def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"stateLocation": ""}, "which files were announced"),
         ({"queueUrl": ""}, "the queue that S3 announces objects to"),
         ({"fileFormat": "orc"}, "fileFormat"),
         ({"maxfiles": "3"}, "is not known"),

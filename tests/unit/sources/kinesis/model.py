@@ -40,6 +40,10 @@ class MemoryObjects:
         data = self.objects.get(key)
         return None if data is None else StoredObject(data, hashlib.sha256(data).hexdigest())
 
+    def etag(self, key: str) -> str | None:
+        stored = self.get(key)
+        return None if stored is None else stored.etag
+
     def put(self, key: str, data: bytes) -> None:
         self.objects[key] = data
 

@@ -61,7 +61,16 @@ class ObjectRemover:
         if state != "removed":
             return state
         named = self._named(bucket, key, etag, version_id)
-        return self._checked(bucket, lambda: self._client.delete_object(**named))
+        return self._checked(bucket, lambda: self._delete(named))
+
+    def _delete(self, named: dict[str, Any]) -> None:
+        try:
+            self._client.delete_object(**named)
+        except ClientError as error:
+            if "IfMatch" not in named or error_code(error) != "NotImplemented":
+                raise
+            # Some stores ignore a condition they do not know; s3proxy refuses the request.
+            self._client.delete_object(Bucket=named["Bucket"], Key=named["Key"])
 
     def _named(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
         if self._versions and version_id is not None:

@@ -26,7 +26,8 @@ from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
 from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner, patiently
-from deltaworks.sources.spark_formats.s3_sqs.options import FORMAT, LOCATION, EvolutionMode, S3SqsOptions, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions
+from deltaworks.sources.spark_formats.s3_sqs.places import FORMAT, LOCATION
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
 from deltaworks.sources.stream_options import invalid_option
 from deltaworks.specs.sources.objects import FileSourceSpec

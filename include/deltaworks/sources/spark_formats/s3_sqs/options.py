@@ -1,10 +1,11 @@
 """The options of `format("s3-sqs")`, checked.
 
-Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), `stateLocation`, and `.schema(...)` or
+Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), and `.schema(...)` or
 `inferredSchemaLocation`.
 
-- `region` (us-east-1), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey` and `secretKey`
-  are references such as `env:NAME`, without them the roles and profiles of the machine apply.
+- `stateLocation` (below the query's checkpoint): see `places`. Required with `inferredSchemaLocation`.
+- `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey`
+  and `secretKey` are references such as `env:NAME`, without them the roles and profiles of the machine apply.
 - `stateEndpoint`: where the state is on another server than the buckets.
 - `maxFilesPerTrigger` (1000) and `maxBytesPerTrigger` (268435456): how large a batch may be; a file is never split.
 - `maxPartitions` (8): tasks that open the files of a batch. `fetchParallelism` (2): threads that receive messages.
@@ -35,6 +36,14 @@ from pydantic import ValidationError
 from deltaworks.errors import ConfigError
 from deltaworks.events.inference.hints import parse_hints
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
+from deltaworks.sources.spark_formats.s3_sqs.places import (
+    FORMAT,
+    LOCATION,
+    STATE,
+    region_of,
+    state_root,
+    taken_checkpoint,
+)
 from deltaworks.sources.stream_options import (
     invalid_option,
     known_options,
@@ -48,18 +57,12 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
-FORMAT = "s3-sqs"
 #: The name of the relay inside the state.
 RELAY = "s3_sqs"
 
-_WHY_STATE = (
-    "is required: which files were announced, and what could not be read, is kept there. Messages are deleted from the "
-    "queue once it is; Spark's checkpoint alone could not tell a file twice, and a lost one would lose the files"
-)
 _REQUIRED = {
     "queueUrl": "is required: the queue that S3 announces objects to",
     "fileFormat": "is required: json, csv, tsv, text, parquet or avro",
-    "stateLocation": _WHY_STATE,
 }
 #: Fields of specs, and the options they are given by.
 _REACHED = {"region": "region", "endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
@@ -73,7 +76,6 @@ _READ = {
     "max_object_bytes": "maxObjectBytes",
 }
 _RELAYED = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
-LOCATION = "inferredSchemaLocation"
 #: Where Spark's session has Delta, Delta takes an option of this name for its own, whatever the source.
 _OF_DELTA = "schemalocation"
 SCHEMA_OPTIONS = (
@@ -85,7 +87,7 @@ _MOST_SAMPLED_FILES = 10_000
 _LOCATED = {"root": LOCATION}
 #: Every other field that a mistake can be found in.
 _NAMED = {
-    "root": "stateLocation",
+    "root": STATE,
     "queue_url": "queueUrl",
     "bucket": "bucket",
     "buckets": "bucket",
@@ -97,6 +99,7 @@ _NAMED = {
 }
 _OPTIONS = (
     *_REQUIRED,
+    STATE,
     *_REACHED.values(),
     *("pathStyle", "stateEndpoint", "maxPartitions", "bucket", "partitionColumns", "delimiter", "columns"),
     *_READ.values(),
@@ -157,18 +160,23 @@ class S3SqsOptions:
             ConfigError: SOURCE_OPTION_INVALID naming the option.
         """
         refuse_name_of_delta(FORMAT, options)
+        checkpoint, options = taken_checkpoint(options)
         values = known_options(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
             if not values.get(name):
                 raise invalid_option(FORMAT, name, why)
         path_style = truth_option(FORMAT, values, "pathStyle", default=False)
-        reached = _aws(values) | _chosen(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
         try:
+            relay = _relay(values)
+            queue_url = resolve_text(relay.queue_url or "")
+            aws = {"region": region_of(queue_url)} | _chosen(values, _REACHED)
+            reached = aws | _chosen(values, {"endpoint": "stateEndpoint"}) | {"path_style": path_style}
+            root = state_root(values, queue_url=queue_url, checkpoint=checkpoint)
             return cls(
-                messaging=AwsSpec.model_validate(_aws(values)),
-                state=StorageSpec.model_validate(reached | {"root": storage_root(values["stateLocation"])}),
+                messaging=AwsSpec.model_validate(aws),
+                state=StorageSpec.model_validate(reached | {"root": root}),
                 source=_source(values),
-                relay=_relay(values),
+                relay=relay,
                 path_style=path_style,
                 any_bucket="bucket" not in values,
                 max_partitions=number_option(FORMAT, values, "maxPartitions", 8),
@@ -199,6 +207,11 @@ def schema_missing() -> ConfigError:
     )
 
 
+def finds_columns(options: Mapping[str, str]) -> bool:
+    """Whether a place for columns that are to be found is among the options."""
+    return any(name.lower() == LOCATION.lower() and value for name, value in options.items())
+
+
 def _whole(error: ValidationError) -> str:
     """The option behind a mistake that is of no single field, by the spec it was found in."""
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
@@ -211,10 +224,6 @@ def _chosen(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, An
 
 def _list(values: Mapping[str, str], name: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
-
-
-def _aws(values: Mapping[str, str]) -> dict[str, Any]:
-    return _chosen(values, _REACHED)
 
 
 def _source(values: Mapping[str, str]) -> FileSourceSpec:

@@ -18,10 +18,10 @@ class S3SqsDataSource(DataSource):
         return "s3-sqs"
 
     def schema(self) -> StructType:
-        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, schema_missing
+        from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, finds_columns, schema_missing
 
-        options = S3SqsOptions.parse(self.options)
-        if options.inference is None:
+        options = S3SqsOptions.parse(self.options) if finds_columns(self.options) else None
+        if options is None or options.inference is None:
             raise schema_missing()
         from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import inferred_schema
 

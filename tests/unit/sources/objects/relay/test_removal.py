@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.removal import ObjectRemover
@@ -69,3 +71,32 @@ def test_an_archive_that_cannot_be_written_is_told_and_nothing_goes(landing: Lan
     with pytest.raises(ConfigError, match="OBJECT_NOT_REMOVABLE"):
         ObjectRemover(landing.storage, archive=archive).remove(landing.bucket, "a", **tag)
     assert keys(landing) == ["a"]
+
+
+class _Refusal(io.BytesIO):
+    """The body of an answer, as botocore reads it."""
+
+    def stream(self, **_options: Any) -> list[bytes]:
+        return [self.read()]
+
+
+def test_a_store_that_refuses_a_condition_it_does_not_know_has_been_asked_for_the_tag_before(landing: Landing) -> None:
+    conditions: list[str] = []
+
+    def refuse(request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:
+        if "If-Match" not in request.headers:
+            return None
+        conditions.append(request.headers["If-Match"])
+        body = _Refusal(b"<Error><Code>NotImplemented</Code><Message>A header is not implemented.</Message></Error>")
+        return AWSResponse(request.url, 501, {}, body)
+
+    objects = ObjectRemover(landing.storage)
+    assert objects._client is not None
+    objects._client.meta.events.register("before-send.s3.DeleteObject", refuse)
+    tag, changed = put(landing, "a", b"1"), put(landing, "b", b"1")
+    put(landing, "b", b"2")
+
+    assert objects.remove(landing.bucket, "a", **tag) == "removed"
+    assert objects.remove(landing.bucket, "b", **changed) == "changed"
+    assert len(conditions) >= 1
+    assert keys(landing) == ["b"]

@@ -22,7 +22,67 @@ def test_names_are_known_in_any_case_and_defaults_are_those_of_the_documents() -
     assert options.messaging.region == "us-east-1"
 
 
-@pytest.mark.parametrize("name", ["queueUrl", "fileFormat", "stateLocation"])
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("sqs.eu-west-1.amazonaws.com", "eu-west-1"),
+        ("sqs.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("sqs.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("sqs-fips.us-east-2.amazonaws.com", "us-east-2"),
+        ("sqs.ap-southeast-2.api.aws", "ap-southeast-2"),
+        ("vpce-0a1b-c2d3.sqs.eu-central-1.vpce.amazonaws.com", "eu-central-1"),
+        ("eu-west-2.queue.amazonaws.com", "eu-west-2"),
+        ("queue.amazonaws.com", "us-east-1"),
+        ("localhost:5000", "us-east-1"),
+    ],
+)
+def test_the_region_is_that_of_the_queue(host: str, region: str) -> None:
+    options = parsed(queueUrl=f"https://{host}/123456789012/clicks")
+    assert (options.messaging.region, options.state.region, options.landing("a").region) == (region,) * 3
+    assert parsed(queueUrl=f"https://{host}/1/clicks", region="sa-east-1").messaging.region == "sa-east-1"
+
+
+def test_a_queue_without_a_region_is_where_clients_of_aws_are_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert parsed().messaging.region == "eu-north-1"
+    monkeypatch.setenv("QUEUE", "https://sqs.eu-west-1.amazonaws.com/1/clicks")
+    assert parsed(queueUrl="env:QUEUE").messaging.region == "eu-west-1"
+
+
+def state_below(checkpoint: str, **changes: str) -> str:
+    """Where the state is of a query that is given none."""
+    return parsed(stateLocation="", sourcecheckpointlocation=checkpoint, **changes).state.root
+
+
+def test_a_state_lies_below_the_checkpoint_unless_it_is_said_where() -> None:
+    root = state_below("s3a://lake/checkpoint/sources/0")
+    assert root.startswith("s3://lake/checkpoint/sources/s3_sqs-")
+    assert state_below("file:/data/c/sources/0").startswith("file:///data/c/sources/s3_sqs-")
+    assert parsed(sourceCheckpointLocation="file:/data/c/sources/0").state.root == "s3://lake/state"
+
+
+def test_sources_of_one_query_share_a_state_if_they_share_the_queue() -> None:
+    first, second = "file:/c/sources/0", "file:/c/sources/1"
+    assert state_below(first) == state_below(second)
+    assert state_below(first) != state_below(second, queueUrl="http://localhost/1/other")
+
+
+def test_a_checkpoint_that_cannot_hold_a_state_is_named() -> None:
+    with pytest.raises(ConfigError, match="'stateLocation' is required with a checkpoint at hdfs://n/c/sources"):
+        state_below("hdfs://n/c/sources/0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({}, "the jars of include/jars"), ({"inferredSchemaLocation": "/s"}, "before the query has a checkpoint")],
+)
+def test_a_state_is_required_where_there_is_no_checkpoint(changes: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match="'stateLocation' is required") as raised:
+        parsed(stateLocation="", **changes)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize("name", ["queueUrl", "fileFormat"])
 def test_what_is_required_says_what_for(name: str) -> None:
     with pytest.raises(ConfigError, match=f"SOURCE_OPTION_INVALID.*'{name}' is required: "):
         parsed(**{name: ""})
