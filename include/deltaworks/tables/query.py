@@ -6,12 +6,16 @@ datasets read the same snapshot, push filters and columns down, and need nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 import duckdb
+from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import view_order
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -20,69 +24,173 @@ from deltaworks.tables.lake import Lake, relation_of
 #: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
 #: are written with the batch that met the object, once, so they are a view and not a second record.
 _FILE_QUARANTINE = """
-    CREATE VIEW "{pipeline}"."file_quarantine" AS
+    CREATE VIEW "{schema}"."file_quarantine" AS
     SELECT quarantine_date, object_key, reasons[1].code AS reason, reasons[1].detail AS detail, _ingested_at, _batch_id,
         _seq
-    FROM "{pipeline}"."quarantine" WHERE _position = -1
+    FROM "{schema}"."quarantine" WHERE _position = -1
 """
+QUARANTINE = "quarantine"
 LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
+#: What may ask for a table as it was: `deltaworks.tables.time_travel` reads it, which is not loaded for anything else.
+PAST = re.compile(
+    r"\b(?:VERSION|TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b|\bAT\s*\(\s*(?:VERSION|TIMESTAMP)\s*=>", re.IGNORECASE
+)
+#: What lists tables instead of naming one.
+_LISTS_TABLES = re.compile(
+    r"\b(?:show|desc|describe|pragma|information_schema)\b|\b(?:duckdb|pg|sqlite)_", re.IGNORECASE
+)
 
 
-def connect(catalog: Catalog) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
+def connect(catalog: Catalog, *, statement: str = "") -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
-    Gold, live, keyed, bronze and quarantine tables, `file_quarantine`, those that mutations keep, the ledger's and the
-    progress table. Rows that a mutation has deleted are left out; `<table>_named` is a mutable table with the names its
-    ids have. A snapshot: open a new connection to see what was committed since.
+    Gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, those that mutations keep, the
+    ledger's and the progress table, and declared views of what is there. Rows that a mutation has deleted are left out;
+    `<table>_named` is a mutable table with the names its ids have. A snapshot: open a new connection to see what was
+    committed since.
+
+    Args:
+        statement: what is going to be asked: tables that neither it nor a view in it names are not opened. By default
+            all are.
     """
     lake = Lake(catalog.environment.lake)
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     names = []
+    text = "" if _LISTS_TABLES.search(statement) else statement.lower()
     for pipeline, spec in catalog.pipelines.items():
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
-        declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
-        declared += [keyed.name for keyed in spec.keyed_tables]
-        declared += [table.name for table in spec.gold.tables] + [*spec.own_tables]
-        declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
-        keys = {name: paths.table(pipeline, name) for name in declared}
-        keys |= {name: paths.pipeline_control(pipeline, name) for name in LEDGER_TABLES}
-        for name, key in keys.items():
+        words = _with_reads_of_views(spec, text)
+        for name, key in table_keys(spec).items():
+            if words and not _is_asked_for(spec, name, words):
+                continue
             table = lake.open(key)
             if table is None:
                 continue
-            connection.register(f"{pipeline}__{name}", relation_of(table))
-            mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
-            rows_left = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
-            connection.execute(f'CREATE VIEW "{pipeline}"."{name}" AS SELECT * FROM "{pipeline}__{name}"{rows_left}')
+            bind(connection, pipeline, name, table)
             names.append(f"{pipeline}.{name}")
-        if f"{pipeline}.quarantine" in names:
-            connection.execute(_FILE_QUARANTINE.format(pipeline=pipeline))
+        if f"{pipeline}.{QUARANTINE}" in names:
+            bind_file_quarantine(connection, pipeline)
             names.append(f"{pipeline}.file_quarantine")
         names += _with_names(connection, spec, names)
+        names += _declared_views(connection, spec, names, folder=catalog.folder(pipeline))
     return connection, names
 
 
-def _with_names(connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there: Collection[str]) -> list[str]:
-    """Make the views that show mutable tables with names; what is not named is shown by its id."""
-    made = []
-    for table in spec.tables:
-        view = f"{table.name}_named"
-        if table.mutable is None or f"{spec.pipeline}.{table.name}" not in there or f"{spec.pipeline}.{view}" in there:
-            continue
-        shown, joined = f'rows_."{table.mutable.id}"', ""
-        if spec.mutations is not None and f"{spec.pipeline}.{spec.mutations.names}" in there:
-            joined = (
-                f'LEFT JOIN "{spec.pipeline}"."{spec.mutations.names}" AS names_ '
-                f'ON names_."{ORG_COLUMN}" = rows_."{ORG_COLUMN}" AND names_.id = {shown}'
-            )
-            shown = f"coalesce(names_.name, {shown})"
-        name_column = _name_column(table, table.mutable.id)
-        connection.execute(
-            f'CREATE VIEW "{spec.pipeline}"."{view}" AS SELECT rows_.*, {shown} AS "{name_column}" '
-            f'FROM "{spec.pipeline}"."{table.name}" AS rows_ {joined}'
+def table_keys(spec: PipelineSpec) -> dict[str, str]:
+    """Where the tables of a pipeline lie that can be asked, by name, whether they are there or not."""
+    declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
+    declared += [keyed.name for keyed in spec.keyed_tables]
+    declared += [table.name for table in spec.gold.tables] + [*spec.own_tables]
+    declared += [reference.name for reference in spec.references]
+    declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
+    keys = {name: paths.table(spec.pipeline, name) for name in declared}
+    return keys | {name: paths.pipeline_control(spec.pipeline, name) for name in LEDGER_TABLES}
+
+
+def named_tables(spec: PipelineSpec) -> Mapping[str, TableSpec]:
+    """The mutable tables of a pipeline by the names of their views with names."""
+    return {f"{table.name}_named": table for table in spec.tables if table.mutable is not None}
+
+
+def bind(connection: duckdb.DuckDBPyConnection, schema: str, name: str, table: DeltaTable) -> None:
+    """Make the table, at the version it is open at, the view `schema.name`, without rows a mutation has deleted."""
+    connection.register(f"{schema}__{name}", relation_of(table))
+    mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
+    rows_left = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    connection.execute(f'CREATE VIEW "{schema}"."{name}" AS SELECT * FROM "{schema}__{name}"{rows_left}')
+
+
+def bind_file_quarantine(connection: duckdb.DuckDBPyConnection, schema: str) -> None:
+    """Make the view `file_quarantine` in a schema that has `quarantine`."""
+    connection.execute(_FILE_QUARANTINE.format(schema=schema))
+
+
+def bind_named(
+    connection: duckdb.DuckDBPyConnection,
+    spec: PipelineSpec,
+    table: TableSpec,
+    *,
+    schema: str,
+    rows: str,
+    names: str | None,
+) -> None:
+    """Make the view that shows a mutable table with names; what is not named is shown by its id.
+
+    Args:
+        schema: where the view is made; `rows` and `names` are the schemas of the table and of that of the names, None
+            where there are no names.
+    """
+    id_column = table.mutable.id if table.mutable is not None else ""
+    shown, joined = f'rows_."{id_column}"', ""
+    if spec.mutations is not None and names is not None:
+        joined = (
+            f'LEFT JOIN "{names}"."{spec.mutations.names}" AS names_ '
+            f'ON names_."{ORG_COLUMN}" = rows_."{ORG_COLUMN}" AND names_.id = {shown}'
         )
-        made.append(f"{spec.pipeline}.{view}")
+        shown = f"coalesce(names_.name, {shown})"
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    connection.execute(
+        f'CREATE VIEW "{schema}"."{table.name}_named" AS '
+        f'SELECT rows_.*, {shown} AS "{_name_column(table, id_column)}" FROM "{rows}"."{table.name}" AS rows_ {joined}'
+    )
+
+
+def _is_asked_for(spec: PipelineSpec, name: str, text: str) -> bool:
+    """Whether a table can matter to a statement, in lower case: its name is in it, or names of ids may be."""
+    return name.lower() in text or (spec.mutations is not None and name == spec.mutations.names and "_named" in text)
+
+
+def _with_reads_of_views(spec: PipelineSpec, text: str) -> str:
+    """The statement, and what the declared views read that it names."""
+    for view in reversed(view_order(spec.views)):
+        if text and view.name.lower() in text:
+            text = " ".join((text, *view.reads)).lower()
+    return text
+
+
+def _declared_views(
+    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there: Collection[str], *, folder: Path
+) -> list[str]:
+    """Make the views a pipeline declares; those of tables that are not there yet are left out.
+
+    One whose SQL does not run says so to whoever reads it, and stands in the way of nobody else.
+    """
+    made: list[str] = []
+    for view in view_order(spec.views):
+        if any(f"{spec.pipeline}.{name}" not in {*there, *made} for name in view.reads):
+            continue
+        file = folder / view.sql
+        # Named within, so that the view means tables of its pipeline whatever the session's search path is.
+        tables = ", ".join(
+            f'"{name}" AS NOT MATERIALIZED (SELECT * FROM "{spec.pipeline}"."{name}")' for name in view.reads
+        )
+        head = f'CREATE VIEW "{spec.pipeline}"."{view.name}" AS'
+        try:
+            sql = file.read_text(encoding="utf-8").rstrip().rstrip(";")
+            # Alone first: behind a bracket too many it could go on with another statement.
+            kinds = [statement.type for statement in connection.extract_statements(sql)]
+            if kinds != [duckdb.StatementType.SELECT]:
+                raise duckdb.ParserException("write one SELECT and nothing else")
+            connection.execute(f'{head} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
+        except (duckdb.Error, OSError, UnicodeDecodeError) as error:
+            problem = f"{file}: {' '.join(str(error).split())}".replace("'", "''")
+            connection.execute(f"{head} SELECT error('{problem}') AS problem")
+        made.append(f"{spec.pipeline}.{view.name}")
+    return made
+
+
+def _with_names(connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there: Collection[str]) -> list[str]:
+    """Make the views that show mutable tables with names."""
+    made = []
+    pipeline = spec.pipeline
+    for view, table in named_tables(spec).items():
+        if f"{pipeline}.{table.name}" not in there or f"{pipeline}.{view}" in there:
+            continue
+        named = spec.mutations is not None and f"{pipeline}.{spec.mutations.names}" in there
+        bind_named(connection, spec, table, schema=pipeline, rows=pipeline, names=pipeline if named else None)
+        made.append(f"{pipeline}.{view}")
     return made
 
 

@@ -58,6 +58,11 @@ def gold_build_step(pipeline: str, table: str, ordinal: int) -> Step:
     return Step(f"{pipeline}/gold_build/{table}", ordinal)
 
 
+def reference_step(pipeline: str, table: str, ordinal: int) -> Step:
+    """The application transaction of one replacement of a reference table."""
+    return Step(f"{pipeline}/reference/{table}", ordinal)
+
+
 def gold_refresh_step(pipeline: str, table: str, ordinal: int) -> Step:
     """The application transaction of one refresh of a gold table."""
     return Step(f"{pipeline}/gold_refresh/{table}", ordinal)

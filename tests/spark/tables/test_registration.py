@@ -1,0 +1,71 @@
+"""Tables by name in a session's catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.registration import register_tables, registration
+from tests.unit.tables.test_query import MUTABLE
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
+    here = StorageSpec(root=f"file://{tmp_path}")
+    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+    yield Catalog(environment=environment, relays={}, pipelines={"shop": MUTABLE}, root=tmp_path)
+    spark.sql("DROP SCHEMA IF EXISTS shop CASCADE")
+
+
+def append(catalog: Catalog, name: str, rows: pa.Table, *, number: int) -> None:
+    lake, key = Lake(catalog.environment.lake), paths.table("shop", name)
+    table = lake.ensure(key, rows.schema, user_metadata="{}")
+    lake.append(table, key, rows, step=Step(name, number), user_metadata="{}")
+
+
+def names(spark: SparkSession) -> set[str]:
+    return {row["tableName"] for row in spark.sql("SHOW TABLES IN shop").collect()}
+
+
+def test_tables_have_their_names_follow_what_lands_and_are_registered_again_at_no_harm(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    append(catalog, "visits", pa.table({"id": ["a", "b"], "_deleted": [None, True]}), number=1)
+    assert register_tables(spark, catalog) == 2
+    assert names(spark) == {"visits", "visits_current"}
+
+    append(catalog, "visits", pa.table({"id": ["c"], "_deleted": pa.array([None], pa.bool_())}), number=2)
+    append(catalog, "requests", pa.table({"id": ["r"]}), number=1)
+    assert register_tables(spark, catalog) == 3
+
+    assert names(spark) == {"visits", "visits_current", "requests"}
+    assert spark.sql("SELECT count(*) FROM shop.visits").first()[0] == 3  # type: ignore[index]
+    assert [row["id"] for row in spark.sql("SELECT id FROM shop.visits_current ORDER BY id").collect()] == ["a", "c"]
+    past = spark.sql("SELECT id FROM shop.visits VERSION AS OF 1 ORDER BY id").collect()
+    assert [row["id"] for row in past] == ["a", "b"]
+
+
+def test_a_dropped_name_leaves_the_table_and_the_printed_statements_bring_it_back(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    append(catalog, "requests", pa.table({"id": ["r"]}), number=1)
+    register_tables(spark, catalog)
+
+    spark.sql("DROP TABLE shop.requests")
+    assert names(spark) == set()
+    for statement in registration(catalog)[0]:
+        spark.sql(statement)
+
+    assert [row["id"] for row in spark.table("shop.requests").collect()] == ["r"]

@@ -1,0 +1,85 @@
+"""The statements that register tables in a catalog of Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlglot
+from deltalake import DeltaTable
+from sqlglot import exp
+
+from deltaworks.control import paths
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.storage import AwsSpec, StorageSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.registration import registration, session_settings
+from tests.unit.tables.test_query import MUTABLE
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    here = StorageSpec(root=f"file://{tmp_path}/it's")
+    environment = EnvironmentSpec(environment="tests", lake=here, landing=here, messaging=AwsSpec())
+    return Catalog(environment=environment, relays={}, pipelines={"shop": MUTABLE}, root=tmp_path)
+
+
+def make(catalog: Catalog, name: str, **columns: pa.DataType) -> None:
+    schema = pa.schema([("id", pa.string()), *columns.items()])
+    Lake(catalog.environment.lake).ensure(paths.table("shop", name), schema, user_metadata="{}")
+
+
+def test_every_table_there_is_gets_a_name_and_those_to_come_are_named(catalog: Catalog) -> None:
+    assert registration(catalog) == ([], ["shop.visits", "shop.requests", *_OTHERS])
+
+    make(catalog, "requests")
+    statements, absent = registration(catalog, ["shop"])
+
+    place = catalog.environment.lake.uri(paths.table("shop", "requests")).replace("'", "\\'")
+    assert statements == [
+        "CREATE SCHEMA IF NOT EXISTS `shop`",
+        f"CREATE TABLE IF NOT EXISTS `shop`.`requests` USING delta LOCATION '{place}'",
+    ]
+    assert absent == ["shop.visits", *_OTHERS]
+
+
+def test_a_table_whose_rows_are_marked_as_deleted_has_a_view_without_them(catalog: Catalog) -> None:
+    make(catalog, "visits", _deleted=pa.bool_())
+
+    statements, _ = registration(catalog, into="unity")
+
+    assert statements[0] == "CREATE SCHEMA IF NOT EXISTS `unity`.`shop`"
+    assert statements[2] == (
+        "CREATE OR REPLACE VIEW `unity`.`shop`.`visits_current` AS SELECT * FROM `unity`.`shop`.`visits` "
+        "WHERE NOT coalesce(`_deleted`, false)"
+    )
+    for statement in statements:
+        assert isinstance(sqlglot.parse_one(statement, read="spark"), exp.Create)
+
+
+def test_addresses_on_s3_begin_as_the_reader_has_them(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(catalog, "requests")
+    monkeypatch.setattr(StorageSpec, "uri", lambda _self, key="": f"s3://lake/{key}")
+    there = DeltaTable(catalog.environment.lake.prefix + "/" + paths.table("shop", "requests"))
+    monkeypatch.setattr(Lake, "open", lambda _self, key: there if key.endswith("requests") else None)
+
+    assert registration(catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
+    assert registration(catalog, scheme="s3")[0][1].endswith("LOCATION 's3://lake/tables/shop/requests'")
+
+
+def test_what_a_session_needs_holds_no_key(catalog: Catalog) -> None:
+    lake = StorageSpec.model_validate(
+        {"root": "s3://lake", "region": "eu-central-1", "access_key": "env:A", "secret_key": "env:B"}
+    )
+    environment = catalog.environment.model_copy(update={"lake": lake})
+
+    settings = dict(session_settings(Catalog(environment=environment, relays={}, pipelines={}, root=catalog.root)))
+
+    assert settings["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    assert settings["spark.hadoop.fs.s3a.bucket.lake.endpoint.region"] == "eu-central-1"
+    assert not [name for name in settings if "key" in name]
+
+
+_OTHERS = ["shop.quarantine", "shop.names", "shop.intervals"]

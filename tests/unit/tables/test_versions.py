@@ -1,0 +1,145 @@
+"""Versions of a table that can still be read, and the nearest ones to those that cannot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaworks.errors import ContractError
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.versions import Versions
+
+KEY = "tables/shop/orders"
+START = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
+
+
+def write(root: Path, *values: int, mode: str = "append") -> None:
+    """One commit a value."""
+    for value in values:
+        write_deltalake(root / KEY, pa.table({"value": [value]}), mode=mode)  # type: ignore[arg-type]
+
+
+def set_times(root: Path, seconds: list[int], *, key: str = KEY) -> None:
+    """Put the commits of the log at these seconds after the start, in order."""
+    for version, second in enumerate(seconds):
+        path = root / key / "_delta_log" / f"{version:020d}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = int((START.timestamp() + second) * 1000)
+        path.write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def versions(root: Path) -> Versions:
+    return Versions(Lake(StorageSpec(root=f"file://{root}")), KEY, name="shop.orders")
+
+
+def values(table: DeltaTable) -> list[int]:
+    return sorted(table.to_pyarrow_table().column("value").to_pylist())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, 1, 2, 3)
+    set_times(tmp_path, [0, 60, 120])
+    return tmp_path
+
+
+def test_a_version_has_the_rows_it_had(root: Path) -> None:
+    assert [values(versions(root).open(version)) for version in range(3)] == [[1], [1, 2], [1, 2, 3]]
+
+
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("long")
+    write(root, *range(12))
+    return root
+
+
+@settings(max_examples=8)
+@given(
+    steps=st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    asked=st.integers(-1, 40),
+)
+def test_a_time_is_the_newest_version_committed_up_to_then_as_a_walk_through_the_log_has_it(
+    long_log: Path, steps: list[int], asked: int
+) -> None:
+    seconds = [sum(steps[: number + 1]) for number in range(12)]
+    set_times(long_log, seconds)
+    expected = max((version for version, second in enumerate(seconds) if second <= asked), default=None)
+
+    if expected is None:
+        with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
+            versions(long_log).at(START + dt.timedelta(seconds=asked))
+    else:
+        assert versions(long_log).at(START + dt.timedelta(seconds=asked)) == expected
+
+
+@pytest.mark.parametrize(("version", "nearest"), [(9, 2), (-1, 0)])
+def test_a_version_that_is_not_there_is_refused_with_those_that_are(root: Path, version: int, nearest: int) -> None:
+    with pytest.raises(ContractError) as caught:
+        versions(root).open(version)
+
+    assert caught.value.condition == "TABLE_VERSION_GONE"
+    held = "version 0 (2026-05-01 00:00:00 UTC) to version 2 (2026-05-01 00:02:00 UTC)"
+    assert held in caught.value.message
+    assert f"VERSION AS OF {nearest}," in caught.value.hint
+
+
+def test_a_time_before_the_log_names_the_oldest_version_and_its_time(root: Path) -> None:
+    with pytest.raises(ContractError) as caught:
+        versions(root).at(START - dt.timedelta(days=1))
+
+    assert "version 0 (2026-05-01 00:00:00 UTC)" in caught.value.message
+    assert "VERSION AS OF 0," in caught.value.hint
+
+
+def test_a_time_to_come_has_no_version(root: Path) -> None:
+    with pytest.raises(ContractError, match="yet to come"):
+        versions(root).at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+
+
+def test_versions_whose_commits_were_cleaned_up_are_gone_and_those_of_the_checkpoint_are_not(root: Path) -> None:
+    DeltaTable(root / KEY).create_checkpoint()
+    write(root, 4)
+    for version in (0, 1):
+        (root / KEY / "_delta_log" / f"{version:020d}.json").unlink()
+
+    assert values(versions(root).open(2)) == [1, 2, 3]
+    with pytest.raises(ContractError, match=r"no version 1: its log holds version 2 \(2026.*\) to version 3"):
+        versions(root).open(1)
+
+
+def test_of_a_version_that_vacuum_took_the_next_whole_one_is_named(root: Path) -> None:
+    write(root, 10, mode="overwrite")
+    write(root, 11)
+    assert versions(root).explain_missing(1) is None
+
+    DeltaTable(root / KEY).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    error = versions(root).explain_missing(1)
+
+    assert error is not None
+    assert error.condition == "TABLE_VERSION_VACUUMED"
+    assert error.message.startswith("2 of 2 files of version 1 of shop.orders have been removed")
+    assert "VERSION AS OF 3." in error.hint
+    assert versions(root).explain_missing(3) is None
+    assert values(versions(root).open(3)) == [10]
+
+
+def test_where_the_newest_version_has_lost_files_too_a_check_is_advised(root: Path) -> None:
+    for file in (root / KEY).glob("*.parquet"):
+        file.unlink()
+
+    error = versions(root).explain_missing(1)
+
+    assert error is not None
+    assert "every later version" in error.message
+    assert "tables check" in error.hint

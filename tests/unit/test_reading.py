@@ -1,0 +1,113 @@
+"""The examples of docs/reading.md, run on a table, and on one whose rows are marked as deleted."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaProtocolError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reading.md").read_text()
+EXAMPLES = re.findall(r"(<!-- marks -->\n)?```python\n(.*?)```", PAGE, re.DOTALL)
+#: Python's alphabet of base 85 as that of ZeroMQ, in which Delta writes its vectors.
+_TO_Z85 = str.maketrans(
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Three rows, of which version 1 has two."""
+    for amounts in ([1], [2], [3]):
+        write_deltalake(tmp_path / "orders", pa.table({"amount": amounts}), mode="append")
+    return str(tmp_path / "orders")
+
+
+@pytest.fixture
+def marked(table: str) -> str:
+    """The same in one file, of which version 5 marks the second row as deleted."""
+    DeltaTable(table).optimize.compact()
+    log = Path(table, "_delta_log")
+    actions = [json.loads(line) for line in (log / f"{3:020d}.json").read_text().splitlines()]
+    (file,) = (action["add"] for action in actions if "add" in action)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    commit = [
+        {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}},
+        {"remove": {"path": file["path"], "deletionTimestamp": 1_700_000_000_000, "dataChange": True}},
+        {"add": {**file, "dataChange": True, "deletionVector": vector_of(1)}},
+    ]
+    (log / f"{4:020d}.json").write_text("\n".join(map(json.dumps, commit)))
+    return table
+
+
+def vector_of(row: int) -> dict[str, Any]:
+    """The vector, written into the log itself, that marks one row: the format's magic number, and one bitmap."""
+    bitmap = struct.pack("<IIHHIH", 12_346, 1, 0, 0, 16, row)
+    data = struct.pack("<iqi", 1_681_511_377, 1, 0) + bitmap
+    text = base64.b85encode(data + b"\0" * (-len(data) % 4)).decode().translate(_TO_Z85)
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": 1}
+
+
+def run(example: str, table: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"TABLE": table, "OPTIONS": {}}
+    exec(example, names)
+    return names
+
+
+def rows_in(names: dict[str, Any], name: str) -> int:
+    """How many rows an example has read, or counted."""
+    value = names[name]
+    if isinstance(value, pd.DataFrame | pl.DataFrame):
+        return len(value)
+    if isinstance(value, DeltaTable):
+        return int(value.to_pyarrow_table().num_rows)
+    counted = pa.table(value).column("n").to_pylist() if not isinstance(value, list) else [value[0][0]]
+    return int(counted[0])
+
+
+def test_there_are_examples_of_all_readers_that_can_be_had() -> None:
+    told = " ".join(example for _, example in EXAMPLES)
+    assert all(word in told for word in ("QueryBuilder", "duckdb.sql", "to_pandas", "pl.scan_delta"))
+
+
+@pytest.mark.parametrize("example", [example for _, example in EXAMPLES])
+def test_an_example_reads_all_rows_and_those_of_another_version(example: str, table: str) -> None:
+    names = run(example, table)
+
+    assert rows_in(names, "answer" if "answer" in names else "frame") == 3
+    if "before" in names:
+        assert rows_in(names, "before") == 2
+
+
+@pytest.mark.parametrize("example", [example for marks, example in EXAMPLES if marks or "QueryBuilder" in example])
+def test_an_example_for_marks_leaves_marked_rows_out(example: str, marked: str) -> None:
+    names = run(example, marked)
+
+    assert rows_in(names, "answer" if "answer" in names else "frame") == 2
+
+
+@pytest.mark.parametrize(
+    "example", [example for marks, example in EXAMPLES if not marks and "QueryBuilder" not in example]
+)
+def test_the_others_refuse_a_table_with_marks(example: str, marked: str) -> None:
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        run(example, marked)
+    with pytest.raises(DeltaProtocolError, match="deletionVectors"):
+        pl.read_delta(marked, use_pyarrow=True)
+
+
+@pytest.mark.parametrize("package", ["deltalake", "duckdb", "pandas", "polars", "pyspark", "delta-spark"])
+def test_the_versions_on_the_page_are_those_that_are_tried(package: str) -> None:
+    assert version(package) in PAGE
