@@ -37,7 +37,7 @@ python -m deltaworks.cli pipelines check
 
 python - <<'PYTHON'
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.specs.catalog import load_catalog
+from deltaworks.specs.project import load_catalog
 
 if warning := channel_warning(load_catalog(tolerant=True).environment.alerts):
     print(f"Warning: {warning}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import importlib
 import json
 import os
 import re
@@ -97,8 +99,14 @@ def test_what_a_service_waits_for_is_there_and_can_be_told(name: str) -> None:
 def test_a_service_of_the_default_profile_waits_for_none_of_another(name: str) -> None:
     profiles = SERVICES[name].get("profiles", [])
 
-    for needed in SERVICES[name].get("depends_on", {}):
-        assert SERVICES[needed].get("profiles", []) in ([], profiles)
+    for needed, how in SERVICES[name].get("depends_on", {}).items():
+        is_off = SERVICES[needed].get("profiles", []) not in ([], profiles)
+        assert is_off is (how.get("required") is False)
+
+
+def test_what_watches_and_reads_the_lake_waits_for_the_one_of_the_local_profile() -> None:
+    for name in ("deadman", "airflow-scheduler"):
+        assert SERVICES[name]["depends_on"]["landing-init"]["condition"] == "service_completed_successfully"
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))
@@ -201,7 +209,7 @@ def test_airflow_runs_on_postgres_and_its_parts_find_each_other() -> None:
     for name in AIRFLOW:
         settings = SERVICES[name]["environment"]
 
-        assert settings["AIRFLOW__CORE__EXECUTOR"] == "LocalExecutor"
+        assert settings["AIRFLOW__CORE__EXECUTOR"] == "deltaworks.airflow.executor.LocalExecutor"
         assert "docker/secrets/airflow.env" in SERVICES[name]["env_file"]
         assert settings["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://airflow-apiserver:8080/execution/"
 
@@ -388,3 +396,15 @@ def test_the_scripts_of_services_are_in_the_image() -> None:
         for word in service.get("command", []) if isinstance(service.get("command"), list) else []:
             if word.startswith("/opt/deltaworks/"):
                 assert f"docker/{Path(word).name}" in dockerfile
+
+
+def test_the_python_in_a_script_imports_what_is_there() -> None:
+    script = (ROOT / "docker" / "init.sh").read_text()
+    blocks = re.findall(r"^python - <<'PYTHON'\n(.*?)^PYTHON$", script, re.MULTILINE | re.DOTALL)
+
+    imports = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+
+    assert len(blocks) == script.count("<<'PYTHON'")
+    names = [(str(node.module), alias.name) for node in imports for alias in node.names]
+    assert ("deltaworks.specs.project", "load_catalog") in names
+    assert [(module, name) for module, name in names if not hasattr(importlib.import_module(module), name)] == []

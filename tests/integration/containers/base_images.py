@@ -1,0 +1,162 @@
+"""What stands for the images of others: programs of this machine, behind entry points that do what theirs do.
+
+`apache/airflow` gives its user, its folders, its variables, dumb-init and an entry point that waits for Airflow's
+database. `postgres` gives an entry point that creates the database once, while it listens on no network, and serves it
+then. The programs are this machine's: Python and the packages of the environment, Java, and PostgreSQL of Debian.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+AIRFLOW_USER = (50000, 0)
+#: What apache/airflow sets and this project's services can notice.
+_AIRFLOW_VARIABLES = {
+    "AIRFLOW_HOME": "/opt/airflow",
+    "AIRFLOW_UID": "50000",
+    "AIRFLOW_USER_HOME_DIR": "/home/airflow",
+    "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    "DUMB_INIT_SETSID": "1",
+    "GUNICORN_CMD_ARGS": "--worker-tmp-dir /dev/shm",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "PATH": "/home/airflow/.local/bin:/usr/python/bin:/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin",
+    "VIRTUAL_ENV": "/home/airflow/.local",
+}
+_AIRFLOW_ENTRYPOINT = """\
+#!/usr/bin/env bash
+# Stands for the entry point of apache/airflow: waits for the database, then runs bash, python or a command of airflow.
+set -euo pipefail
+umask 0002
+if [[ "${CONNECTION_CHECK_MAX_COUNT:=20}" -gt 0 ]]; then
+    for ((attempt = 1; ; attempt++)); do
+        if answer="$(airflow db check 2>&1)"; then break; fi
+        if [[ "${attempt}" -ge "${CONNECTION_CHECK_MAX_COUNT}" ]]; then echo "${answer}" >&2; exit 1; fi
+        sleep "${CONNECTION_CHECK_SLEEP_TIME:-3}"
+    done
+fi
+case "${1:-}" in
+    bash) shift; exec /bin/bash "$@" ;;
+    python) shift; exec python "$@" ;;
+    airflow) shift ;;
+esac
+exec airflow "$@"
+"""
+_DUMB_INIT = """\
+#!@python@ -IS
+# Stands for dumb-init: the first process of a container, which hands signals on to its child's session, takes in
+# processes whose parents are gone, and ends as its child does.
+import os, signal, sys
+
+command = [word for word in sys.argv[1:] if word != "--"] if sys.argv[1:2] == ["--"] else sys.argv[1:]
+child = os.fork()
+if child == 0:
+    os.setsid()
+    os.execvp(command[0], command)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, lambda received, _: os.killpg(child, received))
+while True:
+    ended, status = os.waitpid(-1, 0)
+    if ended == child:
+        code = os.waitstatus_to_exitcode(status)
+        sys.exit(code if code >= 0 else 128 - code)
+"""
+_POSTGRES_ENTRYPOINT = """\
+#!/usr/bin/env bash
+# Stands for the entry point of postgres: creates the database in an empty volume, then serves it.
+set -euo pipefail
+: "${POSTGRES_PASSWORD:?is needed to create the database}"
+data=/var/lib/postgresql/data
+if [[ "$(id --user)" = 0 ]]; then
+    mkdir -p "${data}" /var/run/postgresql
+    chown postgres:postgres "${data}" /var/run/postgresql
+    chmod 0700 "${data}"
+    exec setpriv --reuid postgres --regid postgres --init-groups bash "$0" "$@"
+fi
+if [[ ! -s "${data}/PG_VERSION" ]]; then
+    initdb --pgdata="${data}" --username="${POSTGRES_USER:-postgres}" --auth-local=trust --auth-host=scram-sha-256 \\
+        --pwfile=<(printf '%s\\n' "${POSTGRES_PASSWORD}")
+    echo 'host all all all scram-sha-256' >> "${data}/pg_hba.conf"
+    # The official image, too, listens on no network before everything is there.
+    pg_ctl --pgdata="${data}" --options="-c listen_addresses=''" --wait start
+    createdb --username="${POSTGRES_USER:-postgres}" "${POSTGRES_DB:-postgres}"
+    pg_ctl --pgdata="${data}" --mode=fast --wait stop
+fi
+unset POSTGRES_PASSWORD
+exec "$@" -D "${data}" -c listen_addresses='*'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """What an image starts with.
+
+    Attributes:
+        files: text by path of the container; all can be run.
+        folders: owner and group by path.
+        accounts: lines that /etc/passwd has more.
+    """
+
+    variables: Mapping[str, str]
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    files: Mapping[str, str]
+    folders: Mapping[str, tuple[int, int]]
+    user: str = "0"
+    workdir: str = "/"
+    accounts: tuple[str, ...] = ()
+
+
+def base_image(reference: str) -> BaseImage:
+    """What stands for an image of somebody else, by its name without tag and digest.
+
+    Raises:
+        KeyError: nothing stands for it.
+    """
+    name = reference.partition("@")[0].rpartition(":")[0]
+    return {"apache/airflow": _airflow, "postgres": _postgres}[name]()
+
+
+def postgres_programs() -> Path | None:
+    """The folder of PostgreSQL's programs on this machine, of its newest version; None where there is none."""
+    on_path = shutil.which("postgres")
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
+    if folders:
+        return folders[-1]
+    return Path(os.path.realpath(on_path)).parent if on_path else None
+
+
+def _airflow() -> BaseImage:
+    python = os.path.realpath(sys.executable)
+    return BaseImage(
+        variables=_AIRFLOW_VARIABLES,
+        entrypoint=("/usr/bin/dumb-init", "--", "/entrypoint"),
+        command=(),
+        files={"/entrypoint": _AIRFLOW_ENTRYPOINT, "/usr/bin/dumb-init": _DUMB_INIT.replace("@python@", python)},
+        folders={
+            "/home/airflow": AIRFLOW_USER,
+            "/opt/airflow": AIRFLOW_USER,
+            "/opt/airflow/dags": AIRFLOW_USER,
+            "/opt/airflow/logs": AIRFLOW_USER,
+        },
+        user="50000",
+        workdir="/opt/airflow",
+        accounts=("airflow:x:50000:0:airflow:/home/airflow:/bin/bash",),
+    )
+
+
+def _postgres() -> BaseImage:
+    programs = postgres_programs()
+    assert programs is not None, "PostgreSQL is not installed"
+    return BaseImage(
+        variables={"PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "LANG": "C.UTF-8"},
+        entrypoint=("/usr/local/bin/docker-entrypoint.sh",),
+        command=("postgres",),
+        files={"/usr/local/bin/docker-entrypoint.sh": _POSTGRES_ENTRYPOINT},
+        folders={"/var/lib/postgresql/data": (0, 0)},
+    )

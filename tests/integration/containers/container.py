@@ -1,0 +1,240 @@
+"""One container: a process that is the first of its own namespaces, on the files of an image, as the image's user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.integration.containers.health import Probe
+from tests.integration.containers.image_build import Image, ids_of
+from tests.integration.containers.namespace_host import GATEWAY, NamespaceHost, program
+from tests.integration.containers.specs import MountSpec
+from tests.waiting import eventually
+
+_STARTS_WITHIN_SECONDS = 30.0
+_OUTPUT = 2_000
+#: Runs as the first process of the container, as root and with the mounts of the machine, until it becomes the service.
+#: Its arguments: the root, the host name, the address, the gateway, then mounts up to `--`, then the command.
+_ENTER = """\
+set -eu
+root=$1 name=$2 address=$3 gateway=$4
+shift 4
+hostname "$name"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/dev/shm"
+while [ "$1" != -- ]; do
+    mount --bind -o "$3" "$1" "$root$2"
+    shift 3
+done
+shift
+read -r go
+ip link set lo up
+ip address add "$address/24" dev eth0
+ip link set eth0 up
+ip route add default via "$gateway"
+PATH=$CONTAINER_PATH
+unset CONTAINER_PATH
+export PATH
+exec "$@" </dev/null
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """What a container is started from; `words` are entry point and command."""
+
+    name: str
+    image: Image
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    hostname: str
+    address: str
+    hosts: Mapping[str, str]
+    mounts: tuple[MountSpec, ...]
+    number: int
+
+
+class Container:
+    """A container that was started. Its files are thrown away with it; volumes stay."""
+
+    def __init__(self, host: NamespaceHost, folder: Path, spec: ContainerSpec, *, log: Path) -> None:
+        self._host = host
+        self._spec = spec
+        self._image = spec.image
+        self._root = folder / "root"
+        self._folder = folder
+        self._ids = (0, 0)
+        self.variables: dict[str, str] = {}
+        self._process = self._start(log)
+        self.pid = self._first_process()
+        host.connect(self.pid, interface=f"veth{spec.number}", address=spec.address)
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.close()
+        self.started_at = time.monotonic()
+
+    @property
+    def root(self) -> Path:
+        """Its files, as they can be read from outside, without its volumes."""
+        return self._host.inside(self._root)
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit status once it has ended; None where it still runs after these seconds."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, *, grace_seconds: float) -> int:
+        """End it as `docker stop` does: SIGTERM, and SIGKILL to all that is left after the grace; its status."""
+        self._signal(signal.SIGTERM)
+        if self.wait(grace_seconds) is None:
+            self.kill()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """End every process of it at once."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def kill_service(self) -> int:
+        """Kill everything in it and keep it: its first process stands still, so that its namespaces stay.
+
+        Where the first process is the service itself, that stands still. Returns how many processes were killed.
+        """
+        os.kill(self.pid, signal.SIGSTOP)
+        killed = 0
+        while others := [each for each in self.processes() if each.pid != self.pid]:
+            for other in others:
+                other.kill()
+            killed += len(others)
+            psutil.wait_procs(others, timeout=1)
+        return killed
+
+    def execute(
+        self, words: Sequence[str], *, timeout_seconds: float = 60.0, variables: Mapping[str, str] | None = None
+    ) -> Probe:
+        """Run a command in it, as `docker exec` does, with its variables and as its user."""
+        owner, group = self._ids
+        target = ["--target", str(self.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root"]
+        user = ["--setuid", str(owner), "--setgid", str(group)]
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [program("nsenter"), *target, *user, "/usr/bin/env", "-C", self._image.workdir, *words],
+            env={**self.variables, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=timeout_seconds)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            for member in (*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)):
+                member.kill()
+            output, status = process.communicate()[0], -1
+        return Probe(status, output[-_OUTPUT:].strip(), time.monotonic() - start)
+
+    def command_lines(self) -> list[str]:
+        """What a process list shows of it."""
+        return [" ".join(process.cmdline()) for process in self.processes()]
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process that is alive in its namespace."""
+        namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
+        members = []
+        for process in psutil.process_iter():
+            try:
+                if os.readlink(f"/proc/{process.pid}/ns/pid") == namespace and process.status() != "zombie":
+                    members.append(process)
+            except (OSError, psutil.Error):
+                continue
+        return members
+
+    def _start(self, log: Path) -> subprocess.Popen[bytes]:
+        spec, image = self._spec, self._spec.image
+        shutil.rmtree(self._folder, ignore_errors=True)
+        image.mount(self._host, self._root, upper=self._folder / "layer")
+        passwd = self.root / "etc/passwd"
+        self._ids = ids_of(image.user, passwd)
+        home = next(
+            (line.split(":")[5] for line in passwd.read_text().splitlines() if line.split(":")[2] == str(self._ids[0])),
+            "/",
+        )
+        self.variables = {"HOSTNAME": spec.hostname, "HOME": home, **image.variables, **spec.variables}
+        mounts = [
+            *self._network_files(),
+            *((mount.source, mount.target, "ro" if mount.read_only else "rw") for mount in spec.mounts),
+        ]
+        for source, target, _ in mounts:
+            place = self.root / target.lstrip("/")
+            if not place.exists():
+                place.mkdir(parents=True) if Path(source).is_dir() else place.touch()
+        owner, group = self._ids
+        command = [
+            *("unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child"),
+            *(program("bash"), "-c", _ENTER, "bash", str(self._root), spec.hostname, spec.address, GATEWAY),
+            *(word for mount in mounts for word in mount),
+            "--",
+            *(program("chroot"), f"--userspec={owner}:{group}", f"--groups={group}", str(self._root)),
+            *("/usr/bin/env", "-C", image.workdir, *spec.words),
+        ]
+        path = self.variables.get("PATH", os.defpath)
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                self._host.command(command),
+                env={**self.variables, "PATH": os.environ["PATH"], "CONTAINER_PATH": path},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _network_files(self) -> list[tuple[str, str, str]]:
+        """Names of containers as Docker's resolver knows them, and no resolver beyond."""
+        hosts = {"localhost": "127.0.0.1", **self._spec.hosts, self._spec.hostname: self._spec.address}
+        texts = {
+            "hosts": "".join(f"{address}\t{name}\n" for name, address in hosts.items()),
+            "resolv.conf": "",
+            "hostname": f"{self._spec.hostname}\n",
+        }
+        for name, text in texts.items():
+            (self._folder / name).write_text(text, encoding="utf-8")
+        return [(str(self._folder / name), f"/etc/{name}", "ro") for name in texts]
+
+    def _first_process(self) -> int:
+        """The process that is the first one of the container, as this machine numbers it."""
+
+        def candidates() -> list[int]:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self._spec.name} ended with {self._process.returncode} before it was there")
+            below = psutil.Process(self._process.pid).children(recursive=True)
+            return [process.pid for process in below if _namespaces(process.pid) == 3]
+
+        eventually(lambda: bool(candidates()), f"{self._spec.name} is there", seconds=_STARTS_WITHIN_SECONDS)
+        return candidates()[0]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _namespaces(pid: int) -> int:
+    """How many namespaces of processes a process is in: this machine's, the host's and its container's."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return len(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()) - 1

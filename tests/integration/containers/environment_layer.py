@@ -1,0 +1,81 @@
+"""The environment of the image without installing it: the packages of this checkout, at the path of the image.
+
+The packages that only the containers have are installed by hash from docker/requirements.lock, as the build does; uv
+keeps them, so they are fetched once. The installer of the build is replaced by one that looks whether the lock files
+it is to install from are in the image and carry hashes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.containers.base_images import AIRFLOW_USER
+
+VENV = "/opt/deltaworks/venv"
+_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+_INSTALLER = f"""\
+#!{VENV}/bin/python
+import sys
+from pathlib import Path
+
+words = sys.argv[1:]
+locks = [Path(word) for word in words if word.endswith((".lock", ".txt"))]
+if not locks or "--require-hashes" not in words:
+    sys.exit(f"{{words}} installs what no lock with hashes says")
+for lock in locks:
+    if "--hash=sha256:" not in lock.read_text():
+        sys.exit(f"{{lock}} holds no hash")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentLayers:
+    """`installed`, the uppermost first, is the environment; `installer` is on top of it while the image is built."""
+
+    installer: Path
+    installed: tuple[Path, ...]
+
+
+def environment_layers(folder: Path, context: Path) -> EnvironmentLayers:
+    """The layers, made below `folder`.
+
+    Raises:
+        RuntimeError: the packages of docker/requirements.lock could not be installed.
+    """
+    environment = Path(sys.prefix).resolve()
+    moved, installer = folder / "moved", folder / "installer"
+    _give_folders(environment, moved)
+    _move_programs(environment, moved)
+    install = ("pip", "install", "--quiet", "--require-hashes", "--no-deps", "--python", sys.executable)
+    places = ("--target", moved / _PACKAGES, "--requirement", context / "docker" / "requirements.lock")
+    done = subprocess.run([environment / "bin" / "uv", *install, *places], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"docker/requirements.lock was not installed: {done.stderr}")
+    for path in (installer / "bin" / "uv", installer / _PACKAGES / "pip" / "__main__.py"):
+        path.parent.mkdir(parents=True)
+        path.write_text(_INSTALLER, encoding="utf-8")
+        path.chmod(0o755)
+    return EnvironmentLayers(installer, (moved, environment))
+
+
+def _give_folders(environment: Path, moved: Path) -> None:
+    """Every folder of the environment as the user's who installs it in the image: Spark's worker writes below it."""
+    for folder, _, _ in os.walk(environment):
+        place = moved / Path(folder).relative_to(environment)
+        place.mkdir(parents=True, exist_ok=True)
+        os.chown(place, *AIRFLOW_USER)
+
+
+def _move_programs(environment: Path, moved: Path) -> None:
+    """The scripts of the environment with the Python of the image in their first line."""
+    for script in sorted((environment / "bin").iterdir()):
+        first = b"" if script.is_symlink() else script.read_bytes()[:200].partition(b"\n")[0]
+        if first.startswith(b"#!/") and b"/bin/python" in first:
+            text = script.read_bytes().partition(b"\n")[2]
+            copy = moved / "bin" / script.name
+            copy.write_bytes(f"#!{VENV}/bin/python\n".encode() + text)
+            copy.chmod(0o755)

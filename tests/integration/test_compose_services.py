@@ -1,0 +1,229 @@
+"""docker-compose.yaml as it runs: its services in containers of this machine, made from it and from the Dockerfile.
+
+Docker is not needed, root and Linux are. Two images stand for those of others (`containers/base_images.py`): programs
+are this machine's. So nothing is said here about what is in the images `apache/airflow` and `postgres` themselves, nor
+about the way packages get into ours; what the Compose file, the Dockerfile's COPY and RUN, and the scripts say is run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deltaworks.specs.known_secrets import weakness
+from sandbox.demo.answers import EditsTruth
+from tests.integration.containers import edits_sender, table_counts
+from tests.integration.containers.base_images import postgres_programs
+from tests.integration.containers.health import Probe
+from tests.integration.containers.namespace_host import GATEWAY, missing_rights
+from tests.integration.containers.running import ROOT, RunningProject, check_out, running_project
+from tests.integration.containers.specs import Condition
+from tests.unit.conftest import SHARED_DATA
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(bool(missing_rights()), reason=f"containers cannot be run here: {missing_rights()}"),
+    pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed (apt-get install postgresql)"),
+]
+STARTS_WITHIN_SECONDS = 600.0
+LANDS_WITHIN_SECONDS = 600.0
+FAILS_WITHIN_SECONDS = 300.0
+ONE_SHOT = ("airflow-init", "landing-init")
+#: Told by their entries in the database or by a file, so only after a while.
+TOLD_LATE = ("deadman", "airflow-dag-processor", "airflow-triggerer")
+EDITS = SHARED_DATA / "wikipedia_edits" / "wikiticker-2015-09-12-sampled.json.gz"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningProject]:
+    """The profile `local` with one pipeline, and no job but its stream: everything has two cores in a test."""
+    settings = check_out(tmp_path / "checkout") / "docker" / "local.env"
+    text = settings.read_text().replace("DELTAWORKS_PIPELINES=edits,games", "DELTAWORKS_PIPELINES=edits")
+    (settings.parent / "one.env").write_text(f"{text}DELTAWORKS_SCHEDULES=off\n")
+    shell = {"DELTAWORKS_ENV_FILE": "docker/one.env"}
+    with running_project(tmp_path, shell=shell, profiles=["local"]) as project:
+        await_healthy(project)
+        yield project
+
+
+def await_healthy(project: RunningProject) -> None:
+    for name in ONE_SHOT:
+        project.composition.await_condition(name, Condition.COMPLETED, seconds=STARTS_WITHIN_SECONDS)
+    for name in project.spec.services:
+        if name not in ONE_SHOT:
+            project.composition.await_condition(name, Condition.HEALTHY, seconds=STARTS_WITHIN_SECONDS)
+    for name, service in project.composition.services.items():
+        print(f"{name}: healthy after {service.healthy_after_seconds} s, started {service.starts} times")
+
+
+def edits_file(folder: Path) -> Path:
+    """A day of Wikipedia as it was published; where that is not there, edits of the same form."""
+    if EDITS.is_file():
+        return EDITS
+    path = folder / "edits.json"
+    lines = [
+        {
+            "time": f"2015-09-12T{n % 24:02d}:00:00Z",
+            "channel": "#en",
+            "page": f"p{n % 50}",
+            "user": f"u{n % 90}",
+            "added": n,
+        }
+        for n in range(5_000)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def counts(project: RunningProject) -> dict[str, int] | None:
+    """What the lake says, asked in the scheduler's container, where a user would ask."""
+    code = Path(table_counts.__file__).read_text()
+    answer = project.composition.container("airflow-scheduler").execute(["python", "-c", code], timeout_seconds=120)
+    assert answer.status == 0, answer.output
+    found: dict[str, int] | None = json.loads(answer.output.splitlines()[-1])
+    return found
+
+
+def test_the_services_start_as_declared_land_events_and_end(running: RunningProject, tmp_path: Path) -> None:
+    ports_are_published_on_loopback_alone(running)
+    secrets_are_where_they_are_needed_and_on_no_command_line(running)
+    spark_lets_nobody_in_without_the_secret(running)
+    volumes_belong_to_who_writes_them(running)
+
+    path = edits_file(tmp_path)
+    truth = EditsTruth.of_file(path)
+    send(running, path)
+    expected = {"rows": truth.rows, "users": truth.users, "added": truth.added}
+    eventually(lambda: counts(running) == expected, f"{expected} are in bronze", seconds=LANDS_WITHIN_SECONDS)
+
+    secrets_are_where_they_are_needed_and_on_no_command_line(running)
+    assert [name for name, service in running.composition.services.items() if service.starts != 1] == []
+    everything_ends_in_its_grace(running)
+
+
+def send(project: RunningProject, path: Path) -> None:
+    keys = {name: value for name, value in project.secrets().items() if name.startswith("DELTAWORKS_AWS_")}
+    variables = {"PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", "DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:5000", **keys}
+
+    done = project.on_host(sys.executable, "-m", edits_sender.__spec__.name, str(path), variables=variables)
+
+    assert done.returncode == 0, done.stderr
+
+
+def ports_are_published_on_loopback_alone(project: RunningProject) -> None:
+    published = [port for service in project.spec.services.values() for port in service.ports]
+    assert {port.port for port in published} == {5000, 8080, 8081, 9000}
+    for port in published:
+        at_home = project.on_host("curl", "--silent", "--output", "/dev/null", f"http://127.0.0.1:{port.port}/")
+        from_elsewhere = project.on_host("curl", "--silent", "--max-time", "5", f"http://{GATEWAY}:{port.port}/")
+        assert (port.port, at_home.returncode) == (port.port, 0)
+        assert (port.port, from_elsewhere.returncode) == (port.port, 7), "7: nobody listens there"
+
+
+def secrets_are_where_they_are_needed_and_on_no_command_line(project: RunningProject) -> None:
+    made = project.secrets()
+    assert {name for name, value in made.items() if weakness(value)} == set()
+    folder = project.spec.folder / "docker" / "secrets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    lines = [line for process in psutil.process_iter() for line in command_line(process)]
+    assert [name for name, value in made.items() if any(value in line for line in lines)] == []
+    spark = made["DELTAWORKS_SPARK_SECRET"]
+    for name in ("spark-master", "spark-worker-1", "spark-worker-2"):
+        container = project.composition.container(name)
+        properties = container.execute(["sh", "-c", "stat -c '%a %u' /tmp/spark-*.properties"])
+        assert properties.output.splitlines() == ["600 50000"]
+        assert not any(spark in variables_of(process) for process in container.processes() if is_java(process))
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    try:
+        return [" ".join(process.cmdline())]
+    except psutil.Error:
+        return []
+
+
+def variables_of(process: psutil.Process) -> str:
+    try:
+        return "\n".join(process.environ().values())
+    except psutil.Error:
+        return ""
+
+
+def is_java(process: psutil.Process) -> bool:
+    return any(line.startswith(("java", "/usr/lib/jvm")) or "/bin/java" in line for line in command_line(process))
+
+
+def spark_lets_nobody_in_without_the_secret(project: RunningProject) -> None:
+    """A worker without the secret is started where a driver could be: the master has two workers before and after."""
+    assert len(workers(project)) == 2
+    stranger = project.composition.container("airflow-scheduler").execute(
+        ["timeout", "25", "spark-class", "org.apache.spark.deploy.worker.Worker", "spark://spark-master:7077"],
+        timeout_seconds=60,
+    )
+    assert stranger.status != 0
+    assert "Successfully registered" not in stranger.output
+    assert len(workers(project)) == 2
+
+
+def workers(project: RunningProject) -> list[str]:
+    """The workers that the master's published page says are alive."""
+    page = project.on_host("curl", "--silent", "--fail", "http://127.0.0.1:8081/json/")
+    return [worker["id"] for worker in json.loads(page.stdout)["workers"] if worker["state"] == "ALIVE"]
+
+
+def volumes_belong_to_who_writes_them(project: RunningProject) -> None:
+    login = project.composition.container("airflow-apiserver").execute(["stat", "-c", "%a %U", "auth/passwords.json"])
+    assert login.output == "600 airflow"
+    lake = project.composition.container("s3proxy").execute(["stat", "-c", "%U", "/opt/deltaworks/lake"])
+    assert lake.output == "airflow"
+
+
+def everything_ends_in_its_grace(project: RunningProject) -> None:
+    containers = {name: project.composition.services[name].container for name in project.spec.services}
+    pids = [container.pid for container in containers.values() if container is not None]
+
+    start = time.monotonic()
+    statuses = project.composition.down()
+
+    print(f"down took {time.monotonic() - start:.0f} s: {statuses}")
+    assert set(statuses) == set(project.spec.services) - set(ONE_SHOT)
+    # 137 is SIGKILL: what had to be killed had not ended in its grace.
+    assert {name: status for name, status in statuses.items() if status in (137, -9)} == {}
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+
+
+def test_each_health_check_fails_when_its_service_is_killed(running: RunningProject) -> None:
+    composition = running.composition
+    checked = [name for name, service in running.spec.services.items() if service.health_check is not None]
+    at_once = [name for name in checked if name not in TOLD_LATE and name != "postgres"]
+    assert failing(running, checked) == {}
+
+    # Those that are told by the database first, the database last: each has to fail by its own service.
+    for names in (TOLD_LATE, at_once, ["postgres"]):
+        for name in names:
+            composition.container(name).kill_service()
+        killed_at = time.monotonic()
+        failed: dict[str, Probe] = {}
+        while set(failed) != set(names):
+            for name in set(names) - set(failed):
+                if (probe := composition.probe(name)).status != 0:
+                    failed[name] = probe
+                    print(f"{name}: fails {time.monotonic() - killed_at:.0f} s after the kill: {probe.output[-200:]}")
+            assert time.monotonic() - killed_at < FAILS_WITHIN_SECONDS, set(names) - set(failed)
+        if names is TOLD_LATE:
+            assert failing(running, ["airflow-apiserver", "airflow-scheduler", "postgres"]) == {}
+
+
+def failing(project: RunningProject, names: list[str]) -> dict[str, str]:
+    """What the health checks that fail right now write, by service."""
+    probes = {name: project.composition.probe(name) for name in names}
+    return {name: probe.output for name, probe in probes.items() if probe.status != 0}
