@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -52,6 +52,31 @@ class People(AirflowApi):
         """Set the state of a task by hand, as the button of the UI does, without what comes before and after it."""
         body = {"new_state": "success"}
         self._request("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", json=body)
+
+    def results(self, dag_id: str, run_id: str, task_id: str) -> list[Mapping[str, Any]]:
+        """What the job of a task said that it did."""
+        path = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/results"
+        value = self._get(path, stringify=False)["value"]
+        return [dict(result) for result in value]
+
+    def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any], *, seconds: float) -> None:
+        """Submit a form and wait until its run has succeeded."""
+        self.trigger(dag_id, conf=conf, run_id=run_id)
+        ended = self.wait_for_run(dag_id, run_id, timeout_seconds=seconds)
+        assert ended.state == "success", (dag_id, run_id, self.task_instances(dag_id, run_id))
+
+    def backfill(self, dag_id: str, first: date, last: date) -> int:
+        """Have a DAG run once for each date from the first to the last; the number of the backfill."""
+        body = {
+            "dag_id": dag_id,
+            "from_date": f"{first}T00:00:00Z",
+            "to_date": f"{last}T23:59:59Z",
+            "reprocess_behavior": "none",
+            "max_active_runs": 1,
+            "run_backwards": False,
+            "dag_run_conf": {},
+        }
+        return int(self._request("POST", "/backfills", json=body)["id"])
 
     def occupied(self, pool: str) -> tuple[int, int]:
         """How many slots of a pool are taken, and how many it has."""

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -69,13 +69,11 @@ def _declare(project: Path, more: str) -> None:
     (project / "include" / "pipelines" / "clicks" / "pipeline.yaml").write_text(PIPELINE + more)
 
 
-def _project(folder: Path, *, more: str = "") -> Path:
-    """A project of one small pipeline on this checkout's code, whose alerts go to a topic."""
+def linked_project(folder: Path) -> Path:
+    """A project on this checkout's code with its relays and its embedded environment, and no pipeline yet; its alerts
+    go to a topic."""
     include = folder / "include"
-    (include / "pipelines" / "clicks").mkdir(parents=True)
-    (include / "pipelines" / "clicks" / "per_day.sql").write_text(PER_DAY)
-    _declare(folder, more)
-    (include / "environments").mkdir()
+    (include / "environments").mkdir(parents=True)
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
     (include / "environments" / "local.yaml").write_text(environment.partition("overrides:")[0] + ALERTS)
     shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
@@ -90,6 +88,16 @@ def _project(folder: Path, *, more: str = "") -> Path:
     ):
         (folder / name).symlink_to(PROJECT_ROOT / name)
     return folder
+
+
+def clicks_project(folder: Path, *, more: str = "") -> Path:
+    """A project of one small pipeline."""
+    project = linked_project(folder)
+    clicks = project / "include" / "pipelines" / "clicks"
+    clicks.mkdir(parents=True)
+    (clicks / "per_day.sql").write_text(PER_DAY)
+    _declare(project, more)
+    return project
 
 
 @dataclass
@@ -162,9 +170,7 @@ class Stage:
     @contextmanager
     def people(self) -> Iterator[People]:
         """Airflow as people see it."""
-        found = status(home=self.home).addresses
-        assert found is not None
-        with People(found.airflow_url, found.airflow_user, found.airflow_password) as people:
+        with people_of(self.home) as people:
             yield people
 
     def health_beat(self) -> bytes | None:
@@ -222,29 +228,47 @@ def wait(condition: Callable[[], bool], what: str, seconds: float) -> None:
 
 
 @contextmanager
+def running_stack(project: Path, *, variables: Mapping[str, str] | None = None) -> Iterator[tuple[StackHome, Catalog]]:
+    """A stack of its own that runs a project; all of it ends with the block.
+
+    Args:
+        variables: of its processes, over those that a stack has.
+    """
+    before = dict(os.environ)
+    os.environ["DELTAWORKS_PROJECT"] = str(project)
+    home = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
+    try:
+        up(home=home, variables=variables)
+        load_settings(home.env_file)
+        yield home, load_catalog("local", root=project)
+    finally:
+        down(home=home, grace_seconds=30)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
 def running_stage(folder: Path, *, more: str = "") -> Iterator[Stage]:
     """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block.
 
     Args:
         more: what the pipeline declares besides.
     """
-    project = _project(folder, more=more)
-    before = dict(os.environ)
-    os.environ["DELTAWORKS_PROJECT"] = str(project)
-    home = StackHome.at(project / "home", project=project, dags_folder=project / "dags")
-    try:
-        up(home=home)
-        load_settings(home.env_file)
-        catalog = load_catalog("local", root=project)
+    with running_stack(clicks_project(folder, more=more)) as (home, catalog):
         stage = Stage(home, catalog, Sender(catalog))
         try:
             yield stage
         finally:
             stage.sender.close()
-    finally:
-        down(home=home, grace_seconds=30)
-        os.environ.clear()
-        os.environ.update(before)
+
+
+@contextmanager
+def people_of(home: StackHome) -> Iterator[People]:
+    """Airflow as people see it."""
+    addresses = status(home=home).addresses
+    assert addresses is not None
+    with People(addresses.airflow_login()) as people:
+        yield people
 
 
 def ancestors(pid: int) -> dict[str, int]:

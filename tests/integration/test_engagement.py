@@ -29,6 +29,7 @@ from generator.engagement_truth import EngagementLog, EngagementTruth
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import RunningBroker, create_topics, running_broker
 from tests.batch_points import at_points
+from tests.integration.engagement_rows import check_landed, check_mutated
 from tests.spark.conftest import ENVIRONMENT, spark
 
 pytestmark = [pytest.mark.integration]
@@ -114,52 +115,6 @@ def _project(root: Path, bootstrap: str) -> Catalog:
     assert isinstance(source, KafkaSourceSpec)
     create_topics(bootstrap, source.topics)
     return catalog
-
-
-def arrived(truth: EngagementTruth) -> Counter[tuple[str, str, str]]:
-    rows = truth.rows.to_pylist()
-    return Counter(
-        {(row["org_id"], row["event_id"], row["origin_contact_id"]): row["copies"] for row in rows if row["copies"]}
-    )
-
-
-def ended(truth: EngagementTruth) -> Counter[tuple[Any, ...]]:
-    rows = truth.rows.to_pylist()
-    names = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id", "deleted")
-    return Counter({tuple(row[name] for name in names): row["copies"] for row in rows})
-
-
-def told(platform: Platform) -> Counter[tuple[str, int, str]]:
-    """What the stream's notifications say: organisation, batch and key of each row."""
-    return Counter(
-        (row["org_id"], row["batch"], key)
-        for row in platform.rows("notifications")
-        if row["batch_kind"] == "stream"
-        for key in row["keys"]
-    )
-
-
-def check_landed(platform: Platform) -> None:
-    """Every row is there as it arrived, and told of once."""
-    rows, truth = platform.rows("activities"), platform.truth
-    assert Counter((row["org_id"], row["event_id"], row["origin_contact_id"]) for row in rows) == arrived(truth)
-    assert len(platform.rows("requests")) == truth.requests
-    assert len(platform.rows("quarantine")) == truth.malformed
-    assert told(platform) == Counter((row["org_id"], row["_batch_id"], row["engagement_id"]) for row in rows)
-    dates = {row["engagement_id"]: row["engagement_date"] for row in rows}
-    for row in platform.rows("notifications"):
-        assert {dates[key] for key in row["keys"]} == {row["engagement_date"]}
-
-
-def check_mutated(platform: Platform) -> None:
-    """Every row and every name is what a replay in order says."""
-    rows, truth = platform.rows("activities"), platform.truth
-    columns = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
-    found = Counter((*(row[name] for name in columns), bool(row["_deleted"])) for row in rows)
-    wanted = ended(truth)
-    assert found == wanted, (list((found - wanted).items())[:3], list((wanted - found).items())[:3])
-    names = {(row["org_id"], row["id"]): row["name"] for row in platform.rows("names") if not row["_deleted"]}
-    assert names == {(row["org_id"], row["id"]): row["name"] for row in truth.names.to_pylist()}
 
 
 def check_answers(platform: Platform) -> None:

@@ -15,6 +15,7 @@ import pyspark
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.share_conf import launch_of
 from deltaworks.specs.spark_conf import submit_conf
 from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections
@@ -40,16 +41,23 @@ class Driver(ProcessGroup):
         clock_seconds: float = 0.0,
         available_now: bool = True,
         environment: dict[str, str] | None = None,
+        master: str = "local[2]",
     ) -> None:
+        """Start it.
+
+        Args:
+            environment: what it has besides; of several pipelines DELTAWORKS_TEST_PIPELINE names its own.
+            master: on a cluster it has the share of a stream.
+        """
         self.number = len(list(stage.root.glob("driver-*.log"))) + 1
         self.timeline = stage.root / f"driver-{self.number}.timeline"
         self.timeline.touch()
         self.started = time.monotonic()
         super().__init__(
-            _command(stage, available_now=available_now, off=off),
+            _command(stage, available_now=available_now, off=off, master=master),
             log=stage.root / f"driver-{self.number}.log",
             environment={
-                **_python_environment(),
+                **python_environment(),
                 **stage.environment(),
                 injection.FAULTS: injection.as_variable(faults),
                 injection.TIMELINE: str(self.timeline),
@@ -132,16 +140,17 @@ class Driver(ProcessGroup):
         return str(error["condition"]), str(error["message"])
 
 
-def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str]) -> list[str]:
-    catalog = load_catalog(root=stage.root)
-    conf = submit_conf(catalog.environment, stage.root)
+def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
+    environment = load_catalog(root=stage.root).environment
+    launch = None if master.startswith("local") else launch_of(environment.shares.of("stream"), master, environment)
+    conf = submit_conf(environment, stage.root, launch)
     if "put_read_back" in off:
         conf["spark.driver.extraClassPath"] += f"{os.pathsep}{_compiled(stage, protections.FORGETFUL)}"
     conf["spark.driver.extraJavaOptions"] = conf["spark.driver.extraJavaOptions"].replace(
         "-XX:+UseG1GC", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
     )
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    command = [str(submit), "--master", "local[2]"]
+    command = [str(submit), "--master", master]
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
     return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
@@ -159,7 +168,7 @@ def _compiled(stage: Stage | GroupStage, name: str) -> Path:
     return folder
 
 
-def _python_environment() -> dict[str, str]:
+def python_environment() -> dict[str, str]:
     python = PROJECT_ROOT / ".venv" / "bin" / "python"
     return {
         "PYSPARK_PYTHON": str(python),

@@ -32,6 +32,13 @@ def main() -> int:
         from deltaworks.engine import fan_out
 
         fan_out.write_payloads = injection.write_and_die_once  # type: ignore[assignment]
+    if armed := os.environ.get("DELTAWORKS_TEST_LOSE_WORKER"):
+        from functools import partial
+        from pathlib import Path
+
+        from deltaworks.engine import fan_out
+
+        fan_out.write_payloads = partial(injection.write_and_lose_the_worker, Path(armed))  # type: ignore[assignment]
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
     fault("session")
     # Not only while it runs: a thread that outlives its run is what some tests look for.

@@ -171,3 +171,26 @@ def write_and_die_once(payloads: Any, spec: Any, stamp: Any, target: Any, **opti
     sys.stderr.write("the worker is killed after it has written its files\n")
     os.kill(os.getpid(), signal.SIGKILL)
     return written
+
+
+def write_and_lose_the_worker(armed: Path, payloads: Any, spec: Any, stamp: Any, target: Any, **options: Any) -> Any:
+    """In a task of a standalone cluster: write the files of all tables, then lose the machine, once a file `armed` is.
+
+    Lost are the worker's daemon and everything it started, this process among it; the file is renamed to `.lost`.
+    """
+    import psutil
+
+    from deltaworks.engine.fan_out import write_payloads
+
+    written = write_payloads(payloads, spec, stamp, target, **options)
+    try:
+        armed.rename(armed.with_suffix(".lost"))
+    except FileNotFoundError:
+        return written
+    ancestors = psutil.Process().parents()
+    worker = next(process for process in ancestors if "deploy.worker.Worker" in " ".join(process.cmdline()))
+    others = [worker, *(process for process in worker.children(recursive=True) if process.pid != os.getpid())]
+    for process in others:
+        process.kill()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return written

@@ -1,0 +1,80 @@
+"""The entry point of a stream, in a project of a test, that can be held between the commits of a batch and its end.
+
+It runs the job itself. While a file `hold` lies beside it, a batch that has been committed is not completed, and a
+file `held` says so; a file `off` names protections that the next driver lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.waiting import eventually
+
+_ENTRY = f"""
+import runpy
+from pathlib import Path
+from tests.faults.harness import held_stream, protections
+
+switches = held_stream.Switches(Path(__file__).parent)
+protections.switch_off(switches.off)
+switches.obey()
+runpy.run_path("{PROJECT_ROOT}/spark_jobs/ingest_stream.py", run_name="__main__")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """The files beside the entry point."""
+
+    folder: Path
+
+    @classmethod
+    def install(cls, project: Path) -> Switches:
+        """Put the entry point in the place of the stream's."""
+        jobs = project / "spark_jobs"
+        jobs.unlink()
+        jobs.mkdir()
+        for path in (PROJECT_ROOT / "spark_jobs").glob("*.py"):
+            (jobs / path.name).symlink_to(path)
+        (jobs / "ingest_stream.py").unlink()
+        (jobs / "ingest_stream.py").write_text(_ENTRY)
+        return cls(jobs)
+
+    @property
+    def off(self) -> list[str]:
+        """The protections that are taken away."""
+        path = self.folder / "off"
+        return path.read_text().split() if path.exists() else []
+
+    def take_away(self, *protections: str) -> None:
+        """Let the drivers that start from now on lack these."""
+        (self.folder / "off").write_text(" ".join(protections))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While the block runs, a batch is committed and not completed."""
+        hold, held = self.folder / "hold", self.folder / "held"
+        hold.touch()
+        try:
+            eventually(held.exists, "a batch is committed")
+            yield
+        finally:
+            hold.unlink()
+            held.unlink(missing_ok=True)
+
+    def obey(self) -> None:
+        """Hold batches of this process, from now on, while that is asked for."""
+        from tests.batch_points import at_points_of
+
+        def hold(point: str) -> None:
+            if point == "committed" and (self.folder / "hold").exists():
+                (self.folder / "held").touch()
+                while (self.folder / "hold").exists():
+                    time.sleep(0.1)
+
+        at_points_of(None, hold)

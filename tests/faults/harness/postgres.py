@@ -1,0 +1,109 @@
+"""A PostgreSQL server of its own for Airflow, from the packages of the machine, which can be stopped and started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Debian keeps the server's programs out of the PATH.
+_DEBIAN = Path("/usr/lib/postgresql")
+_NEEDED = ("initdb", "pg_ctl", "createdb")
+_DRIVERS = ("psycopg2", "asyncpg")
+#: What its driver takes besides: nothing. The stack's own are for SQLite.
+CONNECT_ARGS: dict[str, str] = {}
+
+
+def missing() -> str:
+    """What the machine lacks, and how to get it; empty where nothing is missing."""
+    if _programs() is None:
+        return "no PostgreSQL server: apt install postgresql"
+    absent = [name for name in _DRIVERS if importlib.util.find_spec(name) is None]
+    return f"no {' and no '.join(absent)}: pip install -r docker/requirements.lock" if absent else ""
+
+
+def _programs() -> Path | None:
+    in_path = [Path(path).resolve().parent for name in _NEEDED if (path := shutil.which(name)) is not None]
+    folders = [*in_path, *sorted(_DEBIAN.glob("*/bin"), reverse=True)]
+    return next((folder for folder in folders if all((folder / name).exists() for name in _NEEDED)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """The server, with one empty database. Everybody on this machine may use it."""
+
+    folder: Path
+    port: int
+
+    def address(self, driver: str = "psycopg2") -> str:
+        """As SQLAlchemy takes it."""
+        return f"postgresql+{driver}://airflow@127.0.0.1:{self.port}/airflow"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=200"
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options, "-w", "start")
+
+    def stop(self) -> None:
+        """Stop it as a crash would: connections are cut, and nothing is finished."""
+        self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
+
+    def create(self) -> None:
+        """Make the folder of its data, start it, and make the database."""
+        self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "airflow", "-E", "UTF8", "--no-sync")
+        self.start()
+        self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "airflow")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        folder = _programs()
+        assert folder is not None
+        subprocess.run(
+            [str(folder / program), *arguments],
+            user=_owner(),
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=120,
+        )
+
+
+def _owner() -> str | None:
+    """Who runs it: it refuses to be run by root."""
+    return "postgres" if os.getuid() == 0 else None
+
+
+def drivers_path() -> str:
+    """Where the drivers are installed, for the PYTHONPATH of processes that do not inherit this one's."""
+    specs = [importlib.util.find_spec(name) for name in _DRIVERS]
+    return os.pathsep.join(
+        sorted({str(Path(spec.origin).parent.parent) for spec in specs if spec is not None and spec.origin is not None})
+    )
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server that ends, and is gone, with the block."""
+    # Not in the folder of the test: nobody but its owner may look into that.
+    folder = Path(tempfile.mkdtemp(prefix="deltaworks-postgres-"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = Postgres(folder, port)
+    if (owner := _owner()) is not None:
+        shutil.chown(folder, user=pwd.getpwnam(owner).pw_name)
+    try:
+        server.create()
+        yield server
+    finally:
+        if (folder / "data" / "postmaster.pid").exists():
+            server.stop()
+        shutil.rmtree(folder)

@@ -1,0 +1,190 @@
+"""A stream under two schedulers and PostgreSQL, as deployments have them: one scheduler is killed in the middle of a
+batch, and the database is away for a minute. The stream comes back by itself, every event is in the table once, and
+Airflow does its other work again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from deltaworks.airflow import names
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.faults.harness.held_stream import Switches
+from tests.faults.harness.postgres import Postgres, drivers_path, missing, running_postgres
+from tests.faults.harness.schedulers import Schedulers
+from tests.integration.airflow_stage import (
+    BACK_SECONDS,
+    GONE_SECONDS,
+    Sender,
+    Stage,
+    alive,
+    ancestors,
+    clicks_project,
+    running_stack,
+    wait,
+)
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+Tell = Callable[..., None]
+OUTAGE_SECONDS = 60.0
+#: For so long a scheduler that has failed lets its tasks go on.
+GRACE_SECONDS = 20.0
+#: Where nobody starts a task for so long, nobody will: the stream, which is waited for, runs for hours.
+PATIENCE_SECONDS = 120.0
+OURS, AIRFLOWS = "deltaworks.airflow.executor.LocalExecutor", "LocalExecutor"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What runs beside the schedulers: the stream's stage, its switches, and Airflow's database."""
+
+    stage: Stage
+    switches: Switches
+    database: Postgres
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    project = clicks_project(tmp_path_factory.mktemp("project"))
+    switches = Switches.install(project)
+    with running_postgres() as database:
+        variables = {
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.address(),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "tests.faults.harness.postgres.CONNECT_ARGS",
+            "PYTHONPATH": os.pathsep.join([str(project / "include"), str(PROJECT_ROOT), drivers_path()]),
+        }
+        with running_stack(project, variables=variables) as (home, catalog):
+            stage = Stage(home, catalog, Sender(catalog))
+            yield Deployment(stage, switches, database)
+            stage.sender.close()
+
+
+@pytest.fixture(scope="module")
+def schedulers(deployment: Deployment, request: pytest.FixtureRequest) -> Iterator[Schedulers]:
+    """So many schedulers with an executor; those of one executor end before those of another begin."""
+    executor, count = request.param
+    variables = {"AIRFLOW__CORE__EXECUTOR": executor, "DELTAWORKS_EXECUTOR_GRACE_SECONDS": str(GRACE_SECONDS)}
+    with Schedulers(deployment.stage.home, variables=variables, count=count) as schedulers:
+        yield schedulers
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the stream, and after how many seconds it landed rows again."""
+
+    recovery_seconds: float
+    sent: int
+    lost: int
+    doubled: int
+
+    def tell(self, tell_line: Tell, fault: str, *facts: str, off: str = "") -> None:
+        """Print the line of the fault."""
+        tell_line(
+            fault,
+            f"WITHOUT {off}" if off else "protected",
+            f"ids {self.sent}",
+            f"lost {self.lost}",
+            f"doubled {self.doubled}",
+            f"recovery {self.recovery_seconds:.1f} s",
+            *facts,
+        )
+
+
+def kill_a_scheduler_in_a_batch(deployment: Deployment, schedulers: Schedulers) -> Outcome:
+    """Kill the scheduler under which the stream runs between the commits of a batch and its end."""
+    stage = deployment.stage
+    stage.send()
+    before = stage.await_progress(len(stage.rows()))
+    family = ancestors(before.pid)
+    with deployment.switches.held():
+        schedulers.kill_the_one_of(before.pid)
+        killed, gone = time.monotonic(), (family["driver"], family["jvm"])
+        wait(lambda: not any(alive(pid) for pid in gone), "driver or JVM outlived the scheduler", GONE_SECONDS)
+    after = stage.await_progress(len(stage.rows()))
+    recovery = time.monotonic() - killed
+    assert after.pid != before.pid
+    assert after.epoch > before.epoch
+    return Outcome(recovery, *stage.settle())
+
+
+def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, float, float | None]:
+    """Stop the database for a minute while the stream works.
+
+    Returns:
+        Rows that landed meanwhile; the time of the database's return; seconds from there until Airflow had run a task,
+        None where it had not within the patience.
+    """
+    stage, run_id = deployment.stage, f"after-{time.time():.0f}"
+    stage.send()
+    stage.await_progress(len(stage.rows()))
+    rows = len(stage.rows())
+    deployment.database.stop()
+    time.sleep(OUTAGE_SECONDS)
+    landed = len(stage.rows()) - rows
+    deployment.database.start()
+    returned = time.monotonic()
+    with stage.people() as people:
+        people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
+        while time.monotonic() - returned < patience_seconds:
+            if people.dag_run(names.HEALTH_DAG_ID, run_id).finished:
+                return landed, returned, time.monotonic() - returned
+            time.sleep(1)
+    return landed, returned, None
+
+
+@pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
+def test_a_scheduler_that_is_killed_in_the_middle_of_a_batch_loses_and_doubles_nothing(
+    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+) -> None:
+    outcome = kill_a_scheduler_in_a_batch(deployment, schedulers)
+
+    turns = deployment.stage.turns()
+    outcome.tell(tell_line, "one of two schedulers killed", f"{len(turns)} runs wrote")
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+    assert len(turns) == len(set(turns)), "a run wrote again after its successor had begun"
+
+
+@pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
+def test_while_the_database_is_away_nothing_is_lost_and_schedulers_come_back(
+    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+) -> None:
+    landed, returned, scheduled = outage(deployment, patience_seconds=BACK_SECONDS)
+
+    deployment.stage.await_progress(len(deployment.stage.rows()))
+    outcome = Outcome(time.monotonic() - returned, *deployment.stage.settle())
+    fault = f"Airflow's database away for {OUTAGE_SECONDS:.0f} s"
+    outcome.tell(tell_line, fault, f"{landed} rows landed meanwhile, the next task ran after {scheduled} s")
+    assert scheduled is not None
+    assert landed > 0
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+
+
+@pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
+def test_without_what_is_fixed_of_a_batch_a_killed_scheduler_doubles_rows(
+    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+) -> None:
+    deployment.switches.take_away("transactions", "prepared")
+    try:
+        outcome = kill_a_scheduler_in_a_batch(deployment, schedulers)
+    finally:
+        deployment.switches.take_away()
+
+    outcome.tell(tell_line, "one of two schedulers killed", off="transactions, prepared")
+    assert outcome.doubled > 0
+
+
+@pytest.mark.parametrize("schedulers", [(AIRFLOWS, 1)], ids=["airflow"], indirect=True)
+def test_without_its_end_a_scheduler_waits_for_the_stream_and_starts_nothing(
+    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+) -> None:
+    # One scheduler, which has the stream: of two, the one without a task that never ends would come back.
+    landed, _, scheduled = outage(deployment, patience_seconds=PATIENCE_SECONDS)
+
+    ran = "no task ran" if scheduled is None else f"a task ran after {scheduled:.0f} s"
+    fault = f"Airflow's database away for {OUTAGE_SECONDS:.0f} s"
+    tell_line(fault, "WITHOUT executor_end", f"{landed} rows landed meanwhile, {ran} within {PATIENCE_SECONDS:.0f} s")
+    assert scheduled is None

@@ -1,0 +1,241 @@
+"""The games pipeline with four of its tables under Airflow's own processes, and a plain reading of what was landed.
+
+Two columns are declared with a wrong path at first, as people do: their rows land with nothing in them, until the
+declaration is mended and what has landed is read again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import airflow_run_of
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.schedules import SCHEDULES_VARIABLE
+from deltaworks.tables.lake import Lake
+from generator.games import deliveries
+from generator.reference_scan import scan
+from generator.settings import FaultRates, GamesSettings
+from sandbox.demo.landing_sink import landing_sink
+from sandbox.servers.landing import LANDING_BUCKET
+from sandbox.stack.home import StackHome
+from tests.integration.airflow_people import People
+from tests.integration.airflow_stage import BACK_SECONDS, linked_project, people_of, running_stack, wait
+
+TABLES = ("events", "session_start", "install", "purchase")
+#: The column of a table that is declared with a wrong path at first, and the path that is right.
+MISTAKEN = {
+    "events": ("platform", "eventParams.platform"),
+    "session_start": ("device_model", "eventParams.device_model"),
+}
+WRONG_PATH = "eventParams.no_such_field"
+SETTINGS = GamesSettings(
+    seed=5,
+    days=3,
+    target_events=4_000,
+    events_per_file=250,
+    buffer_seconds=21_600,
+    rates=FaultRates(**{rate.name: 0.02 if rate.name == "duplicates" else 0.0 for rate in fields(FaultRates)}),
+)
+#: Objects of which no pipeline reads one, and one of which has an event that fits no table.
+UNCLAIMED, UNFIT = "aside/notes.json", "games/2024/03/09/00/unfit.json"
+#: Quarantine keeps only the beginning of what is so long: a replay needs the object.
+UNFIT_EVENT = {"eventName": "install", "eventTime": 1_709_300_000, "eventParams": {"note": "x" * 100_000}}
+#: A task runs for as long as a JVM starts and works on a machine that does other things too.
+JOB_SECONDS = 300.0
+#: The event's id, its time in seconds, and the value of the column that is mistaken at first.
+Row = tuple[str, int, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """One event as a plain reading of the landed objects has it."""
+
+    key: str
+    name: str
+    event_id: str
+    seconds: int
+    params: dict[str, Any]
+
+    @property
+    def date(self) -> date:
+        return datetime.fromtimestamp(self.seconds, UTC).date()
+
+
+def _declare(project: Path, *, mended: bool) -> None:
+    declared = yaml.safe_load((PROJECT_ROOT / "include" / "pipelines" / "games" / "pipeline.yaml").read_text())
+    declared["tables"] = [table for table in declared["tables"] if table["name"] in TABLES]
+    for table in declared["tables"]:
+        if not mended and table["name"] in MISTAKEN:
+            column = next(column for column in table["columns"] if column["name"] == MISTAKEN[table["name"]][0])
+            column["path"] = WRONG_PATH
+    del declared["live"], declared["gold"]
+    declared["source"] |= {"max_files_per_batch": 4}
+    declared["stream"] |= {"trigger_seconds": 1, "lease_ttl_seconds": 6}
+    declared["maintenance"] = {"optimize": False}
+    (project / "include" / "pipelines" / "games" / "pipeline.yaml").write_text(yaml.safe_dump(declared))
+
+
+def _project(folder: Path) -> Path:
+    project = linked_project(folder)
+    (project / "include" / "pipelines" / "games").mkdir(parents=True)
+    _declare(project, mended=False)
+    relay = project / "include" / "relays" / "landing.yaml"
+    relay.write_text(relay.read_text() + "clean: {mode: delete, after_days: 7}\n")
+    return project
+
+
+@dataclass
+class GamesStage:
+    """The running stack, and what has landed in it."""
+
+    home: StackHome
+    catalog: Catalog
+    landed: list[Landed] = field(default_factory=list)
+    #: Keys of the objects of which a table has the rows as the right declaration reads them.
+    read_again: dict[str, frozenset[str]] = field(default_factory=lambda: dict.fromkeys(TABLES, frozenset()))
+
+    def mend(self) -> None:
+        """Correct the declaration, as people do in its file."""
+        _declare(self.home.project, mended=True)
+
+    def restart(self, people: People) -> None:
+        """Accept the declaration as it is now, and have the stream begin again with it, by the button of its task."""
+        objects = open_objects(self.catalog.environment.lake)
+        before = read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json"))
+        assert before is not None
+        dag_id, run_id = airflow_run_of(before.run)
+        spec = load_catalog("local", root=self.home.project).pipeline("games")
+        specs = PipelineHome.open(self.catalog.environment.lake, "games").specs
+        # Rows of before and after differ in what the columns mean, until those of before are read again.
+        specs.accept(spec, by="tests", reason="the paths were wrong")
+        people.clear_task(dag_id, run_id, "ingest")
+
+        def begun() -> bool:
+            return not PipelineHome.open(self.catalog.environment.lake, "games").specs.changes(spec)
+
+        wait(begun, "the stream has not begun with the new declaration", BACK_SECONDS)
+
+    @contextmanager
+    def people(self) -> Iterator[People]:
+        """Airflow as people see it."""
+        with people_of(self.home) as people:
+            yield people
+
+    @property
+    def lake(self) -> Lake:
+        return Lake(self.catalog.environment.lake)
+
+    def land(self) -> None:
+        """Land all of it, with an object that nobody reads and one that does not fit, and wait for the last row."""
+        put = landing_sink(self.catalog.environment.landing)
+        for delivery in deliveries(SETTINGS):
+            pieces = list(scan(gzip.decompress(delivery.body)))
+            body = b"".join(piece.raw for piece in pieces if _event_of(piece.value)["eventName"] in TABLES)
+            put(delivery.key, gzip.compress(body))
+            self.landed += _read_plainly(delivery.key, body)
+        put(UNCLAIMED, b'{"note": 1}')
+        put(UNFIT, json.dumps({"body": json.dumps(UNFIT_EVENT)}).encode())
+        wait(
+            lambda: len(self.rows("events")) >= len(self.landed) and self._rows("quarantine", ["raw"]) != [],
+            f"not all of {len(self.landed)} events have landed",
+            BACK_SECONDS,
+        )
+
+    def _rows(self, table: str, columns: list[str]) -> list[dict[str, Any]]:
+        answer = self.lake.rows(paths.table("games", table), columns=columns)
+        return [] if answer is None else answer.to_pylist()
+
+    def rows(self, table: str) -> Counter[Row]:
+        """The rows of a table, or of a shadow beside it, as they are."""
+        column = MISTAKEN.get(table.partition("__")[0], ("event_id",))[0]
+        rows = self._rows(table, sorted({"event_id", "event_time", column}))
+        return Counter((row["event_id"], int(row["event_time"].timestamp()), row[column]) for row in rows)
+
+    def batch_of_rows(self, table: str) -> dict[tuple[str, int], int]:
+        """The batch that each row of a table came with."""
+        rows = self._rows(table, ["event_id", "event_time", "_batch_id"])
+        return {(row["event_id"], int(row["event_time"].timestamp())): row["_batch_id"] for row in rows}
+
+    def version(self, table: str) -> int:
+        opened = self.lake.open(paths.table("games", table))
+        assert opened is not None
+        return opened.version()
+
+    def versions(self) -> dict[str, int]:
+        return {table: self.version(table) for table in TABLES}
+
+    @property
+    def landing(self) -> frozenset[str]:
+        """The keys of all objects that lie in the landing bucket."""
+        bucket = self.home.lake / LANDING_BUCKET
+        return frozenset(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
+
+    def owed(self, table: str, *, read_again: Collection[str] | None = None) -> Counter[Row]:
+        """What a table has to hold, where these objects were read with the right declaration."""
+        right = self.read_again[table] if read_again is None else read_again
+        return Counter(
+            (event.event_id, event.seconds, self._value(table, event, right=event.key in right))
+            for event in self.landed
+            if table in ("events", event.name)
+        )
+
+    @staticmethod
+    def _value(table: str, event: Landed, *, right: bool) -> str | None:
+        if table not in MISTAKEN:
+            return event.event_id
+        return event.params.get(MISTAKEN[table][1].rpartition(".")[2]) if right else None
+
+    def note_read_again(self, keys: frozenset[str]) -> None:
+        """All tables have to hold the rows of these objects as the right declaration reads them."""
+        self.read_again = {table: already | keys for table, already in self.read_again.items()}
+
+    def check(self) -> None:
+        """Every table holds exactly what it has to."""
+        for table in TABLES:
+            assert self.rows(table) == self.owed(table), table
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of all objects with events."""
+        return frozenset(event.key for event in self.landed)
+
+    def keys_of_batches(self, first: int, last: int) -> frozenset[str]:
+        """The objects that came with some batches, by the rows that say which batch they came with."""
+        batches = self.batch_of_rows("events")
+        return frozenset(e.key for e in self.landed if first <= batches[e.event_id, e.seconds] <= last)
+
+
+def _event_of(record: Any) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(record["body"])
+    return event
+
+
+def _read_plainly(key: str, body: bytes) -> Iterator[Landed]:
+    for piece in scan(body):
+        event = _event_of(piece.value)
+        params = event["eventParams"]
+        yield Landed(key, event["eventName"], params["event_id"], event["eventTime"], params)
+
+
+@contextmanager
+def running_games(folder: Path) -> Iterator[GamesStage]:
+    """A stack in which everything has landed as it was declared at first; nothing runs on a schedule."""
+    with running_stack(_project(folder), variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog):
+        stage = GamesStage(home, catalog)
+        stage.land()
+        yield stage

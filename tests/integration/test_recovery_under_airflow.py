@@ -1,0 +1,130 @@
+"""What people ask of a pipeline by forms of Airflow's own processes: landed objects read again by batches, by time and
+from the start, in place and into a shadow; a table put back; landed objects removed. A plain reading of the objects
+says what each table has to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from deltaworks.airflow import names
+from deltaworks.sources.objects.log import file_events_key
+from tests.integration.airflow_people import People
+from tests.integration.airflow_stage import wait
+from tests.integration.games_stage import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesStage, running_games
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+REPROCESS, BACK = (names.operation_dag_id(name, "games") for name in ("reprocess", "restore"))
+CLEAN = names.clean_dag_id("landing")
+
+
+@pytest.fixture(scope="module")
+def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GamesStage]:
+    with running_games(tmp_path_factory.mktemp("project")) as games:
+        games.check()
+        games.mend()
+        yield games
+
+
+@pytest.fixture
+def people(games: GamesStage) -> Iterator[People]:
+    with games.people() as people:
+        yield people
+
+
+def test_from_the_start_into_a_shadow_is_counted_first_and_leaves_the_tables_as_they_are(
+    games: GamesStage, people: People
+) -> None:
+    before = games.versions()
+    form = {"from_start": True, "shadow": True, "tables": list(MISTAKEN), "exact": True}
+    people.run(REPROCESS, "counted", form, seconds=JOB_SECONDS)
+    (count,) = people.results(REPROCESS, "counted", "reprocess")
+    rows = {table: games.owed(table).total() for table in MISTAKEN}
+    assert {table["table"]: table["rows_in"] for table in count["tables"]} == rows
+    assert games.versions() == before
+
+    people.run(REPROCESS, "shadow", form | {"dry_run": False, "id": "beside"}, seconds=JOB_SECONDS)
+
+    games.check()
+    assert games.versions() == before
+    for table in MISTAKEN:
+        assert games.rows(f"{table}__beside") == games.owed(table, read_again=games.keys)
+
+
+def test_batches_are_read_again_in_place_and_no_others(games: GamesStage, people: People) -> None:
+    # With another declaration than the stream's nothing is replaced.
+    games.restart(people)
+    keys = games.keys_of_batches(0, 0)
+    assert keys < games.keys
+
+    people.run(REPROCESS, "batches", {"batches": "0", "dry_run": False}, seconds=JOB_SECONDS)
+
+    games.note_read_again(keys)
+    games.check()
+
+
+def test_objects_with_events_of_a_date_are_read_again_and_a_table_goes_back_to_before_that(
+    games: GamesStage, people: People
+) -> None:
+    dates = sorted({event.date for event in games.landed})
+    keys = frozenset(event.key for event in games.landed if event.date == dates[1])
+    before, then = games.read_again["session_start"], datetime.now(UTC)
+    assert games.keys > keys > before & keys
+
+    form = {"events": f"{dates[1]}..{dates[1] + timedelta(days=1)}", "dry_run": False}
+    people.run(REPROCESS, "events", form, seconds=JOB_SECONDS)
+    games.note_read_again(keys)
+    games.check()
+
+    back = {"table": "session_start", "to_time": then.isoformat(), "repair": "none", "dry_run": False}
+    people.trigger(BACK, conf=back, run_id="back")
+    wait(lambda: _state(people, "back", "approve") == "awaiting_input", "nobody is asked", JOB_SECONDS)
+    games.check()
+    people.answer(BACK, "back", "approve", "Approve")
+    assert people.wait_for_run(BACK, "back", timeout_seconds=JOB_SECONDS).state == "success"
+
+    games.read_again["session_start"] = before
+    games.check()
+
+
+def test_from_the_start_in_place_every_row_is_as_declared_now(games: GamesStage, people: People) -> None:
+    assert games.rows("events") != games.owed("events", read_again=games.keys)
+
+    people.run(REPROCESS, "everything", {"from_start": True, "dry_run": False}, seconds=JOB_SECONDS)
+
+    games.note_read_again(games.keys)
+    games.check()
+
+
+def test_only_landed_objects_that_are_old_and_that_nothing_needs_are_removed(games: GamesStage, people: People) -> None:
+    landing = games.landing
+    old = _age(games, date(2024, 3, 2)) | {UNFIT, UNCLAIMED}
+    removable = old - {UNFIT, UNCLAIMED}
+    assert landing == games.keys | {UNFIT, UNCLAIMED}
+    assert games.keys > removable > frozenset()
+
+    people.run(CLEAN, "counted", {}, seconds=JOB_SECONDS)
+    (count,) = people.results(CLEAN, "counted", "clean_source")
+    assert (count["removed"], count["in_quarantine"], count["unclaimed"]) == (len(removable), 1, 1)
+    assert games.landing == landing
+
+    people.run(CLEAN, "removed", {"dry_run": False}, seconds=JOB_SECONDS)
+    assert games.landing == landing - removable
+    games.check()
+
+
+def _state(people: People, run_id: str, task_id: str) -> str | None:
+    return next(task.state for task in people.task_instances(BACK, run_id) if task.task_id == task_id)
+
+
+def _age(games: GamesStage, before: date) -> frozenset[str]:
+    """Let the objects that landed for dates before this one, and those beside them, have come a month ago."""
+    log = games.lake.open(file_events_key("landing"))
+    assert log is not None
+    prefixes = [f"games/{before - timedelta(days=days):%Y/%m/%d}/" for days in range(1, 4)]
+    beside = f"key IN ('{UNFIT}', '{UNCLAIMED}')"
+    chosen = " OR ".join([*(f"key LIKE '{prefix}%'" for prefix in prefixes), beside])
+    log.update(predicate=chosen, updates={"received_at": "received_at - INTERVAL '30 days'"})
+    return frozenset(key for key in games.keys if key.startswith(tuple(prefixes)))
