@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
-from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.backoff import OUTAGES, RestartBackoff
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.job import as_deltaworks_error
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: Errors that say nothing about the stream that met them: a server was away, or somebody else had what it needs.
-OUTAGES = frozenset({"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT"})
 #: Another owner has the pipeline.
 _ELSEWHERE = frozenset({"LEASE_HELD"})
 #: How long a member that was elsewhere is left there before it is looked for again.

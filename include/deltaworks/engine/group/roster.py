@@ -7,6 +7,7 @@ that is declared wrongly waits until that is mended; none of it concerns the oth
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from deltaworks.specs.groups import StreamGroup, StreamGroupSpec, stream_groups
 
 log = logging.getLogger(__name__)
 _Signature = tuple[tuple[str, int, int], ...]
+#: How long files must have stayed as they are before they are read: one that is half written is sound YAML at times,
+#: and without its last line it names no group any more.
+SETTLED_SECONDS = 2.0
 
 
 class Roster:
@@ -27,6 +31,7 @@ class Roster:
         self._load = load
         self.catalog = catalog
         self._seen = _signature(catalog)
+        self._changed: tuple[_Signature, float] = (self._seen, 0.0)
 
     @property
     def group(self) -> StreamGroup:
@@ -35,9 +40,11 @@ class Roster:
         return groups.get(self._name) or StreamGroup(name=self._name, settings=StreamGroupSpec(), members={})
 
     def look(self) -> bool:
-        """Read the declarations again where one has changed; whether they were read."""
-        seen = _signature(self.catalog)
-        if seen == self._seen:
+        """Read the declarations again where one has changed and all have settled; whether they were read."""
+        seen, now = _signature(self.catalog), time.monotonic()
+        if seen != self._changed[0]:
+            self._changed = (seen, now)
+        if seen == self._seen or now - self._changed[1] < SETTLED_SECONDS:
             return False
         self._seen = seen
         try:

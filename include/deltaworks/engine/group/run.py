@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.group.member import Member
 from deltaworks.engine.group.roster import Roster
 from deltaworks.engine.group.supervision import Action, MemberState, Phase, Signals, after, is_over, look
-from deltaworks.engine.hosting import STOPPED_SECONDS
+from deltaworks.engine.hosting import STOPPED_SECONDS, end_driver
+from deltaworks.engine.runner import RunResult
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.groups import StreamGroup
@@ -37,13 +37,9 @@ END_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResult:
-    """Why a run of a group ended, and what it did."""
+class GroupResult(RunResult):
+    """Why a run of a group ended, what its members did together, and which of them are parked."""
 
-    ended_by: str
-    batches: int
-    rows: int
-    seconds: float
     parked: tuple[str, ...] = ()
 
 
@@ -200,7 +196,7 @@ class GroupRun:
             self._objects,
             session=self._spark.newSession,
             is_driver_alive=self._is_driver_alive,
-            end_driver=_end_driver,
+            end_driver=end_driver,
             once=self._once,
         )
 
@@ -220,9 +216,3 @@ class GroupRun:
             seconds=time.monotonic() - self._started,
             parked=tuple(sorted(name for name, state in self._states.items() if state.phase is Phase.PARKED)),
         )
-
-
-def _end_driver(error: TransientError) -> None:
-    log.error("%s", error)
-    print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-    end_now(driving_jvm(), exit_code=error.exit_code)

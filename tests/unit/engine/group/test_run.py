@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.engine.group import member, run
+from deltaworks.engine.group import member, roster, run
 from deltaworks.engine.group.run import GroupResult, GroupRun
 from deltaworks.engine.hosting import SharedDriver
 from deltaworks.engine.runner import RunResult
@@ -119,6 +120,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         (run, "POLL_SECONDS", 0.01),
         (run, "LOOK_SECONDS", 0.02),
         (run, "STOPPED_SECONDS", 0.1),
+        (roster, "SETTLED_SECONDS", 0.0),
         (member, "_ELSEWHERE_SECONDS", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
@@ -127,11 +129,23 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(declared(tmp_path, "a", "b", "c"), pretended)
 
 
+def ended_by(stage: Stage) -> str:
+    """Why the one run of the group ended, which it did without an error."""
+    (result,) = stage.results
+    assert isinstance(result, GroupResult), result
+    return result.ended_by
+
+
 def declared(root: Path, *members: str, **others: str) -> Path:
+    """Declare these members of the group, and others as they say; a file changes at once, never half."""
     settings = "stream_groups: {small: {quick_failures: 3}, other: {}}\n"
-    root = project(root, settings, **dict.fromkeys(members, "stream_group: small"), **others)
-    environment = root / "include" / "environments" / "local.yaml"
+    written = project(root / "written", settings, **dict.fromkeys(members, "stream_group: small"), **others)
+    environment = written / "include" / "environments" / "local.yaml"
     environment.write_text(environment.read_text().replace("file:///lake", f"file://{root}/lake"))
+    for file in sorted(written.rglob("*.yaml")):
+        place = root / file.relative_to(written)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)
     return root
 
 
@@ -190,8 +204,12 @@ def test_a_member_that_is_stopped_is_left_alone_until_it_is_started(stage: Stage
         eventually(stage.runs("a", "b", "c"), "all run")
         flag.set(by="tests", reason="to see the others go on")
         eventually(stage.runs("b", "c"), "a is stopped")
+        assert stage.pretended.starts.count("a") == 1, "it is left alone"
         flag.clear()
         eventually(stage.runs("a", "b", "c"), "a is back")
+
+    assert Counter(stage.pretended.starts) == {"a": 2, "b": 1, "c": 1}
+    assert ended_by(stage) == "stop flag"
 
 
 def test_a_driver_ends_where_every_member_is_stopped(stage: Stage) -> None:
@@ -215,6 +233,9 @@ def test_declarations_are_read_again_one_joins_one_leaves_and_a_wrong_one_waits(
         declared(stage.root, "b", a="", c="stream_group: small\nunknown: 1")
         eventually(stage.runs("b", "c"), "a left; c goes on as it was declared when it started")
 
+    assert Counter(stage.pretended.starts) == {"a": 1, "b": 1, "c": 1}, "nobody was started again for it"
+    assert ended_by(stage) == "stop flag"
+
 
 def test_an_environment_that_cannot_be_read_any_more_ends_nothing(stage: Stage) -> None:
     with stage.running():
@@ -225,6 +246,9 @@ def test_an_environment_that_cannot_be_read_any_more_ends_nothing(stage: Stage) 
         threading.Event().wait(0.2)
         assert stage.runs("a", "b", "c")()
         file.write_text(before)
+
+    assert Counter(stage.pretended.starts) == {"a": 1, "b": 1, "c": 1}
+    assert ended_by(stage) == "stop flag"
 
 
 def test_the_end_of_the_application_ends_the_driver_and_is_no_failure_of_any_member(stage: Stage) -> None:

@@ -1,0 +1,66 @@
+"""Declarations of a group are read again once a change has settled, and only then."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from deltaworks.engine.group import roster
+from deltaworks.engine.group.roster import SETTLED_SECONDS, Roster
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.test_groups import project
+
+OF_GROUP = "stream_group: small"
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(roster, "time", clock)
+    return clock
+
+
+def members(group: Roster) -> list[str]:
+    group.look()
+    return sorted(group.group.members)
+
+
+def make(root: Path) -> Roster:
+    load = partial(load_catalog, "local", root=root, tolerant=True)
+    return Roster("small", load(), load=load)
+
+
+def test_a_file_that_is_half_written_makes_no_member_leave(tmp_path: Path, clock: Clock) -> None:
+    group = make(project(tmp_path, a=OF_GROUP, b=OF_GROUP))
+    file = tmp_path / "include" / "pipelines" / "a" / "pipeline.yaml"
+    whole = file.read_text()
+
+    file.write_text(whole.removesuffix(f"{OF_GROUP}\n"))  # sound, and of no group
+    assert members(group) == ["a", "b"]
+    clock.now += SETTLED_SECONDS / 2
+    file.write_text(whole + "# changed\n")
+    assert members(group) == ["a", "b"]
+    clock.now += SETTLED_SECONDS
+
+    assert group.look() is True
+    assert members(group) == ["a", "b"]
+    assert group.look() is False, "it is read once"
+
+
+def test_who_leaves_and_who_joins_is_seen_once_the_files_have_settled(tmp_path: Path, clock: Clock) -> None:
+    group = make(project(tmp_path, a=OF_GROUP, b=""))
+
+    project(tmp_path, a="", b=OF_GROUP)
+
+    assert members(group) == ["a"]
+    clock.now += SETTLED_SECONDS
+    assert members(group) == ["b"]
