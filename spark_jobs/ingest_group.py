@@ -10,6 +10,8 @@ from deltaworks.control.health.groups import group_backoff
 from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.group.run import GroupRun
+from deltaworks.lineage.runs import stream_lineage
+from deltaworks.specs.groups import stream_groups
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 
@@ -25,7 +27,9 @@ def main() -> int:
         spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         run = GroupRun(spark, arguments.group, catalog, load=load, available_now=arguments.available_now)
-        result = run.run()
+        group = stream_groups(catalog).get(arguments.group)
+        with stream_lineage(spark, catalog, list(group.members) if group else []):
+            result = run.run()
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0
 

@@ -156,6 +156,13 @@ def alerts(objects: ObjectStore) -> Iterator[Alert]:
             yield alert
 
 
+def open_subjects(objects: ObjectStore, cause: str) -> set[str]:
+    """Whose alert of this cause is open: one listing, and a request for each alert of it there has been lately."""
+    items = (objects.get(key) for key in objects.list(paths.alerts(f"state/{cause}/")))
+    stored = (_decoded(item.data) for item in items if item is not None)
+    return {alert.subject for alert in stored if alert is not None and alert.standing.open}
+
+
 def alert_key(cause: str, subject: str) -> str:
     """The key of an alert. Long subjects are shortened and made unique by a digest."""
     name = quote(subject, safe="")

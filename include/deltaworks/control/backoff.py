@@ -27,6 +27,9 @@ FIRST_WAIT_SECONDS = 5.0
 LONGEST_WAIT_SECONDS = 300.0
 #: A run that lasted this long worked: its failure counts as the first.
 SETTLED_SECONDS = 600.0
+#: Errors that say nothing about the stream that met them: a server was away, the machine too busy, or somebody
+#: else had what it needs.
+OUTAGES = frozenset({"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT", "PYTHON_LATE"})
 #: How often a waiting run looks whether its wait was called off.
 POLL_SECONDS = 5.0
 
@@ -164,6 +167,7 @@ class RestartBackoff:
         except FencedError:
             raise
         except Exception as error:
-            self.failed(retryable=as_deltaworks_error(error).retryable)
+            own = as_deltaworks_error(error)
+            self.failed(retryable=own.retryable, outage=own.condition in OUTAGES)
             raise
         self.reset()

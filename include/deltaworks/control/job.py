@@ -37,6 +37,8 @@ _CONFLICT = re.compile(
 )
 #: What Spark says when another driver has written the next file of a query's checkpoint.
 _CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
+#: What Spark says when a Python process that it started has not answered within the ten seconds it gives one.
+_PYTHON_LATE = re.compile(r"\bPython worker failed to connect back\b")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
@@ -105,20 +107,8 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or error_in(text)
     if own is not None:
         return own
-    if _CONFLICT.search(text):
-        return ConcurrencyError(
-            "DELTA_CONFLICT",
-            f"Another writer changed what this job read or rewrote: {_first_line(error)}",
-            hint="Run the job again; it starts from the table as it is then.",
-        )
-    if _CHECKPOINT_TAKEN.search(text):
-        return FencedError(
-            "CHECKPOINT_TAKEN",
-            f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
-            hint="None: the other one goes on. Run one stream a pipeline.",
-        )
-    if (of_source := _of_a_source(text)) is not None:
-        return of_source
+    if (named := _of_spark(text, error) or _of_a_source(text)) is not None:
+        return named
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
             "STORAGE_UNREACHABLE",
@@ -131,6 +121,30 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
         hint="Read the traceback above this line.",
         retryable=True,
     )
+
+
+def _of_spark(text: str, error: BaseException) -> DeltaworksError | None:
+    if _CONFLICT.search(text):
+        return ConcurrencyError(
+            "DELTA_CONFLICT",
+            f"Another writer changed what this job read or rewrote: {_first_line(error)}",
+            hint="Run the job again; it starts from the table as it is then.",
+        )
+    if _CHECKPOINT_TAKEN.search(text):
+        return FencedError(
+            "CHECKPOINT_TAKEN",
+            f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
+            hint="None: the other one goes on. Run one stream a pipeline.",
+        )
+    if _PYTHON_LATE.search(text):
+        # Before outages: a socket that timed out is among its causes, and no server was away.
+        return TransientError(
+            "PYTHON_LATE",
+            f"Spark gave up waiting for a Python process it had started: {_first_line(error)}",
+            hint="Run the job again. Where that does not help, the machine has too much to do at once, or the log says "
+            "why Python cannot start: start fewer streams beside one another, or let small ones share a driver.",
+        )
+    return None
 
 
 def _of_a_source(text: str) -> DeltaworksError | None:

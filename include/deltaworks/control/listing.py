@@ -103,12 +103,16 @@ class Listing:
 
 def listing_of(results: Sequence[DataclassInstance | BaseModel]) -> Listing:
     """Records of one kind as a listing of their plain fields, explanations last; all fields for programs."""
-    records = [plain_record(result) for result in results]
+    return listing_of_records([plain_record(result) for result in results])
+
+
+def listing_of_records(records: Sequence[Mapping[str, Any]]) -> Listing:
+    """The same of records that are plain data already. One may lack fields of the first."""
     columns = [name for name, value in (records[0] if records else {}).items() if not isinstance(value, dict | list)]
     columns.sort(key=lambda name: name == "reason")
     listing = Listing(tuple(name.replace("_", " ") for name in columns), records=records)
     for record in records:
-        listing.add(*(_measure(record[name]) for name in columns))
+        listing.add(*(_measure(record.get(name)) for name in columns))
     return listing
 
 

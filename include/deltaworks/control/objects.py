@@ -42,6 +42,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> StoredObject | None:
         """The object, or None where there is none."""
 
+    def etag(self, key: str) -> str | None:
+        """The tag that `get` would give, without the object's bytes; None where there is none."""
+
     def put(self, key: str, data: bytes) -> None:
         """Write or replace the object."""
 
@@ -104,6 +107,17 @@ class S3Objects:
                     return None
                 raise
             return StoredObject(answer["Body"].read(), answer["ETag"])
+
+    def etag(self, key: str) -> str | None:
+        from botocore.exceptions import ClientError
+
+        with _reported("look at", key):
+            try:
+                return str(self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)["ETag"])
+            except ClientError as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
 
     def put(self, key: str, data: bytes) -> None:
         self._put(key, data)
@@ -202,6 +216,13 @@ class LocalObjects:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         return StoredObject(data, hashlib.sha256(data).hexdigest())
+
+    def etag(self, key: str) -> str | None:
+        try:
+            with (self._root / key).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
 
     def put(self, key: str, data: bytes) -> None:
         with self._written(key, data) as temporary:

@@ -8,6 +8,11 @@ def table(pipeline: str, name: str) -> str:
     return f"tables/{pipeline}/{name}"
 
 
+def database(name: str) -> str:
+    """A database that events are enriched from, which people put there."""
+    return f"databases/{name}"
+
+
 def relay_control(relay: str, name: str = "") -> str:
     """A relay's control folder, or one thing in it: file_events, message_quarantine, lease.json, ..."""
     return f"control/relays/{relay}/{name}".rstrip("/")
@@ -287,16 +292,6 @@ def relay_listing(relay: str) -> str:
 def relay_listing_request(relay: str) -> str:
     """The object that asks a relay to list its bucket."""
     return relay_control(relay, "listing_request.json")
-
-
-def relay_file_events(relay: str) -> str:
-    """The file event log of a relay."""
-    return relay_control(relay, "file_events")
-
-
-def relay_message_quarantine(relay: str) -> str:
-    """The table of messages that a relay could not use."""
-    return relay_control(relay, "message_quarantine")
 
 
 def relay_clean(relay: str) -> str:

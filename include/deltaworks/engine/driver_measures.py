@@ -32,6 +32,10 @@ class CountingObjects:
         self.counts["get"] += 1
         return self._objects.get(key)
 
+    def etag(self, key: str) -> str | None:
+        self.counts["get"] += 1
+        return self._objects.etag(key)
+
     def put(self, key: str, data: bytes) -> None:
         self.counts["put"] += 1
         self._objects.put(key, data)

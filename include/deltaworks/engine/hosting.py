@@ -71,9 +71,7 @@ class OwnDriver:
         return None
 
     def stalled(self, error: TransientError) -> None:
-        log.error("%s", error)
-        print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-        end_now(driving_jvm(), exit_code=error.exit_code)
+        end_driver(error)
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
         return
@@ -130,6 +128,13 @@ class SharedDriver:
                     hint="The next run resumes every pipeline of the group; see the driver log for where it hung.",
                 )
             )
+
+
+def end_driver(error: TransientError) -> None:
+    """End this process and its JVM at once, and tell the launcher why."""
+    log.error("%s", error)
+    print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+    end_now(driving_jvm(), exit_code=error.exit_code)
 
 
 def out_of_time(host: Host, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None) -> str | None:

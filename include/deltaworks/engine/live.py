@@ -19,7 +19,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.gold import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake

@@ -16,6 +16,7 @@ from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, landed_batches, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
+from deltaworks.events.origins import fixed_databases
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -62,10 +63,13 @@ def open_batches(
         predecessor_died: whether the run before this one was ended by force.
 
     Raises:
+        ConfigError: ENRICHMENT_UNREADABLE, a database that events are enriched from is missing or damaged.
         ContractError: LEDGER_BEHIND, START_OVER_UNFINISHED, or quarantine cannot be opened.
         FencedError: a successor has taken over.
     """
     lake = Lake(catalog.environment.lake)
+    if spark is not None:  # who only finishes what is prepared looks nothing up
+        fixed_databases(spec, lake.storage)
     owner = owner_step(spec.pipeline, epoch)
     home = PipelineHome(objects, spec.pipeline)
     home.start_overs.refuse_unfinished()

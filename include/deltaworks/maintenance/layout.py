@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.specs.archive import ARCHIVE
-from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.gold import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake

@@ -14,6 +14,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from deltaworks.errors import ConfigError
 
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
+#: How variables begin that Airflow sets for jobs, with the keys of a connection.
+CONNECTION_VARIABLES = "DELTAWORKS_CONNECTION_"
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
 #: An element of a list, as JSONPath has it.
 _INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
@@ -154,9 +156,17 @@ class Reference(Spec):
             raise ConfigError(
                 "REFERENCE_UNRESOLVED",
                 f"The reference env:{self.name} has no value: the environment variable is not set.",
-                hint=f"Set {self.name}, or start the embedded stack with `deltaworks up`, which sets it.",
+                hint=self._how_to_set(),
             )
         return value
+
+    def _how_to_set(self) -> str:
+        if self.name.startswith(CONNECTION_VARIABLES):
+            return (
+                "Airflow sets it for its own tasks and jobs, from the connection that aws_conn_id names. "
+                f"Anywhere else, set {self.name} to that key yourself."
+            )
+        return f"Set {self.name}, or start the embedded stack with `deltaworks up`, which sets it."
 
     def __str__(self) -> str:
         return f"{self.scheme}:{self.name}"

@@ -1,12 +1,24 @@
-"""An environment: its storages, its messaging, its Spark settings, its channels of alerts, and what it overrides."""
+"""An environment: its storages, messaging, Spark settings, Airflow, channels of alerts, and what it overrides."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from deltaworks.specs.base import Name, SecretReference, Spec, TextOrReference
+from deltaworks.specs.base import (
+    Name,
+    Reference,
+    SecretReference,
+    Spec,
+    TextOrReference,
+    later_key,
+    nearest_of,
+    raise_located,
+    resolve_text,
+)
 from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -97,6 +109,57 @@ class SparkSpec(Spec):
         return self
 
 
+def airflow_address(url: str) -> str:
+    """The address of an Airflow, without a slash at its end.
+
+    Raises:
+        ValueError: what to write instead.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("write the address of Airflow's pages, such as https://airflow.example.com")
+    if "@" in parts.netloc:
+        raise ValueError("a login is no part of the address: write username and password: env:NAME beside it")
+    bare = f"{parts.scheme}://{parts.netloc}{parts.path.partition('/api/')[0]}".rstrip("/")
+    if url.rstrip("/") != bare:
+        raise ValueError(f"the address ends before /api, ? and #: write {bare}")
+    return bare
+
+
+class AirflowSpec(Spec):
+    """The Airflow of an environment, as commands and the health check reach its API.
+
+    Beside a login by name and password, which gets a token and renews it, there is a `token` that is made elsewhere.
+    """
+
+    url: TextOrReference = Field(description="address of the API server, with the path it is served under")
+    username: TextOrReference | None = None
+    password: SecretReference | None = None
+    token: SecretReference | None = Field(default=None, description="a bearer token, instead of a login")
+    verify: bool = Field(default=True, description="whether the certificate of an https address is checked")
+    ca: TextOrReference | None = Field(default=None, description="PEM file of who signed it, where the system's do not")
+    public_url: TextOrReference | None = Field(default=None, description="what people open in links; `url` otherwise")
+
+    @field_validator("url", "public_url")
+    @classmethod
+    def _is_address(cls, value: Any) -> Any:
+        return airflow_address(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Self:
+        login = (self.username, self.password)
+        if self.token is not None and any(part is not None for part in login):
+            raise_located([(("token",), "give token, or username and password: one of the two is used")])
+        if self.token is None and any(part is None for part in login):
+            raise ValueError("say how to log in: username and password: env:NAME, or token: env:NAME")
+        if not self.verify and self.ca is not None:
+            raise_located([(("verify",), "with verify: false nothing is checked against ca: remove one of the two")])
+        if isinstance(self.url, str) and self.url.startswith("http://") and (self.ca is not None or not self.verify):
+            key = "ca" if self.ca is not None else "verify"
+            raise_located([((key,), f"{key} is of addresses with https://, and url has none: remove it")])
+        return self
+
+
 def _as_person(declared: Any) -> Any:
     return {"id": declared} if isinstance(declared, str) else declared
 
@@ -122,6 +185,61 @@ class ApprovalsSpec(Spec):
     self_approval: bool = Field(default=False, description="people may approve their own requests")
 
 
+#: What OpenLineage's client calls its transports, with the settings it cannot be without.
+LINEAGE_TRANSPORTS = {"http": ("url",), "file": ("log_file_path",), "console": (), "kafka": ("topic", "config")}
+_SECRET_SETTINGS = ("password", "apikey", "api_key", "secret", "token")
+
+
+class LineageSpec(Spec):
+    """Where OpenLineage events of streams, gold builds and mutations are sent.
+
+    `transport` is that of OpenLineage's own client, whose documents have its settings; secrets are references.
+    """
+
+    transport: dict[str, Any]
+    namespace: str = Field(default="deltaworks", min_length=1, description="of the jobs")
+    every_seconds: float = Field(default=60, ge=1, description="a running stream is told of at most so often")
+
+    @field_validator("transport")
+    @classmethod
+    def _known_transport(cls, transport: dict[str, Any]) -> dict[str, Any]:
+        kind = str(transport.get("type", ""))
+        if kind not in LINEAGE_TRANSPORTS:
+            raise ValueError(f"type: {kind!r} is no transport; {nearest_of(kind, LINEAGE_TRANSPORTS)}")
+        missing = [name for name in LINEAGE_TRANSPORTS[kind] if not transport.get(name)]
+        if missing:
+            raise ValueError(f"a transport of the type {kind} needs {', '.join(missing)}")
+        for name, value in _settings_of(transport):
+            if any(part in name.lower() for part in _SECRET_SETTINGS) and not value.startswith("env:"):
+                raise ValueError(f"{name} is a secret: write a reference, env:NAME")
+        return transport
+
+    def resolved_transport(self) -> dict[str, Any]:
+        """The transport with every reference replaced by its value now.
+
+        Raises:
+            ConfigError: REFERENCE_UNRESOLVED.
+        """
+        resolved: dict[str, Any] = _with_references(self.transport)
+        return resolved
+
+
+def _settings_of(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _settings_of(value)
+        elif isinstance(value, str):
+            yield name, value
+
+
+def _with_references(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_references(part) for name, part in value.items()}
+    if isinstance(value, str) and value.startswith("env:"):
+        return resolve_text(Reference(scheme="env", name=value.removeprefix("env:")))
+    return value
+
+
 class EnvironmentSpec(Spec):
     """`include/environments/<name>.yaml`."""
 
@@ -134,7 +252,16 @@ class EnvironmentSpec(Spec):
     stream_groups: dict[Name, StreamGroupSpec] = Field(default_factory=dict)
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
+    airflow: AirflowSpec | None = later_key(None)
+    operation_dags: tuple[Name, ...] | None = later_key(
+        None, description="the pipelines whose operations have DAGs; by default all, and commands have them anyway"
+    )
+    lineage: LineageSpec | None = later_key(None)
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+
+    def has_operation_dags(self, pipeline: str) -> bool:
+        """Whether the operations of a pipeline have DAGs of their own."""
+        return self.operation_dags is None or pipeline in self.operation_dags
 
     def with_webhook(self, url: str) -> Self:
         """The environment with a channel `webhook` that takes the address of WEBHOOK_VARIABLE.

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
-from deltaworks.specs.base import Bytes, FieldPath, Name, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
+from deltaworks.specs.base import Bytes, Name, Problem, Spec, later_key, raise_located
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
+from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
 from deltaworks.specs.environment import Approvers
-from deltaworks.specs.event_time import EventTimeSpec
-from deltaworks.specs.gold import GoldSpec
+from deltaworks.specs.event import EventSpec, UnwrapSpec, unwrap_problems
+from deltaworks.specs.gold import GoldSpec, LiveTableSpec, ReferenceSpec, ViewSpec
 from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
-from deltaworks.specs.mutation import REQUEST_COLUMNS, MutationsSpec
+from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
 from deltaworks.specs.shares import StreamShareSpec
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
 from deltaworks.specs.table import TableSpec
 
 _OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
@@ -47,6 +46,10 @@ _OTHER_DRIVER = Edit(
     "The stream goes on from its checkpoint in the other driver, once the one that runs it has ended: "
     "`deltaworks stop {pipeline}` before the edit, `start` after it.",
 )
+_REFERENCES = Edit(
+    Effect.SAFE, "Nothing: the next gold build takes it over and rebuilds what follows. Of one removed the table stays."
+)
+_VIEWS = Edit(Effect.SAFE, "Nothing: the next `deltaworks sql` has it.")
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
@@ -57,33 +60,6 @@ _ARCHIVE = Presence(
         "as it is, until its folder is deleted.",
     )
 )
-
-
-class UnwrapSpec(Spec):
-    """Where the event sits inside a wrapper; a string there is read as JSON."""
-
-    path: FieldPath
-
-
-class EventNameSpec(Spec):
-    """The event's name: found at a path, or the same for every event."""
-
-    path: FieldPath | None = None
-    constant: str | None = None
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if (self.path is None) == (self.constant is None):
-            raise ValueError("give either path or constant")
-        return self
-
-
-class EventSpec(Spec):
-    """What every event of the pipeline has: a name, a time and, where producers send one, an id."""
-
-    name: Annotated[EventNameSpec, OTHER_MEANING]
-    time: EventTimeSpec
-    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple), OTHER_MEANING] = ()
 
 
 class QuarantineSpec(Spec):
@@ -175,6 +151,12 @@ class PipelineSpec(Spec):
     source: SourceSpec
     unwrap: Annotated[UnwrapSpec | None, OTHER_MEANING] = None
     event: EventSpec
+    enrich: Annotated[tuple[EnrichSpec, ...], ANSWERS] = later_key(
+        (), description="what is looked up of each event before its private fields are masked"
+    )
+    private: Annotated[tuple[PrivateSpec, ...], MASKS] = later_key(
+        (), description="fields of which only a part is kept, or nothing"
+    )
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
     archive: Annotated[ArchiveSpec | None, _ARCHIVE] = later_key(
@@ -183,6 +165,12 @@ class PipelineSpec(Spec):
     stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec.defaults()
+    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = later_key(
+        (), description="small tables that gold reads, kept in CSV files"
+    )
+    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = later_key(
+        (), description="SQL over the tables that deltaworks sql offers by name"
+    )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
@@ -197,8 +185,8 @@ class PipelineSpec(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        problems = [*_source_problems(self), *archive_problems(self), *table_problems(self), *_mutation_problems(self)]
-        raise_located(problems)
+        problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
+        raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 
     @property
@@ -243,96 +231,4 @@ def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             ("event", "time", "arrival"),
             "event.time.arrival is of objects and records; of rows declare a path, such as _ingested_at",
         )
-    if pipeline.unwrap is None:
-        return
-    if source.format != "json":
-        yield ("unwrap",), f"unwrap is for format: json; {source.format} has no wrapper"
-    if isinstance(source, DeltaSourceSpec):
-        yield ("unwrap",), "unwrap is for objects and records; the rows of a table have no wrapper"
-    if isinstance(source, RecordSourceSpec) and source.tombstones == "event":
-        yield (
-            ("source", "tombstones"),
-            "tombstones: event with unwrap: a record without value has nothing to unwrap",
-        )
-
-
-def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the tables of a pipeline and its mutations."""
-    for index, table in enumerate(pipeline.tables):
-        for problem in _announced_problems(pipeline, table):
-            yield ("tables", index, *problem[0]), problem[1]
-        if table.mutable is not None and pipeline.mutations is None:
-            yield ("tables", index, "mutable"), "declare `mutations`: without requests nothing changes a table"
-    mutable = {table.name for table in pipeline.tables if table.mutable is not None}
-    for index, live in enumerate(pipeline.live):
-        if live.reads in mutable:
-            yield (
-                ("live", index, "reads"),
-                f"{live.reads!r} is mutable: what a live table has counted would change behind it; use a gold table",
-            )
-    if pipeline.mutations is None:
-        return
-    if not mutable:
-        yield ("mutations",), "no table declares `mutable`: there is nothing to apply requests to"
-    yield from _requests_problems(pipeline, pipeline.mutations.requests)
-    yield from _made_table_problems(pipeline)
-
-
-def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
-    if table.announces is None:
-        return
-    announced = {other.name: other for other in pipeline.tables if other.announces is None}
-    if table.announces.table not in announced:
-        advice = nearest_of(table.announces.table, announced)
-        yield ("announces", "table"), f"there is no table {table.announces.table!r} to announce; {advice}"
-        return
-    data = announced[table.announces.table]
-    types = data.column_types()
-    key = table.announces.key
-    if types.get(key) != "string":
-        texts = [name for name, kind in types.items() if kind == "string"]
-        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {nearest_of(key, texts)}"
-    for index, column in enumerate(table.columns):
-        if types.get(column.name) != column.type:
-            present = types.get(column.name)
-            advice = nearest_of(column.name, types) if present is None else f"there it is {present}"
-            yield (
-                ("columns", index, "name"),
-                f"{column.name!r} is taken over from {data.name!r}, which has no such column of {column.type}; "
-                f"{advice}",
-            )
-
-
-def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
-    tables = {table.name: table for table in pipeline.tables if table.announces is None}
-    if name not in tables:
-        yield ("mutations", "requests"), f"there is no table {name!r} here; {nearest_of(name, tables)}"
-        return
-    requests = tables[name]
-    if requests.mutable is not None:
-        yield ("mutations", "requests"), f"{name!r} is mutable itself; requests are kept as they arrived"
-    types = requests.column_types()
-    wrong = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
-    if wrong:
-        yield ("mutations", "requests"), f"a table of requests has columns that {name!r} lacks: {', '.join(wrong)}"
-
-
-def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Names of the tables that mutations make and keep, and of the one they only write to."""
-    mutations = pipeline.mutations
-    if mutations is None:
-        return
-    announcing = [table.name for table in pipeline.tables if table.announces is not None]
-    if mutations.notifications is not None and mutations.notifications not in announcing:
-        yield (
-            ("mutations", "notifications"),
-            f"{mutations.notifications!r} is no table that announces another; "
-            f"{nearest_of(mutations.notifications, announcing)}",
-        )
-    taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
-    taken += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]
-    for key in ("names", "intervals"):
-        name = getattr(mutations, key)
-        if name in taken:
-            yield ("mutations", key), f"{name!r} is declared as another table; mutations make this one themselves"
-        taken.append(name)
+    yield from unwrap_problems(pipeline)

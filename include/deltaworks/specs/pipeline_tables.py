@@ -1,4 +1,4 @@
-"""What has to fit together between the tables of a pipeline: their names, and which of them read which."""
+"""What has to fit together between the tables of a pipeline: names, which read which, and what mutations change."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from deltaworks.specs.base import Place, Problem, nearest_of
-from deltaworks.specs.gold import GoldTableSpec, circle_in
+from deltaworks.specs.gold import (
+    AffectsSpec,
+    GoldTableSpec,
+    LiveTableSpec,
+    ReferenceSpec,
+    ViewSpec,
+    circle_in,
+    place_in_other,
+)
 from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec
-from deltaworks.specs.mutation import ORG_COLUMN
+from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 
 if TYPE_CHECKING:
@@ -21,22 +28,31 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     yield from _names_twice(pipeline)
     yield from _live_problems(pipeline)
     yield from _gold_problems(pipeline)
+    yield from _reference_problems(pipeline)
+    yield from _view_problems(pipeline)
     for index, table in enumerate(pipeline.tables):
         if table.duplicates is not None and not pipeline.event.id:
             yield (
                 ("tables", index, "duplicates"),
                 f"{table.name} flags duplicates, which are identified by event.id; declare it",
             )
+    yield from _mutation_problems(pipeline)
 
 
-def declared_tables(pipeline: PipelineSpec) -> Iterator[tuple[Place, TableSpec | LiveTableSpec | GoldTableSpec]]:
-    """Every bronze, live and gold table with its place."""
+def declared_tables(
+    pipeline: PipelineSpec,
+) -> Iterator[tuple[Place, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec]]:
+    """Every bronze, live, gold and reference table and every view with its place."""
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
     for index, live in enumerate(pipeline.live):
         yield ("live", index), live
     for index, gold in enumerate(pipeline.gold.tables):
         yield ("gold", "tables", index), gold
+    for index, reference in enumerate(pipeline.references):
+        yield ("references", index), reference
+    for index, view in enumerate(pipeline.views):
+        yield ("views", index), view
 
 
 def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -92,6 +108,8 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, gold in enumerate(pipeline.gold.tables):
         for position, read in enumerate(gold.reads):
             place = ("gold", "tables", index, "reads", position)
+            if place_in_other(read) is not None:
+                continue
             if read not in partitions:
                 yield place, f"{gold.name!r} reads {read!r}, no table here; {nearest_of(read, partitions)}"
                 continue
@@ -102,11 +120,110 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
                     f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r} "
                     "of type string",
                 )
+        yield from ((("gold", "tables", index, *place), text) for place, text in _affects_problems(pipeline, gold))
     circle = circle_in(pipeline.gold.tables)
     if circle:
         places = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
         first, *others = sorted(places[name] for name in {*circle})
         yield first, f"gold tables read each other in a circle: {' reads '.join(circle)}", tuple(others)
+
+
+def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+    """What a gold table says of its inputs one by one, and of intervals, that does not hold."""
+    intervals = gold.checks.intervals
+    whole = gold.affects == "all" or (
+        gold.affects == "same" and intervals is not None and gold.partition_by in intervals.by
+    )
+    if intervals is not None and not whole:
+        yield (
+            ("checks", "intervals"),
+            f"{gold.name!r} is rebuilt in parts, which do not show whether intervals follow one another; "
+            "declare `affects: all`, or `same` with its partition column among `by`",
+        )
+    if isinstance(gold.affects, str | AffectsSpec):
+        return
+    for name, affects in gold.affects.items():
+        place: Place = ("affects", name)
+        if name not in gold.reads:
+            yield place, f"{gold.name!r} does not read {name!r}; {nearest_of(name, gold.reads)}"
+        elif affects == "onwards" and (missing := _undated(pipeline, name)):
+            yield place, f"`onwards` needs a date from which a change of {name!r} counts: {missing}"
+        elif isinstance(affects, AffectsSpec) and name in {reference.name for reference in pipeline.references}:
+            yield place, f"{name!r} is not partitioned by date: write `onwards` or `all`"
+    for name in gold.reads:
+        if name not in gold.affects:
+            yield ("affects",), f"it says nothing of {name!r}; write {name}: {{days: [0]}}, onwards or all"
+
+
+def _undated(pipeline: PipelineSpec, name: str) -> str:
+    """What an input lacks for the date of a change to be known; empty where it lacks nothing."""
+    tables = {gold.name: gold for gold in pipeline.gold.tables}
+    references = {reference.name: reference for reference in pipeline.references}
+    if name in references:
+        return "" if references[name].dated_by is not None else "declare `dated_by` of the reference"
+    if name in tables:
+        dated = tables[name].by_date or tables[name].checks.intervals is not None
+        return "" if dated else "declare `checks.intervals` of that table, or partition it by a date"
+    dated = "event_date" in _partition_columns(pipeline).get(name, ())
+    return "" if dated else "it is not partitioned by event_date"
+
+
+def _reference_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    for index, reference in enumerate(pipeline.references):
+        for place, text in (*_column_problems(reference), *_file_problems(reference)):
+            yield ("references", index, *place), text
+    if pipeline.references and not pipeline.gold.tables:
+        yield ("references",), "gold builds take them over, and no gold table is declared"
+
+
+def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
+    types = reference.column_types()
+    if len(types) < len(reference.columns):
+        yield ("columns",), f"a column of {reference.name!r} is declared twice"
+    for position, name in enumerate(reference.key):
+        if name not in types:
+            yield ("key", position), f"{name!r} is no column of it; {nearest_of(name, types)}"
+    for position, column in enumerate(reference.columns):
+        if "<" in column.type or column.type == "binary":
+            yield ("columns", position, "type"), f"CSV has no {column.type}; declare a single value"
+    if reference.dated_by is not None and types.get(reference.dated_by) != "date":
+        dates = [name for name, kind in types.items() if kind == "date"]
+        yield (
+            ("dated_by",),
+            f"{reference.dated_by!r} is no column of type date; {nearest_of(reference.dated_by, dates)}",
+        )
+
+
+def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
+    if (reference.file is None) == (reference.object is None):
+        yield (), "give either file, a path in the pipeline's folder, or object, a key in the lake"
+    for source, path in (("file", reference.file), ("object", reference.object)):
+        if path is not None and (path.startswith("/") or "\\" in path or {*path.split("/")} & {"", ".", ".."}):
+            yield (source,), f"{path!r} is no path below its folder; write one of plain names, without .."
+    if reference.object is not None and reference.object.split("/")[0] in ("tables", "control"):
+        yield ("object",), "`tables` and `control` are the engine's own; put it elsewhere in the lake"
+
+
+def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    tables = readable_by_views(pipeline)
+    for index, view in enumerate(pipeline.views):
+        for position, read in enumerate(view.reads):
+            if read not in tables:
+                place = ("views", index, "reads", position)
+                yield place, f"{view.name!r} reads {read!r}, no table or view here; {nearest_of(read, tables)}"
+    circle = circle_in(pipeline.views)
+    if circle:
+        places = {view.name: ("views", index, "reads") for index, view in enumerate(pipeline.views)}
+        first, *others = sorted(places[name] for name in {*circle})
+        yield first, f"views read each other in a circle: {' reads '.join(circle)}", tuple(others)
+
+
+def readable_by_views(pipeline: PipelineSpec) -> list[str]:
+    """The names of the tables and views that a view may read."""
+    names = [declared.name for _, declared in declared_tables(pipeline)]
+    names += [keyed.name for keyed in pipeline.keyed_tables] + [*pipeline.own_tables]
+    mutations = pipeline.mutations
+    return names + ([] if mutations is None else [mutations.names, mutations.intervals])
 
 
 def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
@@ -115,4 +232,88 @@ def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     if pipeline.mutations is not None:
         columns[pipeline.mutations.names] = (ORG_COLUMN,)
     columns |= {table.name: table.partition_by for table in pipeline.keyed_tables}
+    columns |= {reference.name: () for reference in pipeline.references}
     return columns | {gold.name: (gold.partition_by,) for gold in pipeline.gold.tables}
+
+
+def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between the tables of a pipeline and its mutations."""
+    for index, table in enumerate(pipeline.tables):
+        for problem in _announced_problems(pipeline, table):
+            yield ("tables", index, *problem[0]), problem[1]
+        if table.mutable is not None and pipeline.mutations is None:
+            yield ("tables", index, "mutable"), "declare `mutations`: without requests nothing changes a table"
+    mutable = {table.name for table in pipeline.tables if table.mutable is not None}
+    for index, live in enumerate(pipeline.live):
+        if live.reads in mutable:
+            yield (
+                ("live", index, "reads"),
+                f"{live.reads!r} is mutable: what a live table has counted would change behind it; use a gold table",
+            )
+    if pipeline.mutations is None:
+        return
+    if not mutable:
+        yield ("mutations",), "no table declares `mutable`: there is nothing to apply requests to"
+    yield from _requests_problems(pipeline, pipeline.mutations.requests)
+    yield from _made_table_problems(pipeline)
+
+
+def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
+    if table.announces is None:
+        return
+    announced = {other.name: other for other in pipeline.tables if other.announces is None}
+    if table.announces.table not in announced:
+        advice = nearest_of(table.announces.table, announced)
+        yield ("announces", "table"), f"there is no table {table.announces.table!r} to announce; {advice}"
+        return
+    data = announced[table.announces.table]
+    types = data.column_types()
+    key = table.announces.key
+    if types.get(key) != "string":
+        texts = [name for name, kind in types.items() if kind == "string"]
+        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {nearest_of(key, texts)}"
+    for index, column in enumerate(table.columns):
+        if types.get(column.name) != column.type:
+            present = types.get(column.name)
+            advice = nearest_of(column.name, types) if present is None else f"there it is {present}"
+            yield (
+                ("columns", index, "name"),
+                f"{column.name!r} is taken over from {data.name!r}, which has no such column of {column.type}; "
+                f"{advice}",
+            )
+
+
+def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
+    tables = {table.name: table for table in pipeline.tables if table.announces is None}
+    if name not in tables:
+        yield ("mutations", "requests"), f"there is no table {name!r} here; {nearest_of(name, tables)}"
+        return
+    requests = tables[name]
+    if requests.mutable is not None:
+        yield ("mutations", "requests"), f"{name!r} is mutable itself; requests are kept as they arrived"
+    types = requests.column_types()
+    wrong = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
+    if wrong:
+        yield ("mutations", "requests"), f"a table of requests has columns that {name!r} lacks: {', '.join(wrong)}"
+
+
+def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """Names of the tables that mutations make and keep, and of the one they only write to."""
+    mutations = pipeline.mutations
+    if mutations is None:
+        return
+    announcing = [table.name for table in pipeline.tables if table.announces is not None]
+    if mutations.notifications is not None and mutations.notifications not in announcing:
+        yield (
+            ("mutations", "notifications"),
+            f"{mutations.notifications!r} is no table that announces another; "
+            f"{nearest_of(mutations.notifications, announcing)}",
+        )
+    taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
+    taken += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]
+    taken += [reference.name for reference in pipeline.references] + [view.name for view in pipeline.views]
+    for key in ("names", "intervals"):
+        name = getattr(mutations, key)
+        if name in taken:
+            yield ("mutations", key), f"{name!r} is declared as another table; mutations make this one themselves"
+        taken.append(name)

@@ -83,17 +83,22 @@ def _line(position: Any, part: str | int, otherwise: int) -> int:
 
 def keys_at(loc: Place, model: type[BaseModel]) -> set[str]:
     """The keys that may stand where a location of pydantic's ends."""
-    candidates, names = [model], set(model.model_fields)
+    candidates, names = [model], _keys(model)
     for part in loc:
         of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _labels(inner)]
         if of_kind:
-            candidates, names = of_kind, set(of_kind[0].model_fields)
+            candidates, names = of_kind, _keys(of_kind[0])
             continue
-        names = {name for inner in candidates for name in inner.model_fields}
+        names = {name for inner in candidates for name in _keys(inner)}
         fields = [inner.model_fields[part] for inner in candidates if part in inner.model_fields]
         if fields:
             candidates = [inner for field in fields for inner in _models_in(field.annotation)] or candidates
     return names
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    """The keys of a model as they are written, which a field may have another name for: `from` is a word of Python."""
+    return {field.alias or name for name, field in model.model_fields.items()}
 
 
 def _labels(model: type[BaseModel]) -> tuple[str, ...]:

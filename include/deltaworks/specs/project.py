@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.base import nearest_of
 from deltaworks.specs.catalog import Catalog, named, project_root
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.known_secrets import check_secrets
@@ -78,6 +79,7 @@ def load_catalog(
 
     def overrides(path: Path) -> None:
         broken = {name for kind, name in catalog.broken if kind == "relay"}
+        _check_operation_dags(env, path, pipelines)
         _check_overrides(env, path, {"relays": {*catalog.relays, *broken}, "pipelines": set(pipelines)})
 
     readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
@@ -109,6 +111,21 @@ def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | No
     if only is None:
         only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
     return [named(name, pipelines, "pipeline") for name in sorted(only)]
+
+
+def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
+    """Refuse the name of a pipeline that is not there: its operations would have no DAGs, and nobody would know why."""
+    wrong = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
+    if wrong:
+        file = read_declared(path)
+        raise spec_invalid(
+            [
+                file.mistake(
+                    ("operation_dags", number), f"there is no pipeline {name!r}; {nearest_of(name, pipelines)}"
+                )
+                for number, name in wrong
+            ]
+        )
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:

@@ -13,18 +13,43 @@ from urllib.parse import urlparse
 
 from pydantic import field_validator, model_validator
 
-from deltaworks.specs.base import SecretReference, Spec, TextOrReference, resolve_text
+from deltaworks.specs.base import (
+    CONNECTION_VARIABLES,
+    Name,
+    Reference,
+    SecretReference,
+    Spec,
+    TextOrReference,
+    later_key,
+    resolve_text,
+)
 
 Scheme = Literal["s3", "file"]
+_SESSION = "SESSION_TOKEN"
 
 
 class AwsSpec(Spec):
-    """An AWS account, or a server that speaks its protocols, as boto3 reaches it."""
+    """An AWS account, or a server that speaks its protocols, as boto3 reaches it.
+
+    With `aws_conn_id` the keys are those of a connection of Airflow, whose tasks set variables for the jobs they start:
+    `access_key` and `secret_key` are references to them.
+    """
 
     endpoint: TextOrReference | None = None
     region: str = "us-east-1"
     access_key: SecretReference | None = None
     secret_key: SecretReference | None = None
+    aws_conn_id: Name | None = later_key(None, description="Airflow's connection that holds the keys")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_connection(cls, declared: Any) -> Any:
+        if not isinstance(declared, dict) or not isinstance(declared.get("aws_conn_id"), str):
+            return declared
+        keys = connection_keys(declared["aws_conn_id"].strip())
+        if any(_written(declared.get(name)) not in ("", keys[name]) for name in keys):
+            raise ValueError("give either aws_conn_id or access_key and secret_key: the connection holds the keys")
+        return {**declared, **keys}
 
     @model_validator(mode="after")
     def _both_keys(self) -> Self:
@@ -40,7 +65,14 @@ class AwsSpec(Spec):
         if self.access_key is not None and self.secret_key is not None:
             options["aws_access_key_id"] = self.access_key.resolve()
             options["aws_secret_access_key"] = self.secret_key.resolve()
+        if token := self.session_token():
+            options["aws_session_token"] = token
         return options
+
+    def session_token(self) -> str | None:
+        """What temporary keys of a connection go with; None with any other keys."""
+        variable = _token_variable(self.access_key)
+        return (os.environ.get(variable) or None) if variable else None
 
 
 class StorageSpec(AwsSpec):
@@ -101,6 +133,8 @@ class StorageSpec(AwsSpec):
         if self.access_key is not None and self.secret_key is not None:
             options["AWS_ACCESS_KEY_ID"] = self.access_key.resolve()
             options["AWS_SECRET_ACCESS_KEY"] = self.secret_key.resolve()
+        if token := self.session_token():
+            options["AWS_SESSION_TOKEN"] = token
         options["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"] = "false" if self.path_style else "true"
         return options
 
@@ -116,6 +150,8 @@ class StorageSpec(AwsSpec):
         if self.access_key is not None and self.secret_key is not None:
             options["access_key"] = self.access_key.resolve()
             options["secret_key"] = self.secret_key.resolve()
+        if token := self.session_token():
+            options["session_token"] = token
         return options
 
     def spark_conf(self) -> dict[str, str]:
@@ -138,6 +174,9 @@ class StorageSpec(AwsSpec):
             conf[f"{base}.access.key"] = self.access_key.resolve()
             conf[f"{base}.secret.key"] = self.secret_key.resolve()
             conf[f"{base}.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        if token := self.session_token():
+            conf[f"{base}.session.token"] = token
+            conf[f"{base}.aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
         return conf
 
 
@@ -150,8 +189,40 @@ def set_missing_variables(variables: Mapping[str, str]) -> None:
 def resolved_variables(storage: AwsSpec) -> dict[str, str]:
     """The environment variables a storage's references name, with their values now."""
     references = [storage.endpoint, storage.access_key, storage.secret_key]
-    return {
+    variables = {
         reference.name: reference.resolve()
         for reference in references
         if reference is not None and not isinstance(reference, str)
     }
+    token, variable = storage.session_token(), _token_variable(storage.access_key)
+    return variables | {variable: token} if token and variable else variables
+
+
+def connection_keys(conn_id: str) -> dict[str, str]:
+    """The references that stand for the keys of an Airflow connection, by field."""
+    prefix = f"env:{CONNECTION_VARIABLES}{conn_id.upper()}"
+    return {name: f"{prefix}_{name.upper()}" for name in ("access_key", "secret_key")}
+
+
+def connection_variables(conn_id: str, *, access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
+    """The variables that a connection's keys are read from. The token's is blank where there is none."""
+    prefix = f"{CONNECTION_VARIABLES}{conn_id.upper()}"
+    return {
+        f"{prefix}_ACCESS_KEY": access_key,
+        f"{prefix}_SECRET_KEY": secret_key,
+        f"{prefix}_{_SESSION}": token or "",
+    }
+
+
+def _written(reference: Any) -> str:
+    """A reference as it is declared, whichever of its forms is at hand."""
+    if isinstance(reference, dict):
+        return f"{reference.get('scheme')}:{reference.get('name')}"
+    return "" if reference is None else str(reference)
+
+
+def _token_variable(access_key: Reference | None) -> str | None:
+    """The variable beside that of a connection's key: the key's reference names the connection wherever it gets to."""
+    if access_key is None or not access_key.name.startswith(CONNECTION_VARIABLES):
+        return None
+    return access_key.name.removesuffix("ACCESS_KEY") + _SESSION

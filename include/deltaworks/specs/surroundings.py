@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Place, nearest_of
 from deltaworks.specs.declared_mistakes import Declared
+from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import ClusterShares
@@ -31,8 +33,21 @@ def surrounding_mistakes(
     if groups and group is not None and group not in groups:
         text = f"the environment declares no group {group!r} below stream_groups; {nearest_of(group, groups)}"
         yield ("stream_group",), declared.mistake(("stream_group",), text)
-    for place, text in (*_problems(spec, declared, relays, wrong_relays), *_share_problems(spec, shares)):
+    problems = (
+        *_problems(spec, declared, relays, wrong_relays),
+        *_share_problems(spec, shares),
+        *_gold_input_problems(spec, declared.path.parent.parent),
+    )
+    for place, text in problems:
         yield place, declared.mistake(place, text)
+
+
+def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, str]]:
+    if spec.gold.of_others:
+        # Loaded where it is needed: hardly any pipeline reads gold of others.
+        from deltaworks.specs.gold_of_others import gold_input_problems
+
+        yield from gold_input_problems(spec, folder)
 
 
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[Place, str]]:
@@ -60,10 +75,33 @@ def _problems(
             yield ("source", "relay"), f"the relay {name!r} is declared wrongly itself: {wrong.message}"
         else:
             yield ("source", "relay"), f"there is no relay {name!r} in include/relays; {nearest_of(name, relays)}"
-    for index, gold in enumerate(spec.gold.tables):
-        if not (folder / gold.sql).is_file():
-            present = [path.relative_to(folder).as_posix() for path in folder.rglob("*.sql")]
-            nearest = meant(gold.sql, present)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else "create it"
-            place = ("gold", "tables", index, "sql")
-            yield place, f"gold table {gold.name!r} names {gold.sql}, which is not in its folder; {advice}"
+    yield from _file_problems(spec, folder)
+
+
+def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, str]]:
+    """Files that are named and are not in the folder, or should not be."""
+    files: list[tuple[Place, str, str]] = [
+        (("gold", "tables", index, "sql"), f"gold table {gold.name!r}", gold.sql)
+        for index, gold in enumerate(spec.gold.tables)
+    ]
+    files += [(("views", index, "sql"), f"view {view.name!r}", view.sql) for index, view in enumerate(spec.views)]
+    files += [
+        (("references", index, "file"), f"reference table {reference.name!r}", reference.file)
+        for index, reference in enumerate(spec.references)
+        if reference.file is not None
+    ]
+    for place, what, name in files:
+        path = folder / name
+        if not path.is_file():
+            yield place, f"{what} names {name}, which is not in its folder; {_file_meant(folder, name)}"
+        elif place[0] == "references" and not path.resolve().is_relative_to(folder.resolve()):
+            yield place, f"{what} names {name}, which leads out of its folder; put the file itself there"
+        elif place[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
+            most = MAX_REFERENCE_BYTES >> 20
+            yield place, f"{what} names {name}, which has more than {most} MiB; land it as events of a pipeline instead"
+
+
+def _file_meant(folder: Path, name: str) -> str:
+    present = [path.relative_to(folder).as_posix() for path in folder.rglob(f"*{Path(name).suffix}")]
+    nearest = meant(name, present)
+    return f"did you mean {nearest!r}?" if nearest is not None else "create it"

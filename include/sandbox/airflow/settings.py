@@ -96,6 +96,8 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     itself = {"conn_type": "http", "host": url, "login": ADMIN_USER, "password": keys.admin_password}
     return rendered | {
         "AIRFLOW_HOME": str(home.airflow),
+        # `down` has waited for tasks before, and after a failure nobody reads their results.
+        "DELTAWORKS_EXECUTOR_GRACE_SECONDS": "3",
         "AIRFLOW_CONN_SPARK_DEFAULT": connection,
         "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": json.dumps(itself),
     }
@@ -107,7 +109,7 @@ def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:
         "PLUGINS_FOLDER": str(home.plugins_folder),
         "LOAD_EXAMPLES": "False",
         "DAGS_ARE_PAUSED_AT_CREATION": "False",
-        "EXECUTOR": "sandbox.airflow.executor.LocalExecutor",
+        "EXECUTOR": "deltaworks.airflow.executor.LocalExecutor",
         "PARALLELISM": "16",
         "FERNET_KEY": keys.fernet_key,
         "EXECUTION_API_SERVER_URL": f"{url}/execution/",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi, DagRun
+from deltaworks.operations.airflow_answers import DagRun
+from deltaworks.operations.airflow_api import AirflowApi
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_moving

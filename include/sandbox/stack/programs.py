@@ -12,7 +12,9 @@ from itertools import chain
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi, Component, Health
+from deltaworks.operations.airflow_answers import Component, Health
+from deltaworks.operations.airflow_login import AirflowLogin
+from deltaworks.operations.airflow_requests import AirflowRequests
 from deltaworks.tables.spark.jars import quiet
 from sandbox.servers.kafka_broker import broker_command, broker_serves
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client
@@ -174,8 +176,9 @@ class HealthChecks:
 
     def _airflow_health(self) -> Health | None:
         try:
-            with AirflowApi(f"http://{HOST}:{self.ports['airflow']}", "", "") as api:
-                return api.health()
+            login = AirflowLogin(url=f"http://{HOST}:{self.ports['airflow']}", source="the embedded stack")
+            with AirflowRequests(login) as airflow:
+                return airflow.health()
         except TransientError:
             return None
 

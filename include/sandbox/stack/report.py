@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.processes import StackProcess
 
 
@@ -27,7 +28,16 @@ class StackAddresses:
 
     def airflow_api(self) -> AirflowApi:
         """A client of this stack's Airflow."""
-        return AirflowApi(self.airflow_url, self.airflow_user, self.airflow_password)
+        return AirflowApi(self.airflow_login())
+
+    def airflow_login(self) -> AirflowLogin:
+        """The address of this stack's Airflow, and its one login."""
+        return AirflowLogin(
+            url=self.airflow_url,
+            source="the embedded stack",
+            username=self.airflow_user,
+            password=self.airflow_password,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.tables.features import has_vectors
 from deltaworks.tables.query import connect
+from deltaworks.tables.time_travel import TimeTravel
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, MutationStage, declared
 from tests.spark.mutations.test_apply import ended, request, row, run
 
@@ -47,6 +48,20 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
             (19, 19)
         ]
     assert spark.read.format("delta").load(stage.lake.storage.spark_uri(KEY)).count() == 21
+    table = stage.lake.open(KEY)
+    assert table is not None
+    travel = TimeTravel(connection, stage.catalog)
+    for version in range(table.version() + 1):
+        past = f"SELECT event_id, contact_id FROM {PIPELINE}.{DATA} VERSION AS OF {version} ORDER BY 1"
+        as_spark_has_it = (
+            spark.read.format("delta")
+            .option("versionAsOf", version)
+            .load(stage.lake.storage.spark_uri(KEY))
+            .where("NOT coalesce(_deleted, false)")
+            .select("event_id", "contact_id")
+            .orderBy("event_id")
+        )
+        assert connection.execute(travel.bound(past)).fetchall() == [tuple(row) for row in as_spark_has_it.collect()]
 
 
 def test_switched_off_rows_are_rewritten_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ class FaultyObjects:
     def get(self, key: str) -> StoredObject | None:
         return self._run("get", lambda: self._inner.get(key))
 
+    def etag(self, key: str) -> str | None:
+        return self._run("etag", lambda: self._inner.etag(key))
+
     def put(self, key: str, data: bytes) -> None:
         return self._run("put", lambda: self._inner.put(key, data))
 

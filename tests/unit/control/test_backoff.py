@@ -166,3 +166,23 @@ def test_a_fenced_run_leaves_the_record_to_its_successor(local_objects: LocalObj
         raise fenced
 
     assert make(local_objects, clock).read().failures == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "own"),
+    [
+        (TransientError("STORAGE_UNREACHABLE", "nobody answers"), 0),
+        (ContractError("RULE_FAILED", "an event is odd"), 1),
+    ],
+    ids=["outage", "own failure"],
+)
+def test_a_run_with_a_driver_of_its_own_tells_an_outage_from_a_failure_of_the_stream(
+    local_objects: LocalObjects, error: DeltaworksError, own: int
+) -> None:
+    backoff = make(local_objects, Clock())
+
+    with pytest.raises(type(error)), backoff.around():
+        raise error
+
+    record = backoff.read()
+    assert (record.failures, record.quick_failures) == (1, own)

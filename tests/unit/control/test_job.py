@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.control.backoff import OUTAGES
 from deltaworks.control.job import as_deltaworks_error, print_results, run_job
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, TransientError
 
@@ -158,6 +159,16 @@ def test_a_broker_that_does_not_answer_is_an_outage(text: str) -> None:
     own = as_deltaworks_error(RuntimeError(text))
 
     assert (own.condition, own.retryable) == ("STORAGE_UNREACHABLE", True)
+
+
+def test_python_that_starts_too_slowly_for_spark_is_tried_again_and_no_server_is_blamed() -> None:
+    cause = "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back"
+    late = CapturedError("Python worker failed to connect back.", cause)
+
+    own = as_deltaworks_error(late)
+
+    assert (own.condition, own.retryable) == ("PYTHON_LATE", True)
+    assert own.condition in OUTAGES, "a group parks no member for it"
 
 
 def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:

@@ -38,6 +38,18 @@ def test_what_was_put_is_found_and_replaced(objects: ObjectStore) -> None:
     assert first.etag != second.etag
 
 
+def test_the_tag_can_be_asked_for_without_the_bytes(objects: ObjectStore) -> None:
+    objects.put("a/one", b"1")
+    before = objects.etag("a/one")
+    objects.put("a/one", b"2")
+    stored = objects.get("a/one")
+
+    assert stored is not None
+    assert objects.etag("a/one") == stored.etag != before
+    assert objects.etag("a/none") is None
+    assert objects.etag("a") is None
+
+
 def test_a_folder_is_no_object(objects: ObjectStore) -> None:
     objects.put("a/b.json", b"one")
 

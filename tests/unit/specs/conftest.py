@@ -40,21 +40,26 @@ stream:
 """
 
 
+def write_project(root: Path, *, pipeline: str = PIPELINE, environment: str = ENVIRONMENT, relay: str = RELAY) -> Path:
+    """Write a project with the pipeline `shop`, and return its root."""
+    files = {
+        "environments/local.yaml": environment,
+        "relays/landing.yaml": relay,
+        "pipelines/shop/pipeline.yaml": pipeline,
+    }
+    for name, text in files.items():
+        path = root / "include" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
 @pytest.fixture
 def make_project(tmp_path: Path) -> Callable[..., Path]:
     """Writes a project and returns its root: `make_project(pipeline=..., environment=..., relay=...)`."""
 
     def make(*, pipeline: str = PIPELINE, environment: str = ENVIRONMENT, relay: str = RELAY) -> Path:
-        files = {
-            "environments/local.yaml": environment,
-            "relays/landing.yaml": relay,
-            "pipelines/shop/pipeline.yaml": pipeline,
-        }
-        for name, text in files.items():
-            path = tmp_path / "include" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        return tmp_path
+        return write_project(tmp_path, pipeline=pipeline, environment=environment, relay=relay)
 
     return make
 

@@ -9,6 +9,7 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import ENVIRONMENT
 
 MakeProject = Callable[..., Path]
 
@@ -288,3 +289,16 @@ def test_a_wanted_pipeline_that_is_not_there_is_met_with_the_nearest(
 
     assert caught.condition == "PIPELINE_UNKNOWN"
     assert "Did you mean 'shop'?" in caught.hint
+
+
+def test_the_pipelines_whose_operations_have_dags_are_there(make_project: Callable[..., Path]) -> None:
+    assert load_catalog(root=make_project()).environment.has_operation_dags("shop")
+    chosen = make_project(environment=ENVIRONMENT + "operation_dags: [shop]\n")
+    environment = load_catalog(root=chosen).environment
+    assert (environment.has_operation_dags("shop"), environment.has_operation_dags("other")) == (True, False)
+    assert not load_catalog(
+        root=make_project(environment=ENVIRONMENT + "operation_dags: []\n")
+    ).environment.has_operation_dags("shop")
+
+    with pytest.raises(ConfigError, match=r"local.yaml:5: operation_dags.0: there is no pipeline 'shp'; did you mean"):
+        load_catalog(root=make_project(environment=ENVIRONMENT + "operation_dags: [shp]\n"))

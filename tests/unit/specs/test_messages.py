@@ -103,6 +103,26 @@ MESSAGES = {
         GOLD + FIRST.replace("weekly", "orders").replace("}", ", affects: {day: [1]}}") + "stream:",
         [(19, "gold.tables.0.affects.day", "unknown key 'day'; did you mean 'days'?")],
     ),
+    "a key of what an input affects": (
+        "stream:",
+        GOLD + FIRST.replace("weekly", "orders").replace("}", ", affects: {orders: {dys: [1]}}}") + "stream:",
+        [(19, "gold.tables.0.affects.orders.dys", "unknown key 'dys'; did you mean 'days'?")],
+    ),
+    "a word for what an input affects": (
+        "stream:",
+        GOLD + FIRST.replace("weekly", "orders").replace("}", ", affects: {orders: onward}}") + "stream:",
+        [(19, "gold.tables.0.affects.orders", "write all, onwards or keys and values instead of 'onward'")],
+    ),
+    "a key of intervals": (
+        "stream:",
+        GOLD
+        + FIRST.replace("weekly", "orders").replace("}", ", checks: {intervals: {by: a, form: b, to: c}}}")
+        + "stream:",
+        [
+            (19, "gold.tables.0.checks.intervals.from", "this key is required"),
+            (19, "gold.tables.0.checks.intervals.form", "unknown key 'form'; did you mean 'from'?"),
+        ],
+    ),
     "a decimal without quotes": (
         '"decimal(12,2)"',
         "decimal(12,2)",

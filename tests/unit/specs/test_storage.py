@@ -14,7 +14,8 @@ from pyarrow import fs
 from pydantic import ValidationError
 
 from deltaworks.control.objects import open_objects
-from deltaworks.specs.storage import StorageSpec
+from deltaworks.errors import ConfigError
+from deltaworks.specs.storage import StorageSpec, connection_variables, resolved_variables
 from deltaworks.tables.lake import Lake, arrow_filesystem, arrow_path
 from tests.moto_server import running_moto
 
@@ -150,3 +151,33 @@ def test_local_disk_needs_no_options() -> None:
 def test_a_root_of_no_known_form_is_refused(root: str) -> None:
     with pytest.raises(ValidationError, match="write s3://bucket/prefix or file:///absolute/path"):
         StorageSpec(root=root)
+
+
+def test_a_connection_of_airflow_stands_for_keys_that_jobs_find_in_their_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = StorageSpec(root="s3://lake", aws_conn_id="my_lake")
+
+    assert str(storage.secret_key) == "env:DELTAWORKS_CONNECTION_MY_LAKE_SECRET_KEY"
+    assert StorageSpec.model_validate(storage.model_dump()) == storage
+    assert StorageSpec.model_validate_json(storage.model_dump_json()) == storage
+    with pytest.raises(ConfigError, match="REFERENCE_UNRESOLVED") as caught:
+        storage.boto3_options()
+    assert "from the connection that aws_conn_id names" in caught.value.hint
+    for name, value in connection_variables("my_lake", access_key="a", secret_key="s", token="t").items():
+        monkeypatch.setenv(name, value)
+    assert storage.session_token() == "t"
+    assert sorted(resolved_variables(storage).values()) == ["a", "s", "t"]
+    monkeypatch.setenv("DELTAWORKS_CONNECTION_MY_LAKE_SESSION_TOKEN", "")
+    assert storage.session_token() is None
+    assert "aws_session_token" not in storage.boto3_options()
+
+
+@pytest.mark.parametrize("keys", [{"access_key": "env:A", "secret_key": "env:B"}, {"access_key": "env:A"}])
+def test_keys_are_declared_once(keys: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="either aws_conn_id or access_key and secret_key"):
+        StorageSpec.model_validate({"root": "s3://lake", "aws_conn_id": "my_lake"} | keys)
+
+
+def test_what_names_no_connection_is_written_out_as_before() -> None:
+    assert "aws_conn_id" not in StorageSpec(root="s3://lake").model_dump()

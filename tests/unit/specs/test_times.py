@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from deltaworks.specs.changes import SpecChange, classify
 from deltaworks.specs.effects import Effect
-from deltaworks.specs.event_time import EventTimeSpec
+from deltaworks.specs.event import EventTimeSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern

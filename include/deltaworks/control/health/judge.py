@@ -93,9 +93,7 @@ def judge(
     if heartbeat is None:
         finding = finding_of_unstarted(name, stop, paused, _missing_seconds(previous, now), limits)
         return _verdict(_without_loop(finding, previous, now, limits), kind, name, now, previous)
-    is_dead = heartbeat.state in ("ended", "failed") or (
-        age_seconds(heartbeat.written_at, now) > limits.stale_seconds(heartbeat.trigger_seconds)
-    )
+    is_dead = not is_live(heartbeat, limits, now)
     last_input = _last_input(heartbeat, previous, kind)
     if is_dead or stop is not None:
         finding = _not_running(heartbeat, stop, name, now, paused=paused, limits=limits, is_dead=is_dead)
@@ -117,6 +115,12 @@ def judge(
         last_input_at=last_input.isoformat() if last_input else None,
         rejection=rejected,
     )
+
+
+def is_live(heartbeat: Heartbeat, limits: HealthLimits, now: datetime) -> bool:
+    """Whether a process writes it: its last one has not said that it ended, and is not too old."""
+    age = age_seconds(heartbeat.written_at, now)
+    return heartbeat.state not in ("ended", "failed") and age <= limits.stale_seconds(heartbeat.trigger_seconds)
 
 
 def next_step_of_rejection(name: str) -> str:
@@ -226,11 +230,7 @@ def declared_wrongly(
 ) -> Verdict:
     """The verdict where the declaration is wrong: a run under way continues, and no other is started."""
     limits = limits or HealthLimits()
-    runs = (
-        heartbeat is not None
-        and heartbeat.state not in ("ended", "failed")
-        and age_seconds(heartbeat.written_at, now) <= limits.stale_seconds(heartbeat.trigger_seconds)
-    )
+    runs = heartbeat is not None and is_live(heartbeat, limits, now)
     under_way = " Its run under way goes on, as it was declared when it started." if runs else " It does not run."
     finding = Finding("unhealthy", "DECLARED_WRONGLY", error.message + under_way, error.hint)
     return _verdict(finding, kind, name, now, previous)

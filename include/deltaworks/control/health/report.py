@@ -14,10 +14,11 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
-from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, judge, unreadable
-from deltaworks.control.health.limits import HealthLimits, duration, read_norm
+from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, is_live, judge, unreadable
+from deltaworks.control.health.limits import HealthLimits, InputNorm, duration, read_norm
 from deltaworks.control.health.stop import StopFlag, StopRequest
 from deltaworks.control.health.throughput import Throughput, read_throughput
 from deltaworks.control.objects import ObjectStore
@@ -112,30 +113,73 @@ def report(
     now: datetime | None = None,
 ) -> Report:
     """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
+    return _judged(_read(subject, objects), paused=paused, previous=previous, now=now or utc_now())
+
+
+def reports(
+    several: Iterable[Subject],
+    objects: ObjectStore,
+    *,
+    paused: Paused = lambda dag_id: None,
+    previous: Mapping[str, Verdict] | None = None,
+    now: datetime | None = None,
+) -> list[Report]:
+    """Read several subjects at once, and judge one after the other.
+
+    Args:
+        paused: is asked by one thread, and only of what does not run.
+    """
     now = now or utc_now()
-    before = (previous or {}).get(subject.key)
+    all_facts = concurrently(lambda subject: _read(subject, objects), several)
+    return [_judged(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is on record of a subject; `error` where it could not be read."""
+
+    subject: Subject
+    heartbeat: Heartbeat | None = None
+    stop: StopRequest | None = None
+    norm: InputNorm | None = None
+    throughput: Throughput = field(default_factory=Throughput)
+    error: Exception | None = None
+
+
+def _read(subject: Subject, objects: ObjectStore) -> _Facts:
+    control, streams = subject.control, subject.kind == "stream"
     try:
-        heartbeat = read_heartbeat(objects, paths.heartbeat(subject.control))
-        stop = StopFlag(objects, paths.stop_request(subject.control)).read() or _stop_of_group(subject, objects)
-        norm = read_norm(objects, f"{subject.control}/input_norm.json") if subject.kind == "stream" else None
-        throughput = (
-            read_throughput(objects, paths.throughput(subject.control)) if subject.kind == "stream" else Throughput()
+        return _Facts(
+            subject,
+            heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
+            stop=StopFlag(objects, paths.stop_request(control)).read() or _stop_of_group(subject, objects),
+            norm=read_norm(objects, f"{control}/input_norm.json") if streams else None,
+            throughput=read_throughput(objects, paths.throughput(control)) if streams else Throughput(),
         )
     except Exception as error:
-        return Report(subject, unreadable(error, kind=subject.kind, name=subject.name, now=now, previous=before), None)
+        return _Facts(subject, error=error)
+
+
+def _judged(facts: _Facts, *, paused: Paused, previous: Mapping[str, Verdict] | None, now: datetime) -> Report:
+    subject, before = facts.subject, (previous or {}).get(facts.subject.key)
+    if facts.error is not None:
+        wrong = unreadable(facts.error, kind=subject.kind, name=subject.name, now=now, previous=before)
+        return Report(subject, wrong, None)
+    runs = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
     verdict = judge(
-        heartbeat,
-        stop,
+        facts.heartbeat,
+        facts.stop,
         kind=subject.kind,
         name=subject.name,
         now=now,
-        paused=paused(subject.dag_id),
+        # Airflow takes a request for each answer, and of what runs it says nothing that counts.
+        paused=None if runs else paused(subject.dag_id),
         previous=before,
         limits=subject.limits,
-        norm=norm,
-        throughput=throughput,
+        norm=facts.norm,
+        throughput=facts.throughput,
     )
-    return Report(subject, verdict, heartbeat, throughput)
+    return Report(subject, verdict, facts.heartbeat, facts.throughput)
 
 
 def misdeclared(

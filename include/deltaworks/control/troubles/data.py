@@ -22,6 +22,16 @@ DATA: Final = (
             alert="GOLD_CHECK_FAILED",
         ),
         Trouble(
+            "REFERENCE_INVALID",
+            "the file of a reference table lacks a column, or has a value of another type, an empty key or one twice",
+            "mend the file, or the columns and the key that are declared; readers have the table of before",
+        ),
+        Trouble(
+            "REFERENCE_UNREADABLE",
+            "the file of a reference table is missing, outside of its folder, or larger than 16 MiB",
+            "put it where `file` or `object` says; readers have the table of before",
+        ),
+        Trouble(
             "CHANGES_EXPIRED",
             "what changed since a position is no longer in the log, or its files are gone",
             "read everything again with `since=None`, and more often",

@@ -191,6 +191,11 @@ DECLARATIONS: Final = (
             "grant `s3:GetObject` and `s3:ListBucket` to the stream's role",
         ),
         Trouble(
+            "ENRICHMENT_UNREADABLE",
+            "a database that events are enriched from is missing or damaged; nothing of the batch landed",
+            "put a sound one to the key that is named; the batch is then read again, whole",
+        ),
+        Trouble(
             "WORKERS_DIE",
             "Python workers of a stream die on whatever they read, also on a payload that every worker can read; "
             "nothing was quarantined for it",

@@ -157,6 +157,11 @@ REWORK: Final = (
             "run the release that wrote it; it completes the replay",
         ),
         Trouble(
+            "QUARANTINE_WITHHELD",
+            "no row that a replay selects has kept its event, since fields are private; the source keeps no objects",
+            "`deltaworks reprocess` reads again what the source still has",
+        ),
+        Trouble(
             "QUARANTINE_FEATURES",
             "the quarantine table has a constraint or feature a batch cannot honour",
             "drop it from that table",
@@ -258,7 +263,14 @@ REWORK: Final = (
             "`deltaworks recover log PIPELINE TABLE`",
         ),
         Trouble(
-            "TABLE_VERSION_GONE", "the log of a table does not reach back to a version or a time", "choose a later one"
+            "TABLE_VERSION_GONE",
+            "the log of a table does not reach back to a version or a time, or it is yet to come",
+            "choose the nearest one, which is named",
+        ),
+        Trouble(
+            "TABLE_VERSION_VACUUMED",
+            "VACUUM has removed files of a version that a query asks for",
+            "ask for the next whole version, which is named; `maintenance.time_travel_hours` keeps files longer",
         ),
         Trouble(
             "LEDGER_BEHIND",

@@ -41,6 +41,11 @@ RUNNING: Final = (
             "nothing: the next try plans again",
         ),
         Trouble(
+            "REFERENCE_CONTENDED",
+            "runs that see different files of a reference table replaced it in turns",
+            "deploy one version of the file to all of them, then run the build again",
+        ),
+        Trouble(
             "GOLD_SWAP_BEHIND",
             "builds were ahead of a shadow each time it had caught up",
             "pause the gold DAG and run it again: it continues with the shadow",
@@ -83,6 +88,11 @@ RUNNING: Final = (
             "tasks of a stream die where no payload is open that could be to blame, also one task at a time",
             "see the tracebacks of the executors: the source itself may fail while it reads",
             runbook="operating.md#a-task-that-dies",
+        ),
+        Trouble(
+            "ENRICHMENT_REPLACED",
+            "a database that events are enriched from was replaced while a batch was read with its former version",
+            "nothing: the batch is read again, whole, with the new one",
         ),
         Trouble(
             "QUEUE_NOT_DRAINED",
@@ -176,6 +186,13 @@ RUNNING: Final = (
             "BATCH_STALLED",
             "a batch ran longer than `stall_seconds`; the job ended itself",
             "see the driver log for where; the next run resumes it",
+        ),
+        Trouble(
+            "PYTHON_LATE",
+            "a Python process that Spark started did not answer within Spark's ten seconds, as where many streams "
+            "start at once on few cores",
+            "nothing: the next run starts it again; if it stays so, let small streams share a driver "
+            "(`stream_group`), or see the driver log for why Python cannot start",
         ),
         Trouble(
             "SPARK_GONE",

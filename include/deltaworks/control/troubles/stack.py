@@ -21,6 +21,16 @@ STACK: Final = (
             "write the connection as JSON with what is named",
         ),
         Trouble(
+            "AWS_CONNECTION_MISSING",
+            "Airflow has no connection of the name that the environment gives as `aws_conn_id`",
+            "create it with the keys as login and password, or correct the name",
+        ),
+        Trouble(
+            "AWS_CONNECTION_UNFIT",
+            "the connection that holds the keys of a storage has none, has keys of a role, or is for another place",
+            "do what the message says; see security.md",
+        ),
+        Trouble(
             "SIMPLE_AUTH_REFUSED",
             "outside `local`, Airflow runs with its auth manager for development",
             "configure another one, or set `DELTAWORKS_ALLOW_SIMPLE_AUTH=true` where one login is enough",
@@ -75,7 +85,30 @@ STACK: Final = (
         Trouble(
             "AIRFLOW_CONNECTION_MISSING",
             "a command does not know where Airflow's API is",
-            "start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
+            "declare `airflow` in the environment, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
+            runbook="deploying.md#commands-that-ask-airflow",
+        ),
+        Trouble(
+            "AIRFLOW_CONNECTION_INVALID",
+            "what says where Airflow is cannot be used; the place and the key are named",
+            "write it as the message says",
+            runbook="deploying.md#commands-that-ask-airflow",
+        ),
+        Trouble(
+            "AIRFLOW_UNTRUSTED",
+            "the certificate of Airflow's address is signed by nobody this machine trusts",
+            "`ca` of the environment's `airflow`: the PEM file of the authority",
+            runbook="deploying.md#commands-that-ask-airflow",
+        ),
+        Trouble(
+            "OPERATION_NOT_OFFERED",
+            "`--in-airflow` of an operation that the pipeline or relay has no DAG for",
+            "declare what it names",
+        ),
+        Trouble(
+            "AIRFLOW_DAG_PAUSED",
+            "`--in-airflow` of an operation whose DAG is paused; nothing was triggered",
+            "unpause the DAG, or run the command without `--in-airflow`",
         ),
         Trouble(
             "OPTION_INVALID",
@@ -83,10 +116,34 @@ STACK: Final = (
             "write it as its help says",
         ),
         Trouble("OPERATION_UNKNOWN", "a job or a DAG names no operation", "use the nearest one that is named"),
-        Trouble("AIRFLOW_LOGIN_REFUSED", "Airflow refused the login", "`deltaworks status` prints it"),
-        Trouble("AIRFLOW_REFUSED", "Airflow refused a request", "check the DAG's name"),
+        Trouble(
+            "AIRFLOW_LOGIN_REFUSED",
+            "Airflow refused the login, or a token whose time is over",
+            "check what the message names; `deltaworks status` prints the password of the embedded stack",
+        ),
+        Trouble(
+            "AIRFLOW_FORBIDDEN",
+            "the login may not do this; the permission it lacks is named",
+            "have an administrator of that Airflow give it",
+            runbook="security.md#who-may-do-what",
+        ),
+        Trouble(
+            "AIRFLOW_DAG_UNKNOWN",
+            "that Airflow has no such DAG; the nearest one and import errors are named",
+            "mend the import error, wait until the declaration is read, or check which Airflow is addressed",
+        ),
+        Trouble(
+            "AIRFLOW_REFUSED",
+            "Airflow refused a request, or is none",
+            "mend what the message names: address or options",
+        ),
         Trouble(
             "SQL_REFUSED", "a query of `deltaworks sql` is wrong", "`deltaworks sql` without a query lists the tables"
+        ),
+        Trouble(
+            "AS_OF_INVALID",
+            "a query of `deltaworks sql` asks for something as of no version and no time, or for no table",
+            "`PIPELINE.TABLE VERSION AS OF 12`, or `TIMESTAMP AS OF '2026-05-01 06:00'`, which is UTC",
         ),
         Trouble(
             "EXPERIMENT_SIZES",
@@ -109,6 +166,11 @@ STACK: Final = (
             "PACKAGE_VULNERABLE",
             "`make audit`: locked packages have known vulnerabilities, which are named",
             "raise their versions in requirements.txt, then `make lock`",
+        ),
+        Trouble(
+            "APPROVAL_REJECTED",
+            "a run that was triggered by `--in-airflow` was counted, and a person rejected it; nothing was done",
+            "read the count in the run that is named",
         ),
         Trouble(
             "JAR_DIGEST_DIFFERS",
@@ -164,6 +226,11 @@ STACK: Final = (
         ),
         Trouble("AIRFLOW_UNREACHABLE", "Airflow's API gives no usable answer", "`deltaworks status`"),
         Trouble("DAG_RUN_TIMEOUT", "a DAG run did not end in time, or nothing of it moves any more", "look at its log"),
+        Trouble(
+            "APPROVAL_PENDING",
+            "a run that was triggered by `--in-airflow` still waits for a person when the time to follow it is over",
+            "have another person approve it on the page that is named",
+        ),
         Trouble("DAG_RUN_FAILED", "a DAG run failed", "look at its log"),
         Trouble(
             "INGEST_TIMEOUT",

@@ -14,9 +14,8 @@ from typing import TypeVar
 from deltaworks.control import paths
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.gold import GoldTableSpec, LiveTableSpec, ReferenceSpec
 from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
@@ -122,11 +121,12 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
 
 
 def _of_pipeline(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
-    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec]] = {
+    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec | ReferenceSpec]] = {
         "bronze": spec.tables,
         "keyed": spec.keyed_tables,
         "live": spec.live,
         "gold": spec.gold.tables,
+        "reference": spec.references,
     }
     for kind, tables in kinds.items():
         for table in tables:

@@ -1,17 +1,21 @@
-"""Gold SQL as it is declared: whether Spark could read it, and whether the tables and columns it names are there."""
+"""SQL of gold tables and views as declared: whether Spark, or DuckDB, could read it, and whether the tables and columns
+it names are there."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from deltaworks.specs.base import Place
 from deltaworks.specs.checks.sound_queries import Columns, SoundQueries, digest_of
 from deltaworks.specs.declared_mistakes import Declared
-from deltaworks.specs.gold import GoldTableSpec, build_order
+from deltaworks.specs.gold import GoldTableSpec, build_order, circle_in, view_name, view_order
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+
+Dialect = Literal["spark", "duckdb"]
 
 
 def gold_sql_mistakes(
@@ -27,6 +31,7 @@ def gold_sql_mistakes(
     columns |= {table.name: list(table.types) for table in spec.keyed_tables}
     if spec.mutations is not None:
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
+    columns |= {reference.name: list(reference.column_types()) for reference in spec.references}
     columns |= dict.fromkeys([*unknown, *skip])
     places: dict[str, Place] = {table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)}
     sound = SoundQueries()
@@ -35,32 +40,48 @@ def gold_sql_mistakes(
         if table.name in skip or not path.is_file():
             columns[table.name] = None
             continue
-        views = {name: columns.get(name) for name in table.reads}
-        answer, mistakes = _read(path, views, spec, sound)
+        views = {view_name(name): columns.get(name) for name in table.reads}
+        answer, mistakes = _read(path, views, spec, sound, dialect="spark")
         yield from mistakes
         columns[table.name] = answer
         if answer is not None:
             for place, text in _answer_problems(table, answer):
                 yield declared.mistake((*places[table.name], *place), text)
+    yield from _view_mistakes(spec, declared, columns, sound)
     sound.save()
     yield from _dedupe_mistakes(spec, declared, unknown)
 
 
+def _view_mistakes(
+    spec: PipelineSpec, declared: Declared, columns: dict[str, Columns], sound: SoundQueries
+) -> Iterator[Mistake]:
+    """What is wrong with the SQL of views. Columns of tables that only the engine makes are not known here."""
+    if circle_in(spec.views):
+        return
+    for view in view_order(spec.views):
+        path = declared.path.parent / view.sql
+        columns[view.name] = None
+        if path.is_file():
+            tables = {name: columns.get(name) for name in view.reads}
+            columns[view.name], mistakes = _read(path, tables, spec, sound, dialect="duckdb")
+            yield from mistakes
+
+
 def _read(
-    path: Path, views: Mapping[str, Columns], spec: PipelineSpec, sound: SoundQueries
+    path: Path, views: Mapping[str, Columns], spec: PipelineSpec, sound: SoundQueries, *, dialect: Dialect
 ) -> tuple[Columns, list[Mistake]]:
     """The columns of the answer, None where they cannot be told, and what is wrong with the SQL."""
     try:
         sql = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return None, [Mistake(path, 1, "", "this is no UTF-8")]
-    digest = digest_of(sql, views)
+    digest = digest_of(sql if dialect == "spark" else f"{dialect}\0{sql}", views)
     if digest is not None and digest in sound:
         return sound.answer(digest), []
     # Loaded here: it loads the parser.
     from deltaworks.specs.checks.query_mistakes import read_query
 
-    answer, mistakes = read_query(path, sql, views, spec)
+    answer, mistakes = read_query(path, sql, views, spec, dialect=dialect)
     if digest is not None and not mistakes:
         sound.remember(digest, answer)
     return answer, mistakes
@@ -69,6 +90,10 @@ def _read(
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
     """Columns that are declared of an answer and that it lacks."""
     places: list[tuple[Place, str]] = [(("partition_by",), table.partition_by)]
+    intervals = table.checks.intervals
+    if intervals is not None:
+        places += [(("checks", "intervals", "by", index), name) for index, name in enumerate(intervals.by)]
+        places += [(("checks", "intervals", "from"), intervals.start), (("checks", "intervals", "to"), intervals.end)]
     for check in ("unique", "not_null"):
         places += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
     for place, name in places:

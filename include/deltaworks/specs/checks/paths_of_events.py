@@ -13,12 +13,13 @@ from deltaworks.specs.pipeline import PipelineSpec
 def path_mistakes(spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
     """Every path into JSON whose names are divided by something else than points.
 
-    Names of columns in files (CSV, Parquet) may have a slash of their own.
+    Names of columns in files (CSV, Parquet) may have a slash of their own; so may one name of a path with points, such
+    as `units.USD/shares`.
     """
     if spec.source.format != "json":
         return
     for place, path in declared_paths(spec):
-        if "/" in path.strip("/") or path.startswith("/"):
+        if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             meant = path.strip("/").replace("/", ".")
             yield place, declared.mistake(place, f"a path has points between its names: write {meant}")
 
@@ -27,6 +28,8 @@ def declared_paths(spec: PipelineSpec) -> Iterator[tuple[Place, str]]:
     """Every path into events that a pipeline declares, with its place."""
     if spec.unwrap is not None:
         yield ("unwrap", "path"), spec.unwrap.path
+        for index, path in enumerate(spec.unwrap.keep):
+            yield ("unwrap", "keep", index), path
     if spec.event.name.path is not None:
         yield ("event", "name", "path"), spec.event.name.path
     times = spec.event.time.path
@@ -34,6 +37,8 @@ def declared_paths(spec: PipelineSpec) -> Iterator[tuple[Place, str]]:
         yield ("event", "time", "path", *([index] if len(times) > 1 else [])), path
     for index, path in enumerate(spec.event.id):
         yield ("event", "id", index), path
+    yield from ((("enrich", index, "of"), look_up.of) for index, look_up in enumerate(spec.enrich))
+    yield from ((("private", index, "path"), private.path) for index, private in enumerate(spec.private))
     for index, table in enumerate(spec.tables):
         for name in table.when:
             yield ("tables", index, "when", name), name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
 from deltaworks.specs.checks.paths_of_events import path_mistakes
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.gold import place_in_other
 from deltaworks.specs.known_secrets import LOCAL, check_secrets
 from deltaworks.specs.loading import NO_KEYS, read_declared
 from deltaworks.specs.mistakes import Mistake, meant
@@ -219,8 +221,8 @@ class _Checker:
 
 
 def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistake]:
-    """What is wrong with the SQL of a pipeline's gold tables, those left out that were put aside."""
-    if not spec.gold.tables:
+    """What is wrong with the SQL of a pipeline's gold tables and views, those left out that were put aside."""
+    if not spec.gold.tables and not spec.views:
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_aside(("tables", index))}
     skip = {
@@ -232,9 +234,26 @@ def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistak
 
 
 def _remarks(spec: PipelineSpec, declared: Declared) -> Iterator[Mistake]:
-    if spec.gold.tables and spec.gold.schedule is None:
+    for index, look_up in enumerate(spec.enrich):
+        if look_up.kind == "mmdb" and not _has_fast_reader():
+            text = "maxminddb has no C extension here: its Python code is ten times slower; install one of its wheels"
+            yield declared.mistake(("enrich", index, "kind"), text)
+    gold = {table.name for table in spec.gold.tables}
+    own = {name for table in spec.gold.tables for name in table.reads if place_in_other(name) is None} - gold
+    # What reads only gold of others is built after it.
+    if own and spec.gold.schedule is None:
+        after = "after gold of other pipelines that it reads, " if spec.gold.of_others else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
         built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which gold__{spec.pipeline} runs too"
         yield declared.mistake(
-            ("gold",), f'gold has no schedule and is built only {built}; write schedule: "*/15 * * * *" below gold'
+            ("gold",),
+            f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
         )
+
+
+def _has_fast_reader() -> bool:
+    """Whether maxminddb can be read by its C extension; it falls back to Python code without a word."""
+    try:
+        return find_spec("maxminddb.extension") is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,6 +1,7 @@
-"""What is wrong with one query of gold SQL: whether Spark could read it, and whether the names in it are there.
+"""What is wrong with the query of a gold table or a view: whether Spark, or DuckDB, could read it, and whether names in
+it are there.
 
-It is parsed as Spark's dialect by sqlglot, which costs half a second of CPU to import: only a query that is new to
+It is parsed by sqlglot, which costs half a second of CPU to import: only a query that is new to
 `deltaworks pipelines check` loads this module.
 """
 
@@ -16,11 +17,11 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 
 from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
+from deltaworks.specs.gold import view_name
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
 
-DIALECT = "spark"
-_SAID = "gold SQL is written in Spark's dialect"
+_SAID = {"spark": "gold SQL is written in Spark's dialect", "duckdb": "views are written in DuckDB's dialect"}
 _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
 _NOT_BEHIND_A_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
@@ -29,32 +30,46 @@ _NOT_BEHIND_A_COMMA = frozenset(
 _WORDS = {"Invalid expression": "this is not expected here", "Required keyword": "something is missing behind it"}
 
 
-def read_query(path: Path, sql: str, views: Views, spec: PipelineSpec) -> tuple[Sequence[str] | None, list[Mistake]]:
+def read_query(
+    path: Path, sql: str, views: Views, spec: PipelineSpec, *, dialect: str = "spark"
+) -> tuple[Sequence[str] | None, list[Mistake]]:
     """The columns of the answer, None where they cannot be told, and what is wrong with the query.
 
     Whether anything is wrong follows from the query and its views alone; the rest is for the words.
     """
+    said = _SAID[dialect]
     try:
-        query = parsed_query(sql)
+        query = parsed_query(sql, dialect=dialect)
     except ParseError as error:
-        return None, _syntax_mistakes(path, error)
+        return None, _syntax_mistakes(path, error, said)
     except TokenError as error:
         line = sql.count("\n", 0, error.end or 0) + 1
-        return None, [Mistake(path, line, "", f"this is no SQL: a quote is not closed ({_SAID})")]
+        return None, [Mistake(path, line, "", f"this is no SQL: a quote is not closed ({said})")]
     if query is None:
-        return None, [Mistake(path, 1, "", f"write one SELECT and nothing else ({_SAID})")]
+        return None, [Mistake(path, 1, "", f"write one SELECT and nothing else ({said})")]
+    if dialect == "duckdb" and (writing := _writing(query)) is not None:
+        line = sql.count("\n", 0, sql.upper().find(writing)) + 1
+        return None, [Mistake(path, line, "", f"{writing} writes, and a view only reads; write one SELECT ({said})")]
     try:
         names = QueryNames(query, views)
-        mistakes = [_table_mistake(path, table, views, spec) for table in names.unknown_tables() if not _is_path(table)]
+        mistakes = [
+            _table_mistake(path, table, views, spec) for table in names.unknown_tables() if not _is_path(table, dialect)
+        ]
         # A table that is not there has any column.
         if not mistakes:
-            mistakes = [Mistake(path, name.line, "", f"{name.text} ({_SAID})") for name in names.unknown_columns()]
+            mistakes = [Mistake(path, name.line, "", f"{name.text} ({said})") for name in names.unknown_columns()]
         return names.answer(), sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)
     except SqlglotError as error:
-        return None, [Mistake(path, 1, "", f"{_first_line(error)} ({_SAID})")]
+        return None, [Mistake(path, 1, "", f"{_first_line(error)} ({said})")]
 
 
-def parsed_query(sql: str) -> exp.Query | None:
+def _writing(query: exp.Query) -> str | None:
+    """The word of a part of a query that changes something: `WITH gone AS (DELETE …) SELECT …`."""
+    words = {exp.Insert: "INSERT", exp.Update: "UPDATE", exp.Delete: "DELETE", exp.Merge: "MERGE", exp.Into: "INTO"}
+    return next((word for kind, word in words.items() if query.find(kind) is not None), None)
+
+
+def parsed_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
     """The one query of a file; None where it is something else.
 
     Raises:
@@ -64,16 +79,17 @@ def parsed_query(sql: str) -> exp.Query | None:
     # A statement sqlglot has no parser for is announced there, and refused here.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     # A function of Spark that sqlglot takes for the WINDOW clause.
-    sql = re.sub(r"\bwindow\s*\(", "time_window(", sql, flags=re.IGNORECASE)
-    _check_tokens(sql)
-    statements = sqlglot.parse(sql, read=DIALECT, error_level=ErrorLevel.RAISE)
+    if dialect == "spark":
+        sql = re.sub(r"\bwindow\s*\(", "time_window(", sql, flags=re.IGNORECASE)
+    _check_tokens(sql, dialect)
+    statements = sqlglot.parse(sql, read=dialect, error_level=ErrorLevel.RAISE)
     queries = [part for part in statements if part is not None and not isinstance(part, exp.Semicolon)]
     return queries[0] if len(queries) == 1 and isinstance(queries[0], exp.Query) else None
 
 
-def _check_tokens(sql: str) -> None:
+def _check_tokens(sql: str, dialect: str) -> None:
     """Refuse what sqlglot would let pass, or would blame on something behind it."""
-    tokens = sqlglot.tokenize(sql, read=DIALECT)
+    tokens = sqlglot.tokenize(sql, read=dialect)
     first = tokens[0] if tokens else None
     if first is not None and first.token_type == TokenType.VAR:
         nearest = meant(first.text.upper(), _STATEMENTS)
@@ -86,14 +102,14 @@ def _check_tokens(sql: str) -> None:
             raise ParseError.new(text, description=text, line=token.line)
 
 
-def _syntax_mistakes(path: Path, error: ParseError) -> list[Mistake]:
+def _syntax_mistakes(path: Path, error: ParseError, said: str) -> list[Mistake]:
     mistakes = []
     for details in error.errors or [{}]:
         what = str(details.get("description") or _first_line(error)).rstrip(".")
         what = next((words for start, words in _WORDS.items() if what.startswith(start)), what)
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
-        mistakes.append(Mistake(path, line, "", f"this is no SQL{near}: {what} ({_SAID})"))
+        mistakes.append(Mistake(path, line, "", f"this is no SQL{near}: {what} ({said})"))
     # Behind the first one, others mostly follow from it.
     return mistakes[:1]
 
@@ -103,18 +119,21 @@ def _table_mistake(path: Path, table: exp.Table, views: Views, spec: PipelineSpe
     written = ".".join(part.name for part in table.parts)
     if table.db.lower() == spec.pipeline and table.name.lower() in views:
         return Mistake(path, line, "", f"tables are named without their pipeline: write {table.name}")
+    if view_name(written).lower() in views:
+        return Mistake(path, line, "", f"SQL calls a table of another pipeline {view_name(written)}: write that")
     declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
     declared += [spec.mutations.names] if spec.mutations is not None else []
+    declared += [*(reference.name for reference in spec.references), *(view.name for view in spec.views)]
     if table.name.lower() in declared and not table.db:
-        return Mistake(path, line, "", f"{written} is not among `reads` of the gold table: add it there")
+        return Mistake(path, line, "", f"{written} is not among `reads`: add it there")
     nearest = meant(table.name, {*views, *declared})
     advice = f"did you mean {nearest!r}?" if nearest is not None else f"it may read {', '.join(views)}"
     return Mistake(path, line, "", f"there is no table {written!r} in this pipeline; {advice}")
 
 
-def _is_path(table: exp.Table) -> bool:
-    """Whether a table is named by where it lies: delta.`s3a://bucket/table`."""
-    return table.db.lower() in ("delta", "parquet", "json", "csv", "avro", "orc", "text")
+def _is_path(table: exp.Table, dialect: str) -> bool:
+    """Whether a table of gold SQL is named by where it lies: delta.`s3a://bucket/table`."""
+    return dialect == "spark" and table.db.lower() in ("delta", "parquet", "json", "csv", "avro", "orc", "text")
 
 
 def _first_line(error: Exception) -> str:

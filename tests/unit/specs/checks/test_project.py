@@ -194,7 +194,7 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
             "2: there is no table 'ordrs' in this pipeline; did you mean 'orders'?",
         ),
         ("SELECT event_date FROM shop.orders", "1: tables are named without their pipeline: write orders"),
-        ("SELECT event_date FROM orders, refunds", "1: refunds is not among `reads` of the gold table: add it there"),
+        ("SELECT event_date FROM orders, refunds", "1: refunds is not among `reads`: add it there"),
         ("SELECT event_date,\nFROM orders", "1: this is no SQL: a comma too many"),
         ("SELECT event_date\nFROM orders WHERE", "2: this is no SQL at 'WHERE': something is missing behind it"),
         ("SELECT event_date, 'x FROM orders", "1: this is no SQL: a quote is not closed"),
@@ -333,3 +333,33 @@ def test_only_the_check_needs_a_parser_of_sql() -> None:
     )
 
     assert done.stdout.strip() == "False"
+
+
+BOARD = """\
+gold:
+  tables:
+    - {name: weekly, sql: weekly.sql, reads: [READS], partition_by: event_date}
+"""
+
+
+def board(project: Path, reads: str, sql: str) -> ProjectCheck:
+    """A second pipeline, without a schedule, whose gold reads gold of the shop."""
+    text = PIPELINE.replace("pipeline: shop", "pipeline: board") + BOARD.replace("READS", reads)
+    declare(project, "board", text, weekly=sql)
+    return check_project("local", root=project)
+
+
+def test_gold_of_another_pipeline_has_a_name_of_its_own_in_sql(project: Path) -> None:
+    check = board(project, "shop.daily", "SELECT event_date, turnover FROM shop__daily")
+    assert (check.mistakes, check.remarks) == ([], []), "it is built after what it reads"
+
+    (mistake,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").mistakes
+    assert mistake.text == "SQL calls a table of another pipeline shop__daily: write that"
+
+
+def test_gold_that_reads_events_of_its_own_too_is_not_built_when_these_come(project: Path) -> None:
+    sql = "SELECT event_date FROM shop__daily JOIN orders USING (event_date)"
+
+    (remark,) = board(project, "shop.daily, orders", sql).remarks
+
+    assert "is built only after gold of other pipelines that it reads, by `deltaworks gold build board`" in remark.text

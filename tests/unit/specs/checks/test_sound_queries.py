@@ -25,9 +25,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     read = query_mistakes.read_query
 
-    def recorded(path: Path, *arguments: Any) -> Any:
+    def recorded(path: Path, *arguments: Any, **options: Any) -> Any:
         names.append(path.name)
-        return read(path, *arguments)
+        return read(path, *arguments, **options)
 
     monkeypatch.setattr(query_mistakes, "read_query", recorded)
     return names

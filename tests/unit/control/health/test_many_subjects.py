@@ -1,0 +1,81 @@
+"""The health check of many streams: it waits for the storage once and not once for each, and asks Airflow little."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.report import Subject, report, reports
+from deltaworks.control.objects import LocalObjects, StoredObject
+
+SUBJECTS = [
+    Subject("stream", f"s{number}", paths.pipeline_control(f"s{number}"), HealthLimits()) for number in range(8)
+]
+
+
+class Gathering(LocalObjects):
+    """Answers no heartbeat before several have been asked for."""
+
+    def __init__(self, root: Path, *, parties: int) -> None:
+        super().__init__(root)
+        self._gate = threading.Barrier(parties, timeout=10)
+
+    def get(self, key: str) -> StoredObject | None:
+        if key.endswith("heartbeat.json"):
+            self._gate.wait()
+        return super().get(key)
+
+
+def beat(objects: LocalObjects, name: str, **changes: str) -> None:
+    key = paths.heartbeat(paths.pipeline_control(name))
+    writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
+    objects.put(key, json.dumps(dataclasses.asdict(writer.current) | {"state": "running"} | changes).encode())
+
+
+def test_many_are_read_at_once_and_judged_as_each_alone(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    for subject in SUBJECTS[:5]:
+        beat(objects, subject.name)
+    objects.put(paths.heartbeat(SUBJECTS[5].control), b"torn")
+
+    together = reports(SUBJECTS, Gathering(tmp_path, parties=len(SUBJECTS)))
+
+    alone = [report(subject, objects) for subject in SUBJECTS]
+    assert [(item.subject, item.verdict.cause) for item in together] == [
+        (item.subject, item.verdict.cause) for item in alone
+    ]
+
+
+def test_airflow_is_asked_of_what_does_not_run_alone(tmp_path: Path) -> None:
+    objects, questions = LocalObjects(tmp_path), list[str]()
+    beat(objects, "s0")
+    beat(objects, "s1", state="failed")
+
+    def paused(dag_id: str) -> bool:
+        questions.append(dag_id)
+        return True
+
+    first, second, third = reports(SUBJECTS[:3], objects, paused=paused)
+
+    assert questions == ["stream__s1", "stream__s2"]
+    assert first.verdict.state == "healthy"
+    assert (second.verdict.cause, third.verdict.cause) == ("PAUSED_WITHOUT_STOP", "PAUSED")
+
+
+@pytest.mark.parametrize("cause", ["JOB_OVERDUE", "GOLD_STALE"])
+def test_open_alerts_of_a_cause_are_known_by_their_subjects(tmp_path: Path, cause: str) -> None:
+    objects = LocalObjects(tmp_path)
+    for subject in ("gold__games", "gold__edits"):
+        raise_alert(objects, cause=cause, subject=subject, summary="late")
+    raise_alert(objects, cause="RESTARTS_EXHAUSTED", subject="stream games", summary="again and again")
+    resolve_alert(objects, cause=cause, subject="gold__edits", summary="well")
+
+    assert open_subjects(objects, cause) == {"gold__games"}
