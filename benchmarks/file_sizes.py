@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -226,33 +227,15 @@ def _root() -> Iterator[Path]:
 @contextmanager
 def _project(folder: Path) -> Iterator[Catalog]:
     """One pipeline of three tables over the folder, with an empty lake."""
-    from deltaworks.specs.project import load_catalog
-
-    tables = [{"name": kind, "when": {"name": kind}, "columns": _COLUMNS} for kind in _KINDS]
-    declared: dict[str, dict[str, Any]] = {
-        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
-        "pipelines/sizes/pipeline.yaml": {
-            "pipeline": "sizes",
-            "description": "files of one size",
-            "owner": "benchmarks",
-            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
-            "tables": tables,
-            "stream": {"tasks_per_batch": 2},
-        },
+    declared = {
+        "pipeline": "sizes",
+        "description": "files of one size",
+        "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
+        "tables": [{"name": kind, "when": {"name": kind}, "columns": _COLUMNS} for kind in _KINDS],
+        "stream": {"tasks_per_batch": 2},
     }
     with _root() as root:
-        declared["environments/local.yaml"] = {
-            "environment": "local",
-            "lake": {"root": f"file://{root}/lake"},
-            "landing": {"root": f"file://{folder}"},
-            "messaging": {},
-        }
-        for path, content in declared.items():
-            (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-            # JSON is YAML too.
-            (root / "include" / path).write_text(json.dumps(content))
-        yield load_catalog("local", root=root)
+        yield declare_project(root, declared, landing=folder)
 
 
 BENCHMARK = Benchmark(

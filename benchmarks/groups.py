@@ -2,12 +2,13 @@
 
 Both sides land the same objects in the same rhythm on local disk, one after the other. Memory is the proportional set
 size (PSS), which counts a page that processes share once, summed over every process of a side and taken as the median
-after the start. Freshness is the time from landing to the commit of the batch, at the median. Where the machine has no
-room for ten drivers, fewer are measured and their memory is scaled to ten: `sizes` says how many.
+after the start. Freshness is the time from landing to the commit of the batch, at the median. A driver for each core is
+measured, and its memory scaled to ten: more of them at once starve each other while they start. `sizes` says how many.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -40,7 +41,8 @@ def run(options: Options) -> list[Figure]:
     """Measure both sides for `--minutes` each after their start."""
     import psutil
 
-    drivers = max(1, min(_PIPELINES, int(psutil.virtual_memory().available // _DRIVER_BYTES)))
+    room = int(psutil.virtual_memory().available // _DRIVER_BYTES)
+    drivers = max(1, min(_PIPELINES, room, cores()))
     grouped = _measured(_PIPELINES, is_group=True, options=options)
     alone = _measured(drivers, is_group=False, options=options)
     sizes = {"pipelines": _PIPELINES, "drivers_measured": drivers, "minutes": options.minutes, "events": _EVENTS}
@@ -128,7 +130,8 @@ class _Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             key = f"{name}/{path.name}"
-            announced = FileEvent("landing", key, len(data), f"{self._files}", None, now, "ObjectCreated:Put", None)
+            tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            announced = FileEvent("landing", key, len(data), tag, None, now, "ObjectCreated:Put", None)
             received.append(ReceivedEvent(announced, key, now))
         FileEventLogWriter(self.lake, "landing", epoch=self._files).append(received)
 

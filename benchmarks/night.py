@@ -9,8 +9,6 @@ each time. Noted: bytes and files rewritten.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
+from benchmarks.scratch import copied, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,13 +53,10 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
-    from benchmarks.games_files import bench_folder
     from deltaworks.control import paths
     from deltaworks.maintenance.optimize_night import optimize_tables
 
-    root = bench_folder() / "night"
-    shutil.rmtree(root, ignore_errors=True)
-    try:
+    with scratch_folder("night") as root:
         catalog = project(root, tables=_TABLES)
         rows = max(1_000, options.events // (_TABLES * _DAYS))
         options.progress(f"night: {_TABLES} tables, {rows:,} rows a day")
@@ -83,8 +79,6 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
             files = _SMALL_FILES if number < _IN_NEED else 1
             _land(folder, rows, days=[_DAYS - 1], files=files)
         yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _policy() -> OptimizePolicy:
@@ -104,12 +98,8 @@ def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
 
 @contextmanager
 def _copy(template: Path) -> Iterator[Catalog]:
-    root = template.parent / f"night-{uuid.uuid4().hex[:8]}"
-    try:
-        shutil.copytree(template / "lake", root / "lake")
+    with copied(template) as root:
         yield project(root, tables=_TABLES)
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,39 +24,17 @@ def table_name(number: int) -> str:
 
 def project(root: Path, *, tables: int) -> Catalog:
     """A project below `root` whose one pipeline has that many tables, its lake in `root/lake`."""
-    from deltaworks.specs.project import load_catalog
-
     columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
-    declared: dict[str, dict[str, Any]] = {
-        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
-        f"pipelines/{PIPELINE}/pipeline.yaml": {
-            "pipeline": PIPELINE,
-            "description": "tables of one night",
-            "owner": "benchmarks",
-            "source": {"kind": "cloud_files", "relay": "landing", "bucket": "landing"},
-            "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
-            "tables": [
-                {
-                    "name": table_name(number),
-                    "when": {"name": table_name(number)},
-                    "columns": columns,
-                    "zorder_by": ["player"],
-                }
-                for number in range(tables)
-            ],
-        },
-        "environments/local.yaml": {
-            "environment": "local",
-            "lake": {"root": f"file://{root}/lake"},
-            "landing": {"root": f"file://{root}/landing"},
-            "messaging": {},
-        },
+    names = [table_name(number) for number in range(tables)]
+    declared = {
+        "pipeline": PIPELINE,
+        "description": "tables of one night",
+        "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}},
+        "tables": [
+            {"name": name, "when": {"name": name}, "columns": columns, "zorder_by": ["player"]} for name in names
+        ],
     }
-    for path, content in declared.items():
-        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML too.
-        (root / "include" / path).write_text(json.dumps(content))
-    return load_catalog("local", root=root)
+    return declare_project(root, declared, landing=root / "landing")
 
 
 def land(folder: Path, chance: np.random.Generator, dates: Sequence[dt.date], *, rows: int, files: int) -> None:

@@ -9,8 +9,6 @@ lake each time. Noted: partitions and files before and after.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
+from benchmarks.scratch import copied, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,18 +50,13 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _template(options: Options) -> Iterator[Path]:
-    from benchmarks.games_files import bench_folder
     from deltaworks.control import paths
 
-    root = bench_folder() / "small_upkeep"
-    shutil.rmtree(root, ignore_errors=True)
-    try:
+    with scratch_folder("small_upkeep") as root:
         options.progress(f"small_upkeep: {_TABLES} tables of {_DAYS} days in {_FILES} files each")
         for number in range(_TABLES):
             _land(root / "lake" / paths.table(PIPELINE, table_name(number)), number)
         yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _land(folder: Path, number: int) -> None:
@@ -87,16 +81,12 @@ class _Night:
 
         session = self.spark
         policy = OptimizePolicy() if session is None else OptimizePolicy(row_group_bytes=0)
-        root = self.template.parent / f"small_upkeep-{uuid.uuid4().hex[:8]}"
-        try:
-            shutil.copytree(self.template / "lake", root / "lake")
+        with copied(self.template) as root:
             catalog = project(root, tables=_TABLES)
             with clock:
                 done = optimize_tables(
                     None if session is None else lambda: session, catalog, PIPELINE, now=_NIGHT, policy=policy
                 )
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
         if sum(result.partitions for result in done) != _TABLES * _DAYS:
             raise RuntimeError(f"not all partitions were rewritten: {done}")
         clock.note(

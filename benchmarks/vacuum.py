@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.scratch import copied, scratch_folder
 
 if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
@@ -45,17 +44,11 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _template(options: Options) -> Iterator[Path]:
-    from benchmarks.games_files import bench_folder
-
-    root = bench_folder() / "vacuum"
-    shutil.rmtree(root, ignore_errors=True)
-    try:
+    with scratch_folder("vacuum") as root:
         options.progress(f"vacuum: {_TABLES} tables of {_FILES} replaced files each")
         for number in range(_TABLES):
             _replace(root / _key(number))
         yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _key(number: int) -> str:
@@ -90,9 +83,7 @@ class _Vacuum:
     template: Path
 
     def __call__(self, clock: Clock) -> None:
-        root = self.template.parent / f"vacuum-{uuid.uuid4().hex[:8]}"
-        try:
-            shutil.copytree(self.template, root)  # with the files' ages
+        with copied(self.template) as root:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             with clock:
                 done = subprocess.run(
@@ -102,8 +93,6 @@ class _Vacuum:
                     text=True,
                 )
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
         files = int(done.stdout.splitlines()[-1])
         if files != _TABLES * _FILES:
             raise RuntimeError(f"{self.how} deleted {files} files")

@@ -1,0 +1,220 @@
+"""`pipelines_1000`: 1,000 declared pipelines, a tenant each, whose one bucket gets 100,000 objects a minute.
+
+- `dag_files_vs_bare_dags`: all DAG files as Airflow's processor reads them, parsed and serialized, one after the other,
+  each in a process of its own; against as many DAGs of Airflow's own with one task. `slowest_seconds` is the file that
+  takes longest, which is what a processor with several processes takes. The environment names one pipeline in
+  `operation_dags`.
+- `task_vs_whole_file`: the streams' file as a task of one stream reads it, against all of it.
+- `health_vs_one_by_one`: a run of the health check, with its alerts on overdue jobs, on a storage whose requests take
+  20 ms; against reading one subject after the other, of which a tenth is read and projected to all.
+- `relay_vs_bare_consumer`: a relay with eight receiving threads on a queue whose calls take 20 ms, against a consumer
+  with as many threads that keeps nothing. `files_per_minute` is what counts.
+- `slice_vs_delta_read`: the next slice of one pipeline in a log of 100,000 events of all, as a stream plans it once a
+  minute, against reading its rows through deltalake.
+
+Starts of interpreters and the import of Airflow are not counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.declared_project import write_project
+from benchmarks.far_queue import FarQueue, moved_by_consumer, moved_by_relay
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.slow_storage import FarObjects
+
+if TYPE_CHECKING:
+    from deltaworks.control.objects import ObjectStore
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.storage import StorageSpec
+
+PIPELINES, FILES_PER_MINUTE = 1_000, 100_000
+_READ_ONE_BY_ONE = 100
+_PREFIX = "tenant_0050/"
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure all comparisons."""
+    files = max(1_000, min(FILES_PER_MINUTE, options.events // 10))
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-pipelines-")))
+        write_project(root, pipelines=PIPELINES)
+        options.progress(f"{BENCHMARK.name}: declared {PIPELINES:,} pipelines")
+        dags, health, log = _DagFiles(root), _Health(root), _Log(root, files)
+        comparisons = [
+            _comparison("dag_files_vs_bare_dags", dags.parse_all, dags.parse_bare, pipelines=PIPELINES),
+            _comparison("task_vs_whole_file", dags.parse_for_a_task, dags.parse_whole_file, pipelines=PIPELINES),
+            _comparison("health_vs_one_by_one", health.check, health.one_by_one, pipelines=PIPELINES),
+            _comparison("relay_vs_bare_consumer", log.relay, log.consume, files=files),
+            _comparison("slice_vs_delta_read", log.next_slice, log.delta_read, files=files, pipelines=PIPELINES),
+        ]
+        return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+
+
+def _comparison(metric: str, ours: Callable[[Clock], None], other: Callable[[Clock], None], **sizes: int) -> Comparison:
+    return Comparison(
+        metric=metric, ours=Side(f"{metric}:ours", ours), other=Side(f"{metric}:other", other), sizes=sizes
+    )
+
+
+@dataclass
+class _DagFiles:
+    root: Path
+    dags: int = 0
+    taken: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def parse_all(self, clock: Clock) -> None:
+        self.taken = {file.stem: self._parsed(str(file)) for file in sorted((_ROOT / "dags").glob("*.py"))}
+        self.dags = int(sum(record["dags"] for record in self.taken.values()))
+        clock.seconds = sum(record["seconds"] for record in self.taken.values())
+        slowest = max(self.taken.values(), key=lambda record: record["seconds"])
+        clock.note(dags=self.dags, slowest_seconds=slowest["seconds"], slowest_cpu_seconds=slowest["cpu_seconds"])
+        clock.note(**{f"{name}_seconds": record["seconds"] for name, record in self.taken.items()})
+
+    def parse_bare(self, clock: Clock) -> None:
+        record = self._parsed("--bare", str(self.dags))
+        clock.seconds = record["seconds"]
+        clock.note(dags=record["dags"], cpu_seconds=record["cpu_seconds"])
+
+    def parse_for_a_task(self, clock: Clock) -> None:
+        record = self._parsed(str(_ROOT / "dags" / "streams.py"), "--task", "stream__tenant_0050")
+        if record["dags"] != 1:
+            raise RuntimeError(f"{record['dags']} DAGs were made for one task")
+        clock.seconds = record["parse_seconds"]
+
+    def parse_whole_file(self, clock: Clock) -> None:
+        clock.seconds = self._parsed(str(_ROOT / "dags" / "streams.py"))["parse_seconds"]
+
+    def _parsed(self, *arguments: str) -> dict[str, float]:
+        environment = os.environ | {
+            "PYTHONPATH": f"{_ROOT / 'include'}:{_ROOT}",
+            "DELTAWORKS_PROJECT": str(self.root),
+            "DELTAWORKS_ENVIRONMENT": "local",
+            "AIRFLOW_HOME": str(self.root / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(_ROOT / "plugins"),
+        }
+        words = [sys.executable, "-m", "benchmarks.dag_parsing", *arguments]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{arguments}: {done.stderr}")
+        record: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return record
+
+
+@dataclass
+class _Health:
+    root: Path
+
+    def check(self, clock: Clock) -> None:
+        from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
+        from deltaworks.airflow.restarts import settle_restarts
+        from deltaworks.control.clock import utc_now
+        from deltaworks.control.health import report
+
+        objects, now = FarObjects(self._objects(self._catalog())), utc_now()
+        with clock:
+            catalog = self._catalog()
+            judged = report.reports(report.subjects(catalog), objects, now=now)
+            verdicts = [item.verdict for item in judged]
+            alert_on_verdicts(objects, verdicts, now=now)
+            alert_on_overdue_jobs(objects, catalog, now=now)
+            alert_on_stale_gold(objects, catalog, now=now)
+            settle_restarts(objects, [verdict.name for verdict in verdicts if not verdict.unhealthy], now=now)
+        if len(verdicts) != PIPELINES + 1:
+            raise RuntimeError(f"{len(verdicts)} relays and streams were judged")
+        clock.note(requests=objects.requests)
+
+    def one_by_one(self, clock: Clock) -> None:
+        from deltaworks.control.health import report
+
+        catalog = self._catalog()
+        objects = FarObjects(self._objects(catalog))
+        with clock:
+            for subject in report.subjects(catalog)[:_READ_ONE_BY_ONE]:
+                report.report(subject, objects)
+        clock.seconds *= PIPELINES / _READ_ONE_BY_ONE
+
+    def _catalog(self) -> Catalog:
+        from deltaworks.specs.project import load_catalog
+
+        return load_catalog("local", root=self.root, tolerant=True)
+
+    def _objects(self, catalog: Catalog) -> ObjectStore:
+        """The control area in which every stream has just beaten."""
+        from deltaworks.control import paths
+        from deltaworks.control.health.heartbeat import HeartbeatWriter
+        from deltaworks.control.objects import open_objects
+
+        objects = open_objects(catalog.environment.lake)
+        for name in catalog.pipelines:
+            key = paths.heartbeat(paths.pipeline_control(name))
+            writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
+            writer.update(state="running")
+            objects.put(key, json.dumps(dataclasses.asdict(writer.current)).encode())
+        return objects
+
+
+@dataclass
+class _Log:
+    root: Path
+    files: int
+
+    def relay(self, clock: Clock) -> None:
+        clock.seconds = moved_by_relay(FarQueue(self.files, prefixes=PIPELINES), self._storage())
+        clock.note(files_per_minute=60 * self.files / clock.seconds)
+
+    def consume(self, clock: Clock) -> None:
+        clock.seconds = moved_by_consumer(FarQueue(self.files, prefixes=PIPELINES))
+        clock.note(files_per_minute=60 * self.files / clock.seconds)
+
+    def next_slice(self, clock: Clock) -> None:
+        from deltaworks.sources.objects.log import FileEventLog
+        from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner
+        from deltaworks.tables.lake import Lake
+
+        with clock:
+            planner = SlicePlanner(FileEventLog(Lake(self._storage()), "bench"), bucket=None, prefix=_PREFIX)
+            end = planner.end_of_next(0, SliceLimits(max_files=500, max_bytes=1 << 40))
+            rows = planner.rows(0, end).num_rows
+        self._check(rows)
+
+    def delta_read(self, clock: Clock) -> None:
+        import pyarrow.compute as pc
+
+        from deltaworks.control import paths
+        from deltaworks.tables.lake import Lake
+
+        with clock:
+            rows = Lake(self._storage()).rows(
+                paths.relay_file_events("bench"), filters=pc.starts_with(pc.field("key"), _PREFIX)
+            )
+        self._check(0 if rows is None else rows.num_rows)
+
+    def _check(self, rows: int) -> None:
+        if rows != len(range(50, self.files, PIPELINES)):
+            raise RuntimeError(f"the slice has {rows} files")
+
+    def _storage(self) -> StorageSpec:
+        from deltaworks.specs.storage import StorageSpec
+
+        return StorageSpec(root=f"file://{self.root}/log")
+
+
+BENCHMARK = Benchmark(
+    name="pipelines_1000",
+    summary="1,000 declared pipelines: DAG files, the health check, one relay of 100,000 objects a minute",
+    run=run,
+)

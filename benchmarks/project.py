@@ -1,0 +1,36 @@
+"""A project of one pipeline in a folder, as several benchmarks work on theirs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+
+
+def declare_project(root: Path, pipeline: dict[str, Any], *, landing: Path) -> Catalog:
+    """Write the declarations below `root`, and read them: its lake is in `root/lake`.
+
+    Args:
+        pipeline: what is declared of it beside its owner and its source, which is the one bucket there is.
+    """
+    from deltaworks.specs.project import load_catalog
+
+    source = {"kind": "cloud_files", "relay": "landing", "bucket": "landing"}
+    declared: dict[str, dict[str, Any]] = {
+        "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
+        f"pipelines/{pipeline['pipeline']}/pipeline.yaml": {"owner": "benchmarks", "source": source, **pipeline},
+        "environments/local.yaml": {
+            "environment": "local",
+            "lake": {"root": f"file://{root}/lake"},
+            "landing": {"root": f"file://{landing}"},
+            "messaging": {},
+        },
+    }
+    for path, content in declared.items():
+        (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
+        # JSON is YAML too.
+        (root / "include" / path).write_text(json.dumps(content))
+    return load_catalog("local", root=root)
