@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 
-from deltaworks.specs.catalog import PROJECT_ROOT
 from generator.games import deliveries
 from generator.settings import GamesSettings
 from tests.fuzz import container_inputs
+from tests.shared_data import SHARED_DATA
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 _MOST_BYTES = 6_000
 _EVENTS = [
     {"name": "login", "time": 1_700_000_000 + number, "id": f"e{number}", "device": "phone"} for number in range(6)

@@ -24,7 +24,7 @@ from tests.integration.containers.health import Probe
 from tests.integration.containers.namespace_host import GATEWAY, missing_rights
 from tests.integration.containers.running import ROOT, RunningProject, check_out, running_project
 from tests.integration.containers.specs import Condition
-from tests.unit.conftest import SHARED_DATA
+from tests.shared_data import SHARED_DATA
 from tests.waiting import eventually
 
 pytestmark = [

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.shared_data import SHARED_DATA
 from tests.unit.rework.replay_stage import shop
-
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")

@@ -25,9 +25,9 @@ from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from tests.shared_data import SHARED_DATA
 from tests.spark.engine.conftest import Crash, Shop
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
 MAXMIND = SHARED_DATA / "maxmind"
 LOG = SHARED_DATA / "cloudfront_logs" / "sample-cloudfront-access-logs.gz"
 CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mmdb"

@@ -9,16 +9,15 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import math
-import os
 from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
 
-SHARED = Path(os.environ.get("DELTAWORKS_SHARED_DATA", "/nowhere"))
+from tests.shared_data import SHARED_DATA
+
 FIRST, LAST = dt.date(2010, 10, 20), dt.date(2011, 12, 20)
 MARKET = """\
 pipeline: market
@@ -109,13 +108,13 @@ Answer = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def apple_prices() -> list[dict[str, Any]]:
-    with (SHARED / "stock_prices" / "AAPL.csv").open() as file:
+    with (SHARED_DATA / "stock_prices" / "AAPL.csv").open() as file:
         rows = [(dt.date.fromisoformat(row["Date"]), Decimal(row["Close"])) for row in csv.DictReader(file)]
     return [price("AAPL", day, close) for day, close in rows if FIRST <= day <= LAST]
 
 
 def annual_facts() -> list[Fact]:
-    with (SHARED / "fundamentals" / "sec_eps_basic.csv").open() as file:
+    with (SHARED_DATA / "fundamentals" / "sec_eps_basic.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["filing_date"] and row["form"].startswith("10-K")]
     return [
         fact(row["ticker"], row["filing_date"], row["period_end"], row["eps_basic_net"], row["accession_no"])

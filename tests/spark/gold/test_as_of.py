@@ -14,11 +14,11 @@ from deltaworks.errors import ContractError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.intervals import broken_intervals
 from deltaworks.specs.gold import IntervalsSpec
+from tests.shared_data import SHARED_DATA
 from tests.spark.gold.made_market import (
     EPS_KNOWN,
     MARKET,
     PRICE_WITH_EPS,
-    SHARED,
     SPLITS,
     Answer,
     Fact,
@@ -55,7 +55,9 @@ class SparkMarket:
         return answer_of(self._project.rows("market", "price_with_eps"))
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="DELTAWORKS_SHARED_DATA names no folder")
+@pytest.mark.skipif(
+    not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"
+)
 def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from deltaworks.cli.mutations import ENTITY_COLUMNS, Form, entities_of, intervals_of, print_rows
 from deltaworks.mutations.request_file import RequestFile, read_request_file
-from deltaworks.specs.catalog import project_root
+from tests.shared_data import SHARED_DATA
 
-RENAMES = Path(os.environ.get("DELTAWORKS_SHARED_DATA", project_root().parent / "shared" / "data")) / "id_mutations"
+RENAMES = SHARED_DATA / "id_mutations"
 published = pytest.mark.skipif(not RENAMES.is_dir(), reason=f"the published renames are not at {RENAMES}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +21,12 @@ from pyspark.sql import SparkSession
 
 from deltaworks.sources.objects.log import FileEventLog, message_quarantine_key
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
+from tests.shared_data import SHARED_DATA
 from tests.spark.sources.s3_sqs_stage import PipelineStage, Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
 SHOP = {"id": "long", "at": "timestamp", "name": "string", "price": "decimal(12,2)", "tags": "array<string>"}
 ROWS = [

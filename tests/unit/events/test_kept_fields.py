@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,10 @@ from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.shared_data import SHARED_DATA
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
-SHARED = Path(os.environ.get("DELTAWORKS_SHARED_DATA", "/nowhere"))
 
 
 def keeping(make_spec: MakeSpec, *keep: str, path: str = "body", **more: Any) -> PipelineSpec:
@@ -97,8 +95,8 @@ def test_a_wrapper_that_would_be_written_too_often_is_one_row(make_spec: MakeSpe
 
 
 def test_the_facts_of_a_company_keep_whose_they_are(make_spec: MakeSpec) -> None:
-    if not SHARED.is_dir():
-        pytest.skip("DELTAWORKS_SHARED_DATA names no folder")
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA")
     columns = {"cik": "long", "entityName": "string", "end": "date", "val": "decimal(12,2)", "filed": "date"}
     facts = {
         "name": "facts",
@@ -114,7 +112,7 @@ def test_the_facts_of_a_company_keep_whose_they_are(make_spec: MakeSpec) -> None
         tables=[facts],
     )
 
-    rows = rows_of(spec, (SHARED / "fundamentals" / "snow_facts.json").read_bytes())
+    rows = rows_of(spec, (SHARED_DATA / "fundamentals" / "snow_facts.json").read_bytes())
 
     assert {*rows} == {"facts"}
     assert len(rows["facts"]) == 52

@@ -26,11 +26,11 @@ from deltaworks.specs.gold import build_order
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake, relation_of
+from tests.shared_data import SHARED_DATA
 from tests.spark.gold.made_market import (
     EPS_KNOWN,
     MARKET,
     PRICE_WITH_EPS,
-    SHARED,
     SPLITS,
     Answer,
     Fact,
@@ -40,7 +40,9 @@ from tests.spark.gold.made_market import (
 )
 from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="DELTAWORKS_SHARED_DATA names no folder")
+pytestmark = pytest.mark.skipif(
+    not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"
+)
 
 
 class PlannedMarket:

@@ -23,7 +23,7 @@ from deltaworks.operations.infer_pipeline import InferredPipeline, inferred
 from deltaworks.sources.objects.landing.inputs import inputs_of
 from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.conftest import SHARED_DATA
+from tests.shared_data import SHARED_DATA
 from tests.webhook_events import TYPES, webhooks
 
 PLACE = {"relay": "landing", "bucket": "landing", "prefix": "shop/"}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.shared_data import SHARED_DATA
 from tests.unit.engine.keyed.keyed_stage import KeyedStage, declared
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", PROJECT_ROOT.parent / "shared" / "data"))
 PRICES = SHARED_DATA / "stock_prices" / "stockdata2.csv"
 pytestmark = pytest.mark.skipif(
     not PRICES.exists(), reason=f"no prices of shares at {PRICES}; name the data's folder in DELTAWORKS_SHARED_DATA"

@@ -18,8 +18,8 @@ from deltaworks.events.enriching import databases as module
 from deltaworks.events.enriching.addresses import network_text, packed, written
 from deltaworks.events.enriching.databases import AddressReader, Databases
 from deltaworks.specs.storage import StorageSpec
+from tests.shared_data import SHARED_DATA
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[5] / "shared" / "data"))
 MAXMIND = SHARED_DATA / "maxmind"
 CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mmdb"
 pytestmark = pytest.mark.skipif(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from tests.shared_data import SHARED_DATA
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[5] / "shared" / "data"))
 CITY = SHARED_DATA / "maxmind" / "GeoLite2-City-Test.mmdb"
 STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 IN_LONDON, ITS_NETWORK = "81.2.69.142", "81.2.69.0"

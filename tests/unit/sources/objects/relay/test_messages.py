@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.sources.objects.relay.messages import Ignored, ParsedMessage, Problem, parse_message
+from tests.shared_data import SHARED_DATA
 
-SHARED_DATA = Path(os.environ.get("DELTAWORKS_SHARED_DATA", Path(__file__).resolve().parents[6] / "shared" / "data"))
 BUCKET = "landing"
 
 
