@@ -160,6 +160,30 @@ def fan_out(
         ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE, ENRICHMENT_UNREADABLE; nothing was committed.
         TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
+    work, prove = _of_tasks(spec, stamp, target, evolved=evolved, databases=databases, duplicates=duplicates)
+    if spec.archive is not None and isinstance(source, RecordSlice):
+        source.archive_by(partial(ArchiveWriter, target, stamp))
+    if care is not None:
+        care.canary = partial(read_canary, spark, spec, prove)
+    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
+    written = merged_outputs(outputs, target, duplicates or {})
+    if written.findings.failure is not None:
+        raise written.findings.failure
+    if written.findings.refusal is not None and not written.findings.some_read:
+        raise written.findings.refusal
+    return written
+
+
+def _of_tasks(
+    spec: PipelineSpec,
+    stamp: BatchStamp,
+    target: FileTarget,
+    *,
+    evolved: Evolved | None,
+    databases: Databases | None,
+    duplicates: Mapping[str, DuplicateWindow] | None,
+) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
+    """What tasks do with payloads within their limits: write their rows; and prove only that they could be written."""
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
     limits = TaskLimits(payload_seconds=spec.stream.object_seconds, memory_bytes=spec.stream.task_memory_bytes)
@@ -185,17 +209,7 @@ def fan_out(
             for part in Parser(pipeline, evolved=evolved, databases=databases).parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 
-    if spec.archive is not None and isinstance(source, RecordSlice):
-        source.archive_by(partial(ArchiveWriter, target, stamp))
-    if care is not None:
-        care.canary = partial(read_canary, spark, spec, prove)
-    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
-    written = merged_outputs(outputs, target, duplicates or {})
-    if written.findings.failure is not None:
-        raise written.findings.failure
-    if written.findings.refusal is not None and not written.findings.some_read:
-        raise written.findings.refusal
-    return written
+    return work, prove
 
 
 def _outputs(

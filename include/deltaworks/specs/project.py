@@ -6,7 +6,8 @@ Apart from `deltaworks.specs.catalog`, since what runs needs what is declared an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
@@ -50,44 +51,8 @@ def load_catalog(
     env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
     check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
-
-    def relay(path: Path) -> None:
-        overrides = overrides_of(env, env_file, "relays", path.stem)
-        catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=overrides)
-
-    def pipeline(path: Path) -> None:
-        folder = path.parent.name
-        declared = read_declared(path, overrides=overrides_of(env, env_file, "pipelines", folder))
-        spec = parse_spec(PipelineSpec, declared)
-        check_secrets(spec, path, environment=name)
-        wrong = catalog.wrong_relays()
-        mistakes = list(
-            surrounding_mistakes(
-                spec,
-                declared,
-                relays=catalog.relays,
-                wrong_relays=wrong,
-                shares=env.shares,
-                groups=env.stream_groups,
-            )
-        )
-        if mistakes:
-            raise spec_invalid([mistake for _, mistake in mistakes])
-        catalog.pipelines[folder] = spec
-
-    pipelines = pipeline_files(root)
-
-    def overrides(path: Path) -> None:
-        broken = {name for kind, name in catalog.broken if kind == "relay"}
-        _check_operation_dags(env, path, pipelines)
-        _check_overrides(env, path, {"relays": {*catalog.relays, *broken}, "pipelines": set(pipelines)})
-
-    readings: list[tuple[str, str, Callable[[Path], None], Path]] = [
-        *(("relay", path.stem, relay, path) for path in sorted((root / "include" / "relays").glob("*.yaml"))),
-        *(("pipeline", path.parent.name, pipeline, path) for path in selected_pipelines(pipelines, only)),
-        ("overrides", name, overrides, env_file),
-    ]
-    for kind, called, read, path in readings:
+    reading = _Reading(catalog, env_file, pipeline_files(root))
+    for kind, called, read, path in reading.steps(only):
         try:
             read(path)
         except ConfigError as error:
@@ -95,6 +60,50 @@ def load_catalog(
                 raise
             catalog.broken[kind, called] = error
     return catalog
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Reads the files of a project into its catalog. A pipeline is checked against what was read before it."""
+
+    catalog: Catalog
+    environment_file: Path
+    pipelines: dict[str, Path]
+
+    def steps(self, only: Collection[str] | None) -> Iterator[tuple[str, str, Callable[[Path], None], Path]]:
+        """What is read in which order: its kind and name, what reads it, its file."""
+        for path in sorted((self.catalog.root / "include" / "relays").glob("*.yaml")):
+            yield "relay", path.stem, self._relay, path
+        for path in selected_pipelines(self.pipelines, only):
+            yield "pipeline", path.parent.name, self._pipeline, path
+        yield "overrides", self.environment_file.stem, self._overrides, self.environment_file
+
+    def _relay(self, path: Path) -> None:
+        overrides = overrides_of(self.catalog.environment, self.environment_file, "relays", path.stem)
+        self.catalog.relays[path.stem] = load_spec(RelaySpec, path, overrides=overrides)
+
+    def _pipeline(self, path: Path) -> None:
+        folder, env = path.parent.name, self.catalog.environment
+        declared = read_declared(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
+        spec = parse_spec(PipelineSpec, declared)
+        check_secrets(spec, path, environment=self.environment_file.stem)
+        mistakes = surrounding_mistakes(
+            spec,
+            declared,
+            relays=self.catalog.relays,
+            wrong_relays=self.catalog.wrong_relays(),
+            shares=env.shares,
+            groups=env.stream_groups,
+        )
+        if wrong := [mistake for _, mistake in mistakes]:
+            raise spec_invalid(wrong)
+        self.catalog.pipelines[folder] = spec
+
+    def _overrides(self, path: Path) -> None:
+        relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}
+        _check_operation_dags(self.catalog.environment, path, self.pipelines)
+        names = {"relays": relays, "pipelines": set(self.pipelines)}
+        _check_overrides(self.catalog.environment, path, names)
 
 
 def pipeline_files(root: Path) -> dict[str, Path]:
