@@ -71,7 +71,8 @@ down: env ## stop the embedded stack; `make up` goes on where it was
 status: env ## show what runs
 	@$(RUN) -m deltaworks.cli status
 
-test: jars ## everything a submission must pass (TESTS=path for some, one behind the other)
+test: env ## everything a submission must pass (TESTS=path for some, one behind the other)
+	@$(RUN) -m deltaworks.tables.spark.jars --without-archive
 	@$(RUN) -m $(if $(TESTS),pytest $(TESTS),tests.lanes)
 
 unit: env ## the fast tests: no JVM

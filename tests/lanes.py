@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Spark's two parts take the longest and wait for half of it; two others run beside them.
-LANES = 4
+#: Spark's three parts take the longest and wait for a third of it; two others run beside them.
+LANES = 5
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5
@@ -51,13 +51,17 @@ def _check(name: str, *command: str) -> Part:
 
 #: Folders of tests/unit with a part of their own; the rest of tests/unit is another, whatever is added to it.
 _OWN_PARTS = ("sources", "rework", "events")
-#: Folders of tests/spark that share the second of two sessions; the rest of tests/spark has the first.
-_SECOND_SESSION = ("maintenance", "mutations", "rework", "sandbox", "sources")
-#: The longest first, so that no part is left alone at the end: Spark's two do one thing after the other, whatever is
-#: free beside them, so what they want they get, and the others fill what they leave.
+#: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
+_SESSIONS = {"spark/sources": ("sources",), "spark/rework": ("maintenance", "mutations", "rework", "sandbox")}
+_IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
+#: The longest first, so that no part is left alone at the end: Spark's do one thing after the other, whatever is free
+#: beside them, so what they want they get, and the others fill what they leave.
 PARTS = (
-    _tests("spark", "tests/spark", *(f"--ignore=tests/spark/{folder}" for folder in _SECOND_SESSION), gives_way=False),
-    _tests("spark/second", *(f"tests/spark/{folder}" for folder in _SECOND_SESSION), gives_way=False),
+    *(
+        _tests(name, *(f"tests/spark/{folder}" for folder in folders), gives_way=False)
+        for name, folders in _SESSIONS.items()
+    ),
+    _tests("spark", "tests/spark", *_IGNORED, gives_way=False),
     _tests("unit", "tests/unit", *(f"--ignore=tests/unit/{folder}" for folder in _OWN_PARTS)),
     _tests("unit/sources", "tests/unit/sources"),
     _tests("unit/rework", "tests/unit/rework"),

@@ -71,7 +71,7 @@ def test_every_folder_of_tests_is_in_a_part_or_marked_as_longer() -> None:
 
     assert folders - {"tests/faults", "tests/integration"} <= named
     own = {f"tests/unit/{folder}" for folder in lanes._OWN_PARTS}
-    own |= {f"tests/spark/{folder}" for folder in lanes._SECOND_SESSION}
+    own |= {f"tests/spark/{folder}" for folders in lanes._SESSIONS.values() for folder in folders}
     assert own <= named
     assert all((ROOT / folder).is_dir() for folder in own)
 

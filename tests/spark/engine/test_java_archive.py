@@ -13,6 +13,8 @@ import pytest
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.spark_conf import java_archive, java_archive_options, java_archive_stamp
 
+pytestmark = pytest.mark.integration
+
 #: Starts a driver and prints what its JVM has mapped of archives.
 DRIVER = """
 import psutil

@@ -269,6 +269,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true", help="write include/jars/jars.lock anew first")
     parser.add_argument("--broker", action="store_true", help="resolve the Kafka broker as well")
+    parser.add_argument(
+        "--without-archive",
+        action="store_true",
+        help="archive no classes: that takes a minute and pays for many starts",
+    )
     options = parser.parse_args(arguments)
     lines: list[str] = []
 
@@ -282,7 +287,8 @@ def main(arguments: list[str] | None = None) -> int:
         jars = ensure_jars(progress=progress)
         if options.broker:
             ensure_broker_jars(progress=progress)
-        ensure_java_archive(progress=progress)
+        if not options.without_archive:
+            ensure_java_archive(progress=progress)
     except DeltaworksError as error:
         print(error, file=sys.stderr)
         return error.exit_code
