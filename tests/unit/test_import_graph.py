@@ -1,6 +1,7 @@
 """How far a reader has to walk: what an operation reaches by imports, and the longest way down.
 
-Bounds are what the code needs today and a little more. A change that needs more raises a bound and says why.
+Bounds are what the code needs today and a little more. A change that needs more raises a bound and says why. The last
+one did for the declaration of dashboards, a module that whoever reads a pipeline reads.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 126, 22),
-    Walk("batch", "deltaworks.engine.batches", 131, 19),
-    Walk("stream", "deltaworks.engine.runner", 144, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 75, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 127, 22),
+    Walk("batch", "deltaworks.engine.batches", 132, 19),
+    Walk("stream", "deltaworks.engine.runner", 145, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 76, 13),
 )
 
 

@@ -28,7 +28,7 @@ def _loosen(node: Any) -> None:
     if not isinstance(node, dict):
         return
     for name, field in list(node.get("properties", {}).items()):
-        if name in ("id", "path", "by", "newest_by") and field.get("type") == "array":
+        if name in ("id", "path", "by", "newest_by", "y") and field.get("type") == "array":
             node["properties"][name] = {"anyOf": [field, {"type": "string"}]}
         elif name in ("when", "deleted_when"):
             values = field["additionalProperties"]

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
 from deltaworks.specs.base import Bytes, Name, Problem, Spec, later_key, raise_located
+from deltaworks.specs.dashboards import DashboardSpec, dashboard_problems
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
 from deltaworks.specs.environment import Approvers
@@ -50,6 +51,7 @@ _REFERENCES = Edit(
     Effect.SAFE, "Nothing: the next gold build takes it over and rebuilds what follows. Of one removed the table stays."
 )
 _VIEWS = Edit(Effect.SAFE, "Nothing: the next `deltaworks sql` has it.")
+_DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next page drawn has it.")
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
@@ -171,6 +173,9 @@ class PipelineSpec(Spec):
     views: Annotated[tuple[ViewSpec, ...], _VIEWS] = later_key(
         (), description="SQL over the tables that deltaworks sql offers by name"
     )
+    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = later_key(
+        (), description="pages of charts over the tables and views"
+    )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
@@ -186,6 +191,7 @@ class PipelineSpec(Spec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
+        problems += dashboard_problems(self.dashboards)
         raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 

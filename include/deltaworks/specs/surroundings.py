@@ -86,6 +86,11 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
     ]
     files += [(("views", index, "sql"), f"view {view.name!r}", view.sql) for index, view in enumerate(spec.views)]
     files += [
+        (("dashboards", index, "panels", number, "sql"), f"panel {panel.title!r}", panel.sql)
+        for index, dashboard in enumerate(spec.dashboards)
+        for number, panel in enumerate(dashboard.panels)
+    ]
+    files += [
         (("references", index, "file"), f"reference table {reference.name!r}", reference.file)
         for index, reference in enumerate(spec.references)
         if reference.file is not None
@@ -94,7 +99,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
         path = folder / name
         if not path.is_file():
             yield place, f"{what} names {name}, which is not in its folder; {_file_meant(folder, name)}"
-        elif place[0] == "references" and not path.resolve().is_relative_to(folder.resolve()):
+        elif place[0] in ("references", "dashboards") and not path.resolve().is_relative_to(folder.resolve()):
             yield place, f"{what} names {name}, which leads out of its folder; put the file itself there"
         elif place[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
             most = MAX_REFERENCE_BYTES >> 20

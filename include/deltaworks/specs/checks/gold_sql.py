@@ -1,27 +1,25 @@
-"""SQL of gold tables and views as declared: whether Spark, or DuckDB, could read it, and whether the tables and columns
-it names are there."""
+"""SQL of gold tables, views and panels as declared: whether Spark, or DuckDB, could read it, and whether the tables and
+columns it names are there."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
 
 from deltaworks.specs.base import Place
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries, digest_of
+from deltaworks.specs.checks.panel_sql import panel_mistakes
+from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
+from deltaworks.specs.checks.sql_files import read_sql_file
 from deltaworks.specs.declared_mistakes import Declared
 from deltaworks.specs.gold import GoldTableSpec, build_order, circle_in, view_name, view_order
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 
-Dialect = Literal["spark", "duckdb"]
-
 
 def gold_sql_mistakes(
     spec: PipelineSpec, declared: Declared, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[Mistake]:
-    """Everything that is wrong with the SQL of gold tables, and with what is declared of their answers.
+    """Everything that is wrong with the SQL of gold tables, views and panels, and with what they say of its answers.
 
     Args:
         unknown: tables whose columns are not known.
@@ -41,13 +39,14 @@ def gold_sql_mistakes(
             columns[table.name] = None
             continue
         views = {view_name(name): columns.get(name) for name in table.reads}
-        answer, mistakes = _read(path, views, spec, sound, dialect="spark")
+        answer, mistakes = read_sql_file(path, views, spec, sound, purpose="gold")
         yield from mistakes
         columns[table.name] = answer
         if answer is not None:
             for place, text in _answer_problems(table, answer):
                 yield declared.mistake((*places[table.name], *place), text)
     yield from _view_mistakes(spec, declared, columns, sound)
+    yield from panel_mistakes(spec, declared, columns, sound)
     sound.save()
     yield from _dedupe_mistakes(spec, declared, unknown)
 
@@ -63,28 +62,8 @@ def _view_mistakes(
         columns[view.name] = None
         if path.is_file():
             tables = {name: columns.get(name) for name in view.reads}
-            columns[view.name], mistakes = _read(path, tables, spec, sound, dialect="duckdb")
+            columns[view.name], mistakes = read_sql_file(path, tables, spec, sound, purpose="view")
             yield from mistakes
-
-
-def _read(
-    path: Path, views: Mapping[str, Columns], spec: PipelineSpec, sound: SoundQueries, *, dialect: Dialect
-) -> tuple[Columns, list[Mistake]]:
-    """The columns of the answer, None where they cannot be told, and what is wrong with the SQL."""
-    try:
-        sql = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return None, [Mistake(path, 1, "", "this is no UTF-8")]
-    digest = digest_of(sql if dialect == "spark" else f"{dialect}\0{sql}", views)
-    if digest is not None and digest in sound:
-        return sound.answer(digest), []
-    # Loaded here: it loads the parser.
-    from deltaworks.specs.checks.query_mistakes import read_query
-
-    answer, mistakes = read_query(path, sql, views, spec, dialect=dialect)
-    if digest is not None and not mistakes:
-        sound.remember(digest, answer)
-    return answer, mistakes
 
 
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:

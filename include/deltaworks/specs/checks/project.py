@@ -221,8 +221,8 @@ class _Checker:
 
 
 def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistake]:
-    """What is wrong with the SQL of a pipeline's gold tables and views, those left out that were put aside."""
-    if not spec.gold.tables and not spec.views:
+    """What is wrong with the SQL of a pipeline's gold tables, views and panels, those left out that were put aside."""
+    if not spec.gold.tables and not spec.views and not spec.dashboards:
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_aside(("tables", index))}
     skip = {

@@ -1,5 +1,5 @@
-"""What is wrong with the query of a gold table or a view: whether Spark, or DuckDB, could read it, and whether names in
-it are there.
+"""What is wrong with the query of a gold table, a view or a panel: whether Spark, or DuckDB, could read it, and whether
+names in it are there.
 
 It is parsed by sqlglot, which costs half a second of CPU to import: only a query that is new to
 `deltaworks pipelines check` loads this module.
@@ -21,7 +21,10 @@ from deltaworks.specs.gold import view_name
 from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
 
-_SAID = {"spark": "gold SQL is written in Spark's dialect", "duckdb": "views are written in DuckDB's dialect"}
+_SAID = {
+    "spark": "gold SQL is written in Spark's dialect",
+    "duckdb": "views and panels are written in DuckDB's dialect",
+}
 _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
 _NOT_BEHIND_A_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
@@ -49,7 +52,11 @@ def read_query(
         return None, [Mistake(path, 1, "", f"write one SELECT and nothing else ({said})")]
     if dialect == "duckdb" and (writing := _writing(query)) is not None:
         line = sql.count("\n", 0, sql.upper().find(writing)) + 1
-        return None, [Mistake(path, line, "", f"{writing} writes, and a view only reads; write one SELECT ({said})")]
+        return None, [
+            Mistake(
+                path, line, "", f"{writing} writes, and a view only reads, as a panel does; write one SELECT ({said})"
+            )
+        ]
     try:
         names = QueryNames(query, views)
         mistakes = [

@@ -22,7 +22,7 @@ Columns = Sequence[str] | None
 #: More than a project has; the oldest ones are forgotten.
 MOST_QUERIES = 1_000
 #: What decides, beside this module, whether a query is right.
-_JUDGES = ("query_mistakes.py", "sql_names.py", "../mistakes.py")
+_JUDGES = ("query_mistakes.py", "sql_names.py", "panel_bounds.py", "../mistakes.py")
 
 
 class SoundQueries:

@@ -1,0 +1,61 @@
+"""Whether a panel's SQL is bounded in time, and asks for nothing but the bounds.
+
+A dashboard is drawn again and again, for whoever looks: a question that grows with the table ends it one day.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlglot import exp
+
+from deltaworks.specs.checks.query_mistakes import parsed_query
+from deltaworks.specs.dashboards import PARAMETERS
+from deltaworks.specs.mistakes import Mistake, meant
+
+_HOW = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
+
+
+def bound_mistakes(path: Path, sql: str) -> list[Mistake]:
+    """What is wrong with the parameters of a query that can be parsed."""
+    query = parsed_query(sql, dialect="duckdb")
+    if query is None:
+        return []
+    mistakes = list(_unknown_parameters(path, sql, query))
+    if mistakes:
+        return mistakes
+    if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
+        return [Mistake(path, 1, "", f"the panel reads all there is: it has no $from; {_HOW}")]
+    if not any(_bounds_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
+        line = _line(sql, "from")
+        return [Mistake(path, line, "", f"$from leaves no row out: it is in no WHERE and no JOIN; {_HOW}")]
+    return []
+
+
+def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[Mistake]:
+    names = dict.fromkeys(parameter.name for parameter in query.find_all(exp.Placeholder, exp.Parameter))
+    for name in names:
+        if name in PARAMETERS:
+            continue
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            yield Mistake(path, _line(sql, name), "", "parameters have names here: $from and $to")
+            continue
+        nearest = meant(name, PARAMETERS)
+        advice = f"did you mean ${nearest}?" if nearest is not None else "there are $from and $to"
+        yield Mistake(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
+
+
+def _bounds_rows(parameter: exp.Expression) -> bool:
+    """Whether it is in what chooses rows. The WHERE of a FILTER chooses what one function sees of them."""
+    if parameter.name != "from":
+        return False
+    where = parameter.find_ancestor(exp.Where)
+    return isinstance(where.parent, exp.Select) if where is not None else parameter.find_ancestor(exp.Join) is not None
+
+
+def _line(sql: str, name: str) -> int:
+    """The line of a parameter, which the parser does not keep; 1 where it is not seen."""
+    match = re.search(rf"[$?]{re.escape(name.strip('?'))}(?!\w)", sql)
+    return 1 if match is None else sql.count("\n", 0, match.start()) + 1

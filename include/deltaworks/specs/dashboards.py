@@ -1,0 +1,98 @@
+"""Dashboards a pipeline declares: pages of panels, each of which shows the answer of one bounded question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, raise_located
+
+MOST_PANELS: Final = 20
+#: What a panel's SQL may ask for by `$name`, both timestamps with a zone: rows from one up to but not including the
+#: other.
+PARAMETERS: Final = ("from", "to")
+Chart = Literal["line", "area", "bar", "number", "histogram", "table"]
+#: How values of y, or of x in a histogram, are written. A percentage of 0.12 is written as 0.12 %.
+Unit = Literal["percent", "bytes", "seconds", "milliseconds", "per_second", "money"]
+#: The columns that each chart must name, and those it may.
+_COLUMNS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "line": (("x", "y"), ("by",)),
+    "area": (("x", "y"), ("by",)),
+    "bar": (("x", "y"), ("by",)),
+    "number": (("y",), ("x",)),
+    "histogram": (("x",), ("y",)),
+    "table": ((), ()),
+}
+
+
+class PanelSpec(Spec):
+    """One answer and how it is drawn.
+
+    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, bounded by `$from`, and mostly by
+    `$to` too. `x`, `y` and `by` are columns of the answer. A number is that of the only row; with `x` it is that of the
+    greatest `x`, above a line of all of them. A histogram counts values of `x`, or takes `y` for their counts.
+    """
+
+    title: str = Field(min_length=1, max_length=120)
+    chart: Chart
+    sql: str
+    x: str | None = None
+    y: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = Field(
+        default=(), max_length=8, description="a column, or several of them, each drawn as a series"
+    )
+    by: str | None = Field(default=None, description="a column with the names of series")
+    unit: Unit | None = None
+    wide: bool = Field(default=False, description="it takes the whole width of the page")
+    description: str = ""
+
+    @model_validator(mode="after")
+    def _has_its_columns(self) -> Self:
+        raise_located([*self._column_problems()])
+        return self
+
+    def _column_problems(self) -> Iterator[Problem]:
+        required, optional = _COLUMNS[self.chart]
+        for key in required:
+            if not getattr(self, key):
+                yield (key,), f"a panel of kind {self.chart} needs {key}, a column of its answer"
+        for key in ("x", "y", "by"):
+            if getattr(self, key) and key not in (*required, *optional):
+                advice = f"it takes {', '.join((*required, *optional)) or 'none: all columns are shown'}"
+                yield (key,), f"a panel of kind {self.chart} has no {key}; {advice}"
+        if len(self.y) > 1 and (self.by is not None or self.chart in ("number", "histogram")):
+            other = "with `by`" if self.by is not None else f"of kind {self.chart}"
+            yield ("y",), f"a panel {other} has one y; write a panel for each"
+
+    def columns(self) -> Iterator[tuple[Place, str]]:
+        """The columns of the answer that it names, with their places in it."""
+        if self.x is not None:
+            yield ("x",), self.x
+        for index, name in enumerate(self.y):
+            yield (("y",) if len(self.y) == 1 else ("y", index)), name
+        if self.by is not None:
+            yield ("by",), self.by
+
+
+class DashboardSpec(Spec):
+    """A page of panels over one span of time, which ends now unless another is asked for."""
+
+    name: Name
+    title: str = ""
+    description: str = ""
+    refresh_seconds: int = Field(default=60, ge=5, le=86_400, description="how often the page in Airflow is drawn anew")
+    hours: float = Field(
+        default=24, gt=0, le=24 * 400, description="how far back $from lies, where nothing else is asked"
+    )
+    panels: tuple[PanelSpec, ...] = Field(min_length=1, max_length=MOST_PANELS)
+
+
+def dashboard_problems(dashboards: tuple[DashboardSpec, ...]) -> Iterator[Problem]:
+    """Dashboards of one pipeline that cannot be told apart."""
+    first: dict[str, int] = {}
+    for index, dashboard in enumerate(dashboards):
+        if dashboard.name in first:
+            others: tuple[Place, ...] = (("dashboards", first[dashboard.name], "name"),)
+            yield ("dashboards", index, "name"), f"dashboard {dashboard.name} is declared twice; rename one", others
+        first.setdefault(dashboard.name, index)
