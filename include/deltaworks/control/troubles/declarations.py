@@ -79,6 +79,12 @@ DECLARATIONS: Final = (
         ),
         Trouble("GROUP_UNKNOWN", "no pipeline names such a group of streams", "use the nearest one that is given"),
         Trouble("PIPELINE_UNKNOWN", "there is no such pipeline", "use the nearest one that is given"),
+        Trouble("DASHBOARD_UNKNOWN", "the pipeline declares no such dashboard", "use the nearest one that is given"),
+        Trouble(
+            "DASHBOARD_SPAN_INVALID",
+            "a dashboard is asked for between what are no times, or from a later one to an earlier one",
+            "write both in UTC, as `2026-01-31` or `2026-01-31T14:00`, the earlier one first",
+        ),
         Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
         Trouble(
             "TABLE_NOT_SUSPENDED", "the table to resume is not suspended", "`deltaworks tables` lists what is held"

@@ -1,0 +1,101 @@
+"""Axes: from values to pixels, and where ticks stand with what is written at them.
+
+Steps of numbers are 1, 2, 2.5 or 5 times a power of ten (P. Heckbert, "Nice numbers for graph labels", Graphics Gems,
+1990); those of time are divisions that clocks and calendars have.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deltaworks.dashboards.values import short
+from deltaworks.specs.dashboards import Unit
+
+_DAY = 86_400
+#: Seconds between ticks of time; months are counted apart.
+_STEPS: Final = (
+    *(1, 5, 15, 30),
+    *(60, 120, 300, 600, 900, 1_800),
+    *(3_600, 7_200, 10_800, 21_600, 43_200),
+    *(_DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY),
+)
+_MONTHS: Final = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Values from `low` to `high` as pixels from `start` to `end`, which may run downwards."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value, to a tenth; values outside lie on the edge."""
+        share = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and its label."""
+
+    at: float
+    label: str
+
+
+def number_steps(low: float, high: float, *, most: int) -> list[float]:
+    """Round values from at or below `low` to at or above `high`, at most about `most` of them."""
+    # Differences that are lost in the digits of a double are none.
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        high = low + (abs(low) or 1.0)
+    step = nice_step((high - low) / max(most - 1, 1))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def nice_step(step: float) -> float:
+    """The least round step that is not below `step`."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
+
+
+def number_ticks(steps: Sequence[float], unit: Unit | None) -> list[Tick]:
+    """A tick at each of these values."""
+    return [Tick(value, short(value, unit)) for value in steps]
+
+
+def time_ticks(low: float, high: float, *, most: int, dates: bool = False) -> list[Tick]:
+    """Ticks between two instants, in seconds since 1970, labelled in UTC; of dates there is none between them."""
+    steps = (step for step in _STEPS if step >= _DAY or not dates)
+    step = next((step for step in steps if (high - low) / step <= most), None)
+    if step is None:
+        return list(_month_ticks(low, high, most))
+    first = math.ceil(low / step) * step
+    return [Tick(at, _time_label(at, step)) for at in range(first, math.floor(high) + 1, step)]
+
+
+def _time_label(at: int, step: int) -> str:
+    time = dt.datetime.fromtimestamp(at, dt.UTC)
+    if step >= _DAY or at % _DAY == 0:
+        return f"{time.day} {time:%b}"
+    return f"{time:%H:%M}" if step >= 60 else f"{time:%H:%M:%S}"
+
+
+def _month_ticks(low: float, high: float, most: int) -> Iterator[Tick]:
+    months = (high - low) / (30.4 * _DAY)
+    step = next((step for step in _MONTHS if months / step <= most), _MONTHS[-1])
+    time = dt.datetime.fromtimestamp(low, dt.UTC)
+    number = math.ceil((12 * time.year + time.month - 1) / step) * step
+    while number < 12 * dt.MAXYEAR:
+        time = dt.datetime(number // 12, number % 12 + 1, 1, tzinfo=dt.UTC)
+        if time.timestamp() > high:
+            return
+        if time.timestamp() >= low:
+            yield Tick(time.timestamp(), f"{time:%Y}" if step >= 12 else f"{time:%b %Y}")
+        number += step

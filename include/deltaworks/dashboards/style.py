@@ -1,0 +1,75 @@
+"""The style of a dashboard's page: two themes of one set of colours, told apart by what the reader's system says.
+
+The colours of series differ in lightness too, for readers who tell few hues apart, and stand out on both grounds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LIGHT: Final = ("#2f6fdb", "#e08a00", "#12977a", "#b8398c", "#7456d8", "#c9362f", "#5c8a1e", "#6b7785")
+_DARK: Final = ("#6ea8ff", "#f5b041", "#43d1ae", "#ef84c8", "#b39dff", "#ff8078", "#a5d45c", "#a3afbd")
+
+
+def _colours(values: tuple[str, ...]) -> str:
+    return "".join(f".s{number}{{--c:{value}}}" for number, value in enumerate(values))
+
+
+STYLE: Final = f"""
+:root{{color-scheme:light dark;--text:#1c2733;--muted:#5d6b7a;--page:#f3f5f8;--card:#fff;--line:#dfe4ea;--grid:#e8ecf1;
+--wrong:#b3261e;--wrong-ground:#fdf0ef;--box:#fff}}
+{_colours(_LIGHT)}
+@media(prefers-color-scheme:dark){{:root{{--text:#e3e9f0;--muted:#98a5b3;--page:#0f1419;--card:#182028;--line:#2c3742;
+--grid:#27313b;--wrong:#ff9a91;--wrong-ground:#331d1d;--box:#202b36}}
+{_colours(_DARK)}}}
+*{{box-sizing:border-box}}
+body{{font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;margin:0 auto;max-width:86rem;
+padding:1.25rem 1.25rem 3rem;
+color:var(--text);background:var(--page)}}
+nav{{margin-bottom:.5rem}}a{{color:inherit}}
+header p{{margin:.15rem 0;color:var(--muted)}}
+h1{{font-size:1.5rem;line-height:1.2;margin:.2rem 0}}
+dl{{display:flex;flex-wrap:wrap;gap:.1rem .45rem;margin:.5rem 0 1rem;font-size:.85rem;color:var(--muted)}}
+dd{{margin:0 .8rem 0 0;color:var(--text);font-variant-numeric:tabular-nums}}.failed{{color:var(--wrong);
+font-weight:600}}
+main{{display:grid;grid-template-columns:repeat(12,minmax(0,1fr));gap:1rem}}
+section{{grid-column:span 6;background:var(--card);border:1px solid var(--line);border-radius:10px;
+padding:.8rem 1rem .6rem;
+display:flex;flex-direction:column}}
+section.number{{grid-column:span 3}}section.wide{{grid-column:1/-1}}
+@media(max-width:64rem){{section{{grid-column:1/-1}}section.number{{grid-column:span 6}}}}
+@media(max-width:32rem){{section.number{{grid-column:1/-1}}.chart svg{{min-width:30rem}}}}
+h2{{font-size:.95rem;font-weight:600;margin:0}}
+.text{{margin:.1rem 0 0;font-size:.8rem;color:var(--muted)}}
+.body{{flex:1;padding:.5rem 0;min-width:0}}
+footer{{display:flex;justify-content:space-between;gap:1rem;border-top:1px solid var(--grid);padding-top:.4rem;
+font-size:.76rem;
+color:var(--muted)}}
+.age{{cursor:help}}.cut{{color:var(--wrong);font-weight:600}}.legend .note{{margin:0}}
+.problem{{margin:0;padding:.6rem .8rem;border-radius:6px;background:var(--wrong-ground);color:var(--wrong);
+font-size:.88rem;
+overflow-wrap:anywhere}}
+.empty{{margin:0;padding:2rem .5rem;text-align:center;color:var(--muted)}}.note{{color:var(--muted);font-size:.8rem;
+margin:.3rem 0 0}}
+.number .number,p.number{{font-size:2.1rem;line-height:1.15;font-weight:650;margin:0;
+font-variant-numeric:tabular-nums}}
+p.number small{{display:block;font-size:.78rem;font-weight:400;color:var(--muted);margin-top:.1rem}}
+.spark{{width:100%;height:46px;margin-top:.4rem;display:block}}
+.chart{{overflow-x:auto}}.chart svg{{display:block;width:100%;height:auto;overflow:visible}}
+svg text{{font-size:11px;fill:var(--muted);font-variant-numeric:tabular-nums}}svg text.row{{fill:var(--text);
+font-size:12px}}
+.grid{{stroke:var(--grid)}}.mark,.base{{stroke:var(--line)}}
+.line{{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round;
+vector-effect:non-scaling-stroke}}
+.fill,.solid{{fill:var(--c)}}.solid{{fill-opacity:.55}}.soft{{fill:var(--c);fill-opacity:.16}}
+.hit>rect,.strip{{fill:transparent}}.strip:hover{{fill:var(--text);fill-opacity:.05}}
+.tip{{visibility:hidden;pointer-events:none}}.hit:hover .tip{{visibility:visible}}
+.tip line{{stroke:var(--muted);stroke-dasharray:3 3}}.tip .box{{fill:var(--box);stroke:var(--line)}}
+.tip text{{fill:var(--text)}}.tip text.head{{font-weight:600}}
+.legend{{display:flex;flex-wrap:wrap;gap:.15rem .9rem;list-style:none;margin:.4rem 0 0;padding:0;font-size:.8rem}}
+.legend i{{display:inline-block;width:.65rem;height:.65rem;border-radius:2px;background:var(--c);margin-right:.35rem}}
+.table{{overflow:auto;max-height:20rem}}table{{border-collapse:collapse;width:100%;font-size:.86rem}}
+th,td{{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--grid);vertical-align:top}}
+th{{position:sticky;top:0;background:var(--card);color:var(--muted);font-weight:600}}
+.n{{text-align:right;font-variant-numeric:tabular-nums}}
+"""

@@ -1,0 +1,112 @@
+"""Values as people read them: numbers with their units, times in UTC, ages."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from typing import Any, Final
+
+from deltaworks.specs.dashboards import Unit
+
+_THOUSANDS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BYTES: Final = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+_SECONDS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_MOST_TEXT = 200
+
+
+def number_of(value: Any) -> float | None:
+    """A value of an answer as a number; None for null and what is not finite.
+
+    Raises:
+        TypeError: it is something else, such as a text.
+    """
+    if value is None:
+        return None
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if not isinstance(value, int | float | Decimal):
+        raise TypeError(f"{str(value)[:40]!r} is no number")
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def short(value: float, unit: Unit | None) -> str:
+    """A number in few characters, for an axis."""
+    if unit in ("bytes", "seconds", "milliseconds"):
+        return _scaled(value, unit)
+    for size, letter in _THOUSANDS:
+        if abs(value) >= size:
+            return f"{_digits(value / size, 3)}{letter}{_suffix(unit)}"
+    return f"{_digits(value, 3)}{_suffix(unit)}"
+
+
+def full(value: float, unit: Unit | None) -> str:
+    """A number as it stands in a table or beside a point."""
+    if unit in ("bytes", "seconds", "milliseconds"):
+        return _scaled(value, unit)
+    if unit == "money":
+        return f"{value:,.2f}"
+    text = f"{value:,.0f}" if value == int(value) or abs(value) >= 10_000 else _digits(value, 4)
+    return f"{text}{_suffix(unit)}"
+
+
+def _suffix(unit: Unit | None) -> str:
+    return {"percent": " %", "per_second": "/s"}.get(unit or "", "")
+
+
+def _scaled(value: float, unit: Unit) -> str:
+    """A number with the prefix, or the unit, of its size."""
+    if value == 0:
+        return {"bytes": "0 B", "seconds": "0 s"}.get(unit, "0 ms")
+    value = value / 1000 if unit == "milliseconds" else value
+    smallest = "B" if unit == "bytes" else "s"
+    for size, name in _BYTES if unit == "bytes" else _SECONDS:
+        if abs(value) >= size:
+            return f"{_digits(value / size, 3)} {name}"
+    return f"{_digits(value, 3)} {smallest}"
+
+
+def _digits(value: float, digits: int) -> str:
+    """So many significant digits, without zeros that say nothing, and never an exponent."""
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(places, 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def cell(value: Any, unit: Unit | None = None) -> str:
+    """Any value of an answer as text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Decimal) and unit is None and value.is_finite():
+        return f"{value:,f}"
+    if isinstance(value, int | float | Decimal):
+        return full(float(value), unit) if math.isfinite(value) else str(value)
+    if isinstance(value, dt.datetime):
+        return moment(value)
+    text = str(value)
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
+
+
+def utc(value: dt.datetime) -> dt.datetime:
+    """A timestamp in UTC; one without a zone is in it already."""
+    return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+
+
+def moment(value: dt.datetime) -> str:
+    """A time in UTC, to the second where it has any."""
+    value = utc(value)
+    return f"{value:%Y-%m-%d %H:%M:%S}" if value.second or value.microsecond else f"{value:%Y-%m-%d %H:%M}"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was: `40 s`, `12 min`, `5 h`, `3 days`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86_400:,.0f} days"

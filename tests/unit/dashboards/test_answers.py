@@ -1,0 +1,185 @@
+"""Panels ask bounded questions, say how old their data are, and fail alone."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.dashboards import answers
+from deltaworks.dashboards.answers import Bounds
+from deltaworks.dashboards.spans import Span
+from tests.unit.dashboards.dashboard_stage import ERRORS, MINUTES, SPAN, START, answered, errors, put, shop
+
+BOUND = "FROM errors_minute WHERE minute >= $from"
+
+
+def number(name: str) -> str:
+    return f"{{title: {name}, chart: number, y: n, sql: panels/{name}.sql}}"
+
+
+def test_a_panel_has_the_rows_of_its_span_and_the_age_of_its_data(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    put(catalog, "errors_minute", errors())
+    half = Span(SPAN.since, START + dt.timedelta(minutes=10))
+
+    (whole,), (part,) = answered(catalog).panels, answered(catalog, span=half).panels
+
+    assert not whole.problem
+    assert whole.columns == ("minute", "class", "errors")
+    assert len(whole.rows) == 2 * MINUTES
+    assert len(part.rows) == 20
+    # The age is of the table, whatever the span is.
+    assert part.newest_at == whole.newest_at == START + dt.timedelta(minutes=MINUTES - 1)
+    assert [age.table for age in whole.ages] == ["errors_minute"]
+
+
+def test_a_panel_over_a_view_has_the_age_of_what_the_view_reads(tmp_path: Path) -> None:
+    catalog = shop(
+        tmp_path,
+        number("peak"),
+        views="views:\n  - {name: rates, reads: [errors_minute], sql: panels/rates.sql}\n",
+        rates="SELECT minute, sum(errors) AS n FROM errors_minute GROUP BY minute",
+        peak="WITH newest AS (SELECT n FROM rates WHERE minute >= $from) SELECT max(n) AS n FROM newest",
+    )
+    put(catalog, "errors_minute", errors())
+
+    (panel,) = answered(catalog).panels
+
+    assert not panel.problem
+    assert panel.rows == ((2 * (MINUTES - 1) + 3,),)
+    assert [age.table for age in panel.ages] == ["errors_minute"]
+
+
+def test_a_table_that_is_not_there_yet_is_no_failure(tmp_path: Path) -> None:
+    (panel,) = answered(shop(tmp_path)).panels
+
+    assert (panel.absent, panel.problem, panel.rows) == (("errors_minute",), "", ())
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (f"SELECT 'x'::INT AS n {BOUND}", "Could not convert string 'x' to INT32"),
+        (f"SELECT no_such(errors) AS n {BOUND}", "no_such"),
+        (f"SELECT errors AS other {BOUND}", "has no column 'n'"),
+        ("SELECT n FROM nowhere WHERE n >= $from", "nowhere"),
+        (f"SELECT n {BOUND} AND minute < $until", "until"),
+        ("DROP TABLE errors_minute", "one SELECT and nothing else"),
+        ("SELECT 1 AS n); DROP VIEW shop.errors_minute; --", ""),
+        (f"SELECT 1 AS n {BOUND}; SELECT 2 AS n", "one SELECT and nothing else"),
+        (f"SELECT max(content) AS n FROM read_text('/etc/hostname') WHERE now() >= $from -- {BOUND}", "disabled"),
+        (f"SELECT list(range) AS n FROM range(1000000000) WHERE now() >= $from -- {BOUND}", "Out of Memory"),
+    ],
+)
+def test_a_panel_that_fails_says_why_and_the_others_are_answered(tmp_path: Path, sql: str, said: str) -> None:
+    catalog = shop(
+        tmp_path, number("wrong"), ERRORS, number("right"), wrong=sql, right=f"SELECT max(errors) AS n {BOUND}"
+    )
+    put(catalog, "errors_minute", errors())
+
+    wrong, chart, right = answered(catalog, bounds=Bounds(memory_mib=64, threads=1)).panels
+
+    assert said in wrong.problem
+    assert wrong.problem
+    assert not wrong.rows
+    assert len(chart.rows) == 2 * MINUTES
+    assert right.rows == ((MINUTES + 1,),)
+
+
+def test_a_panel_that_takes_too_long_is_ended_and_the_others_are_answered(tmp_path: Path) -> None:
+    endless = (
+        "SELECT sum(a.range * b.range) AS n FROM range(100000000) AS a, range(100000000) AS b WHERE now() >= $from"
+    )
+    catalog = shop(tmp_path, number("endless"), ERRORS, endless=endless)
+    put(catalog, "errors_minute", errors())
+
+    ended, chart = answered(catalog, bounds=Bounds(panel_seconds=0.5)).panels
+
+    assert ended.problem == "it took more than 0 s and was ended"
+    assert ended.seconds < 10
+    assert len(chart.rows) == 2 * MINUTES
+
+
+def test_panels_are_not_asked_any_more_where_a_page_has_taken_its_time(tmp_path: Path) -> None:
+    catalog = shop(tmp_path, ERRORS, ERRORS.replace("Errors by type", "Again"))
+    put(catalog, "errors_minute", errors())
+
+    panels = answered(catalog, bounds=Bounds(page_seconds=0)).panels
+
+    assert [panel.problem for panel in panels] == ["not asked: the page took 0 s"] * 2
+
+
+def test_rows_beyond_the_bound_are_left_out_and_it_is_said_so(tmp_path: Path) -> None:
+    catalog = shop(tmp_path)
+    put(catalog, "errors_minute", errors())
+
+    (bounded,) = answered(catalog, bounds=Bounds(rows=7)).panels
+    (exact,) = answered(catalog, bounds=Bounds(rows=2 * MINUTES)).panels
+
+    assert (len(bounded.rows), bounded.more_rows) == (7, True)
+    assert (len(exact.rows), exact.more_rows) == (2 * MINUTES, False)
+    # In the order of the query, so that what is left out is its end.
+    assert bounded.rows[0][0] == START
+
+
+def test_a_table_that_cannot_be_read_fails_its_own_panels(tmp_path: Path) -> None:
+    catalog = shop(
+        tmp_path, number("orders"), ERRORS, orders="SELECT count(*) AS n FROM orders WHERE event_time >= $from"
+    )
+    put(catalog, "errors_minute", errors())
+    put(catalog, "orders", [{"event_time": START, "id": "a"}])
+    root = tmp_path / "lake" / paths.table("shop", "orders")
+    (root / "_delta_log" / f"{0:020d}.json").write_text("{this is no commit")
+
+    broken, chart = answered(catalog).panels
+
+    assert broken.problem
+    assert len(chart.rows) == 2 * MINUTES
+
+
+def test_a_panel_that_needs_more_memory_is_refused_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sorted_rows = (
+        "SELECT max(n) AS n FROM (SELECT range AS n, hash(range) AS h FROM range(8000000) ORDER BY h LIMIT 7000000)"
+    )
+    catalog = shop(tmp_path, number("large"), ERRORS, large=f"{sorted_rows} WHERE now() >= $from")
+    put(catalog, "errors_minute", errors())
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    large, chart = answered(catalog, bounds=Bounds(memory_mib=64, threads=1)).panels
+
+    assert "Out of Memory" in large.problem
+    assert list(folder.iterdir()) == []
+    assert len(chart.rows) == 2 * MINUTES
+
+
+@pytest.mark.parametrize("end", [";", " -- done", ";\n; -- done;\n", " /* ; */ ;"])
+def test_a_statement_may_end_in_any_way(tmp_path: Path, end: str) -> None:
+    catalog = shop(tmp_path, number("last"), last=f"SELECT ';' AS mark, max(errors) AS n {BOUND}{end}")
+    put(catalog, "errors_minute", errors())
+
+    (panel,) = answered(catalog).panels
+
+    assert panel.rows == ((";", MINUTES + 1),), panel.problem
+
+
+def test_tables_are_opened_once_for_all_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = shop(tmp_path, ERRORS, *(ERRORS.replace("Errors by type", f"Panel {place}") for place in range(4)))
+    put(catalog, "errors_minute", errors())
+    statements: list[str] = []
+    connect = answers.connect
+
+    def counted(catalog: object, *, statement: str) -> object:
+        statements.append(statement)
+        return connect(catalog, statement=statement)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(answers, "connect", counted)
+
+    assert all(len(panel.rows) == 2 * MINUTES for panel in answered(catalog).panels)
+    assert statements == ["errors_minute"]

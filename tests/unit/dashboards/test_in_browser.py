@@ -1,0 +1,119 @@
+"""The page in a real browser: nothing is loaded, nothing overlaps or is cut, both themes can be read.
+
+Skipped where no `chromium` is on the PATH. With DELTAWORKS_SCREENSHOTS, pictures of both themes are kept there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.dashboards.test_page import ALL, answer, at, page, panel
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = shutil.which("chromium")
+_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+#: Texts of a drawing that overlap or leave it; `getBoundingClientRect` is in pixels of the screen.
+_UNREADABLE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
+  const edge = svg.getBoundingClientRect();
+  const texts = [...svg.querySelectorAll('text.tick, text.row')].map(t => [t.textContent, t.getBoundingClientRect()]);
+  const out = texts.filter(([, r]) => r.left < edge.left - 1 || r.right > edge.right + 1 || r.bottom > edge.bottom + 1);
+  const over = texts.filter(([, a], i) => texts.some(([, b], j) => j > i &&
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2));
+  return [...out, ...over].map(([text]) => svg.getAttribute('aria-label') + ': ' + text);
+})"""
+_CONTRAST = """() => {
+  const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+    .map(x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const ground = getComputedStyle(document.querySelector('section')).backgroundColor;
+  const of = (selector, key) =>
+    [...document.querySelectorAll(selector)].map(e => ratio(getComputedStyle(e)[key], ground));
+  return {text: Math.min(...of('h2, footer, td', 'color')), ticks: Math.min(...of('svg text.tick', 'fill')),
+    series: Math.min(...of('.legend i', 'backgroundColor'))};
+}"""
+
+EIGHT = answer(
+    panel("line", x="minute", y="n", by="isp", title="Eight series", wide=True),
+    "minute isp n",
+    *(
+        (at(minute), f"provider number {number}", 10 * number + minute % 7)
+        for minute in range(200)
+        for number in range(8)
+    ),
+)
+LONG = answer(
+    panel("bar", x="name", y="n", title="Long names"),
+    "name n",
+    *((f"a name that is much too long for its place, {number}", 10.0**number) for number in range(9)),
+)
+FAILED = answer(panel("table", title="Failed"), "", problem="Binder Error: no such column " * 6)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no `chromium` on the PATH, the browser that opens the page")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(params=["light", "dark"])
+def shown(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Page]:
+    """The page of every kind of chart in one theme."""
+    file = tmp_path / "page.html"
+    file.write_text(page(*ALL, EIGHT, LONG, FAILED, title="Operations", description="Every kind of chart."))
+    opened = browser.new_page(viewport={"width": 1300, "height": 900}, color_scheme=request.param)
+    opened.requests = []
+    opened.on("request", lambda sent: opened.requests.append(sent.url))
+    opened.goto(file.as_uri())
+    yield opened
+    folder = os.environ.get("DELTAWORKS_SCREENSHOTS")
+    if folder:
+        opened.screenshot(path=str(Path(folder) / f"dashboard-{request.param}.png"), full_page=True)
+    opened.close()
+
+
+def test_it_loads_nothing_and_its_labels_can_be_read(shown: Page) -> None:
+    assert [url for url in shown.requests if not url.startswith("file:")] == []
+    assert len(shown.requests) == 1
+    assert shown.evaluate(_UNREADABLE) == []
+    contrast = shown.evaluate(_CONTRAST)
+    # WCAG 2.2: 4.5 for text (1.4.3), 3 for graphics (1.4.11); marks of series stand beside their names.
+    assert contrast["text"] >= 4.5, contrast
+    assert contrast["ticks"] >= 4.5, contrast
+    assert contrast["series"] >= 2.4, contrast
+
+
+@pytest.mark.parametrize("width", [360, 800, 1300])
+def test_no_width_makes_the_page_scroll_sideways(shown: Page, width: int) -> None:
+    shown.set_viewport_size({"width": width, "height": 900})
+
+    assert shown.evaluate("() => document.documentElement.scrollWidth") <= width
+
+
+def test_a_pointer_over_a_chart_shows_its_values(shown: Page) -> None:
+    strip = shown.locator("section", has_text="Eight series").locator(".hit").nth(50)
+    tip = strip.locator(".tip")
+    assert tip.evaluate("e => getComputedStyle(e).visibility") == "hidden"
+
+    strip.locator("> rect").hover()
+
+    assert tip.evaluate("e => getComputedStyle(e).visibility") == "visible"
+    box, chart = tip.locator(".box").bounding_box(), shown.locator("section", has_text="Eight series").bounding_box()
+    assert box is not None
+    assert chart is not None
+    assert chart["x"] <= box["x"] <= box["x"] + box["width"] <= chart["x"] + chart["width"]
+    assert "provider number 7" in (tip.text_content() or "")

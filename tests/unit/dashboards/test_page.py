@@ -1,0 +1,232 @@
+"""The page of a dashboard: whole in itself, safe whatever data hold, with the age of the data on every panel."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import re
+from decimal import Decimal
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from deltaworks.dashboards.ages import TableAge
+from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
+from deltaworks.dashboards.bars import binned
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.dashboards.spans import Span
+from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+
+NOW = dt.datetime(2026, 3, 1, 14, 0, tzinfo=dt.UTC)
+SPAN = Span(NOW - dt.timedelta(hours=4), NOW)
+AGE = TableAge("errors_minute", NOW - dt.timedelta(minutes=3), NOW - dt.timedelta(seconds=50))
+HOSTILE = "</script><script>alert(1)</script><b>'\"&amp;"
+
+
+def panel(chart: str, **more: Any) -> PanelSpec:
+    return PanelSpec.model_validate({"title": f"A {chart}", "chart": chart, "sql": "panels/p.sql"} | more)
+
+
+def answer(spec: PanelSpec, columns: str, *rows: tuple[Any, ...], **more: Any) -> PanelAnswer:
+    return PanelAnswer(panel=spec, columns=tuple(columns.split()), rows=rows, **{"ages": (AGE,)} | more)
+
+
+def page(*panels: PanelAnswer, refresh_seconds: int | None = None, span: Span = SPAN, **more: Any) -> str:
+    spec = DashboardSpec.model_validate(
+        {"name": "noc", "panels": [{"title": "t", "chart": "table", "sql": "t.sql"}]} | more
+    )
+    shown = DashboardAnswer(pipeline="shop", dashboard=spec, span=span, at=NOW, panels=panels)
+    return dashboard_page(shown, refresh_seconds=refresh_seconds)
+
+
+def at(minutes: float) -> dt.datetime:
+    return SPAN.since + dt.timedelta(minutes=minutes)
+
+
+class Tags(HTMLParser):
+    """What a browser sees of a page: every tag with its attributes, and that tags of a drawing are closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "html"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "html":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+LINE = answer(
+    panel("line", x="minute", y="ms", by="cdn", unit="milliseconds"),
+    "minute cdn ms",
+    *((at(minute), cdn, 100.0 + minute) for minute in range(60) for cdn in "ab"),
+)
+AREA = answer(
+    panel("area", x="minute", y=["a", "b"]), "minute a b", *((at(minute), minute, None) for minute in range(9))
+)
+COLUMNS = answer(
+    panel("bar", x="day", y="n"), "day n", (NOW.date(), 4), (NOW.date() - dt.timedelta(days=1), Decimal("-1.5"))
+)
+ROWS = answer(
+    panel("bar", x="country", y="n", by="kind"), "country kind n", ("DE", "x", 4), ("DE", "y", 2), (None, "x", 1)
+)
+NUMBER = answer(panel("number", y="n", unit="percent"), "n", (12.5,))
+SPARK = answer(
+    panel("number", x="day", y="n"), "day n", *((NOW.date() - dt.timedelta(days=day), day) for day in range(9))
+)
+VALUES = answer(panel("histogram", x="ms", unit="milliseconds"), "ms", *((value,) for value in (1, 2, 2, 700, None)))
+BINS = answer(panel("histogram", x="bin", y="n"), "bin n", (100, 4), (101, 9), (103, 2))
+TABLE = answer(panel("table", wide=True), "name n", ("one", 1), ("two", None))
+ALL = (LINE, AREA, COLUMNS, ROWS, NUMBER, SPARK, VALUES, BINS, TABLE)
+
+
+def test_every_chart_is_drawn_and_says_how_old_its_data_are() -> None:
+    text = page(*ALL)
+
+    assert "failed" not in Tags(text).text
+    assert text.count("<section") == text.count("data to 2026-03-01 13:57, 3 min old, written 50 s ago") == len(ALL)
+    # All but the table, and the number that is one alone.
+    assert text.count("<svg") == len(ALL) - 2
+    assert "errors_minute: data to 2026-03-01 13:57, written 2026-03-01 13:59:10 UTC" in text
+    assert Tags(text).open == []
+
+
+def test_the_page_is_whole_in_itself_and_has_two_themes() -> None:
+    text = page(*ALL, refresh_seconds=30)
+    tags = Tags(text).tags
+
+    assert {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "use", "image"} == set()
+    assert not any(name in ("src", "href", "srcset") or name.startswith("on") for _, names in tags for name in names)
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "prefers-color-scheme:dark" in text
+    assert '<meta http-equiv="refresh" content="30">' in text
+    assert "refresh" not in page(*ALL)
+
+
+def test_what_data_hold_stays_text() -> None:
+    panels = [
+        dataclasses.replace(
+            item, rows=tuple(tuple(HOSTILE if isinstance(value, str) else value for value in row) for row in item.rows)
+        )
+        for item in (ROWS, TABLE)
+    ]
+    panels.append(answer(panel("table", title=HOSTILE, description=HOSTILE), "a", (HOSTILE,), problem=HOSTILE))
+    panels.append(dataclasses.replace(TABLE, ages=(TableAge(HOSTILE, None, None),), absent=(HOSTILE,)))
+
+    shown = Tags(page(*panels, title=HOSTILE, description=HOSTILE))
+
+    assert {tag for tag, _ in shown.tags} & {"script", "b"} == set()
+    assert not any(name.startswith("on") for _, names in shown.tags for name in names)
+    assert "".join(shown.text).count("alert(1)") > len(panels)
+
+
+def test_a_panel_that_failed_stands_beside_the_others() -> None:
+    text = page(answer(panel("table"), "", problem="Binder Error: no <such> column"), NUMBER)
+
+    assert "This panel failed.</strong> Binder Error: no &lt;such&gt; column" in text
+    assert "12.5 %" in text
+    assert '<dt>panels that failed</dt><dd class="failed">1</dd>' in text
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (answer(panel("line", x="x", y="y"), "x y", (at(1), "much")), "&#x27;much&#x27; is no number"),
+        (answer(panel("line", x="x", y="y"), "x y", (at(1), 1), (None, 2)), "x is null in some rows"),
+        (answer(panel("number", y="n"), "n", (1,), (2,)), "has 2 rows and not one"),
+        (answer(panel("histogram", x="x"), "x", (None,)), "has no values"),
+    ],
+)
+def test_an_answer_that_a_chart_cannot_show_is_a_failed_panel(shown: PanelAnswer, said: str) -> None:
+    text = page(shown, NUMBER)
+
+    assert said in text
+    assert "This panel failed" in text
+    assert "12.5 %" in text
+
+
+def test_no_rows_and_no_table_are_no_failures() -> None:
+    text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), absent=("orders",)))
+
+    assert "No rows between these times." in text
+    assert "No data: orders is not there yet." in text
+    assert "failed" not in Tags(text).text
+
+
+def test_missing_minutes_are_a_gap_and_not_a_line() -> None:
+    spec = panel("line", x="minute", y="n")
+    whole = answer(spec, "minute n", *((at(minute), 1) for minute in range(60)))
+    gap = answer(spec, "minute n", *((at(minute), 1) for minute in range(60) if not 20 <= minute < 40))
+    null = answer(spec, "minute n", *((at(minute), None if minute == 30 else 1) for minute in range(60)))
+
+    assert [page(item).count('class="line s0"') for item in (whole, gap, null)] == [1, 2, 2]
+
+
+def test_the_time_that_was_asked_for_is_the_axis_so_that_missing_data_are_seen() -> None:
+    early = answer(panel("line", x="minute", y="n"), "minute n", *((at(minute), 1) for minute in range(60)))
+
+    (path,) = re.findall(r'class="line s0" d="M([^"]*)"', page(early))
+
+    # An hour of four: a quarter of the axis, which is 52 to 608 pixels.
+    assert float(path.split("L")[0].split()[0]) == 52
+    assert float(path.split("L")[-1].split()[0]) == pytest.approx(52 + 556 * 59 / 240, abs=0.1)
+
+
+def test_areas_stack_so_that_the_upper_edge_is_the_sum() -> None:
+    stacked = answer(
+        panel("area", x="minute", y="n", by="kind"), "minute kind n",
+        *((at(minute), kind, count) for minute in range(3) for kind, count in (("a", 6), ("b", 4))),
+    )  # fmt: skip
+
+    edges = re.findall(r'class="line s(\d)" d="M[\d.]+ ([\d.]+)', page(stacked))
+
+    # The axis reaches 10 at 10 pixels and 0 at 206.
+    assert edges == [("0", str(round(206 - 196 * 0.6, 1))), ("1", "10.0")]
+
+
+def test_series_beyond_the_colours_are_summed_up_or_named() -> None:
+    rows = [(at(minute), f"isp {number}", 100 - number) for minute in range(3) for number in range(12)]
+    drawn = {
+        chart: page(answer(panel(chart, x="minute", y="n", by="isp"), "minute isp n", *rows))
+        for chart in ("area", "line")
+    }
+
+    assert "other: 5 more" in drawn["area"]
+    # Of 93 to 89, in each strip: nothing is lost of the sum.
+    assert f"other  {93 + 92 + 91 + 90 + 89}" in drawn["area"]
+    assert "4 smaller ones are not shown" in drawn["line"]
+    assert "isp 8" not in drawn["line"]
+
+
+def test_a_page_of_very_many_points_stays_small() -> None:
+    rows = tuple((at(second / 60), f"c{number}", number) for second in range(600) for number in range(8))
+    many = answer(panel("line", x="minute", y="n", by="c"), "minute c n", *rows)
+
+    assert len(page(many)) < 300_000
+    assert page(many).count('class="hit"') <= 120
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0], ({3.0: 1.0}, 1.0)),
+        ([0.0, 0.0, 29.0], ({float(bin_): {0: 2.0, 29: 1.0}.get(bin_, 0.0) for bin_ in range(30)}, 1.0)),
+    ],
+)
+def test_bins_hold_every_value_once(values: list[float], expected: tuple[dict[float, float], float]) -> None:
+    assert binned(values) == expected

@@ -1,0 +1,155 @@
+"""Dashboards as declared: what a panel must name, and that its SQL is bounded and reads what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.changes import classify
+from deltaworks.specs.checks.project import check_project
+from deltaworks.specs.checks.sound_queries import SoundQueries
+from deltaworks.specs.dashboards import MOST_PANELS
+from deltaworks.specs.effects import Effect
+from tests.unit.dashboards.dashboard_stage import ERRORS, ERRORS_SQL, shop
+
+SPARKLINE = "{title: Errors, chart: number, x: minute, y: errors, unit: percent, sql: panels/errors.sql}"
+
+
+def mistakes(folder: Path) -> list[str]:
+    return [str(mistake) for mistake in check_project("local", root=folder / "project").mistakes]
+
+
+def refused(folder: Path, *panels: str, more: str = "") -> str:
+    with pytest.raises(ConfigError) as error:
+        shop(folder, *panels, more=more)
+    return error.value.message
+
+
+def test_a_dashboard_is_read_with_its_panels(tmp_path: Path) -> None:
+    (dashboard,) = shop(tmp_path, ERRORS, SPARKLINE, more="    hours: 6\n").pipelines["shop"].dashboards
+
+    assert (dashboard.name, dashboard.refresh_seconds, dashboard.hours) == ("noc", 30, 6)
+    assert [(panel.chart, panel.y, panel.by) for panel in dashboard.panels] == [
+        ("area", ("errors",), "class"),
+        ("number", ("errors",), None),
+    ]
+    assert mistakes(tmp_path) == []
+
+
+def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
+    shop(tmp_path, *[ERRORS] * MOST_PANELS)
+
+    assert "project/include/pipelines/shop/pipeline.yaml" in refused(tmp_path, *[ERRORS] * (MOST_PANELS + 1))
+    assert MOST_PANELS == 20
+    (said,) = mistakes(tmp_path)
+    assert "dashboards.0.panels: write 20 at most here" in said
+
+
+@pytest.mark.parametrize(
+    ("panel", "said"),
+    [
+        (ERRORS.replace("area", "aera"), "instead of 'aera'; did you mean 'area'?"),
+        (ERRORS.replace("x: minute, ", ""), "a panel of kind area needs x, a column of its answer"),
+        (ERRORS.replace("y: errors, ", ""), "a panel of kind area needs y"),
+        (ERRORS.replace("y: errors", "y: [errors, minute]"), "y: a panel with `by` has one y"),
+        (SPARKLINE.replace("number", "table"), "a panel of kind table has no x; it takes none: all columns are shown"),
+        (SPARKLINE.replace("number", "histogram").replace("x: minute, ", ""), "a panel of kind histogram needs x"),
+        (SPARKLINE.replace("y: errors", "y: errors, by: class"), "a panel of kind number has no by; it takes y, x"),
+        (ERRORS.replace("by: class", "per: class"), "unknown key 'per'"),
+        (
+            ERRORS.replace("errors.sql", "erors.sql"),
+            "panel 'Errors by type' names panels/erors.sql, which is not in its",
+        ),
+        (ERRORS.replace("panels/errors.sql", "../../environments/local.yaml"), "which leads out of its folder"),
+        (SPARKLINE.replace("percent", "percents"), "did you mean 'percent'?"),
+    ],
+)
+def test_a_panel_that_cannot_be_drawn_is_refused(tmp_path: Path, panel: str, said: str) -> None:
+    message = refused(tmp_path, ERRORS, panel)
+
+    assert said in message
+    assert "dashboards.0.panels.1" in message
+
+
+def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
+    again = f"    panels: [{ERRORS}]\n  - name: noc\n"
+
+    assert "dashboards.1.name: dashboard noc is declared twice" in refused(tmp_path, more=again)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (ERRORS_SQL, ""),
+        ("WITH a AS (SELECT * FROM errors_minute WHERE minute >= $from) SELECT minute, class, errors FROM a", ""),
+        ("SELECT minute, class, errors FROM errors_minute AS e JOIN (SELECT 1) AS o ON e.minute >= $from", ""),
+        (
+            "SELECT minute, class, errors\nFROM errors_minute -- since $from",
+            "errors.sql:1: the panel reads all there is",
+        ),
+        ("SELECT minute, class, errors\nFROM errors_minute WHERE class <> '$from'", "it has no $from"),
+        (
+            "SELECT minute, class,\ncount(*) FILTER (WHERE minute >= $from) AS errors\nFROM errors_minute GROUP BY ALL",
+            "errors.sql:2: $from leaves no row out: it is in no WHERE and no JOIN",
+        ),
+        ("SELECT minute, class, errors, $from AS since FROM errors_minute", "$from leaves no row out"),
+        (ERRORS_SQL.replace("$to", "$too"), "errors.sql:3: there is no parameter $too; did you mean $to?"),
+        (ERRORS_SQL.replace("$to", "?"), "errors.sql:3: parameters have names here: $from and $to"),
+        (
+            ERRORS_SQL.replace("errors\n", "erors\n", 1),
+            "errors.sql:1: there is no column 'erors' in errors_minute; did you mean 'errors'?",
+        ),
+        (
+            ERRORS_SQL.replace("FROM errors_minute", "FROM error_minute"),
+            "errors.sql:2: there is no table 'error_minute' in this pipeline; did you mean 'errors_minute'?",
+        ),
+        ("DELETE FROM errors_minute WHERE minute >= $from", "errors.sql:1: write one SELECT and nothing else"),
+        (f"{ERRORS_SQL}; {ERRORS_SQL}", "write one SELECT and nothing else"),
+        (
+            ERRORS_SQL.replace("class,", "class AS kind,"),
+            "panels.0.by: the answer of panels/errors.sql has no column 'class'; its columns are minute, kind, errors",
+        ),
+    ],
+)
+def test_sql_of_panels_is_bounded_and_its_names_are_looked_up(tmp_path: Path, sql: str, said: str) -> None:
+    shop(tmp_path, errors=sql)
+
+    listed = mistakes(tmp_path)
+
+    assert len(listed) == bool(said), listed
+    assert all(said in mistake for mistake in listed)
+
+
+def test_a_query_that_is_right_for_a_view_is_no_bounded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are remembered where they are right, so that the parser is not loaded again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    unbounded = "SELECT minute, class, errors FROM errors_minute"
+    views = "views:\n  - {name: all_errors, reads: [errors_minute], sql: panels/errors.sql}\n"
+    shop(tmp_path, views=views, errors=unbounded)
+
+    first, second = mistakes(tmp_path), mistakes(tmp_path)
+
+    assert len(first) == 1
+    assert "it has no $from" in first[0]
+    assert second == first
+
+
+def test_a_right_query_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shop(tmp_path)
+    assert mistakes(tmp_path) == []
+    monkeypatch.setattr(SoundQueries, "remember", lambda *_: pytest.fail("it was not remembered"))
+
+    assert mistakes(tmp_path) == []
+
+
+def test_a_dashboard_is_no_change_of_a_stream(tmp_path: Path) -> None:
+    before = shop(tmp_path / "a").pipelines["shop"]
+    after = shop(tmp_path / "b", SPARKLINE).pipelines["shop"]
+
+    (change,) = classify(before, after)
+
+    assert change.effect is Effect.SAFE
+    assert "dashboards" not in before.model_copy(update={"dashboards": ()}).model_dump(mode="json")
