@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import date
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -28,10 +29,14 @@ from ruamel.yaml import YAML
 
 from benchmarks.harness import Options
 from deltaworks.control import paths
+from deltaworks.dashboards.answers import answer_dashboard
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,6 +196,26 @@ def test_a_gold_table_that_is_added_answers(project: Path) -> None:
     assert [(row["country"], row["orders"], row["turnover"]) for row in answer.to_pylist()] == [
         ("NL", 2, Decimal("19.00"))
     ]
+
+
+def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{project}/lake")
+    write(project, "include/environments/local.yaml", environment)
+    path, pipeline = example("Add a pipeline")
+    write(project, path, pipeline + example("Add a gold table")[1] + example("Add a dashboard")[1])
+    write(project, *example("Add a gold table", 1))
+    write(project, *example("Add a dashboard", 1))
+    assert check_project("local", root=project).mistakes == []
+    days = [date(2023, 11, 14), date(2023, 11, 15), date(2023, 11, 16)]
+    rows = [{"event_date": day, "country": "NL", "turnover": Decimal("9.50")} for day in days]
+    declared = catalog(project)
+    write_deltalake(declared.environment.lake.uri("tables/orders/turnover"), pa.Table.from_pylist(rows))
+    (dashboard,) = declared.pipeline("orders").dashboards
+
+    answer = answer_dashboard(declared, "orders", dashboard, span_of(dashboard, since="2023-11-15", until="2023-11-16"))
+
+    assert [panel.rows for panel in answer.panels] == [((days[1], "NL", Decimal("9.50")),)]
+    assert "9.50" in dashboard_page(answer)
 
 
 def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: Path) -> None:

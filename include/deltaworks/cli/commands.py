@@ -63,6 +63,10 @@ COMMANDS: Mapping[str, Command] = {
     "sql": Command(
         "Run a query over the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
     ),
+    "dashboard": Command(
+        "Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards.",
+        "deltaworks.cli.dashboard:dashboard",
+    ),
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),

@@ -1,0 +1,77 @@
+"""`deltaworks dashboard`: a declared page of panels as an HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from deltaworks.cli.completion import PipelineArgument
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.control.listing import Listing, count, instant
+from deltaworks.dashboards.spans import span_of
+from deltaworks.specs.catalog import named
+
+if TYPE_CHECKING:
+    from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
+    from deltaworks.specs.pipeline import PipelineSpec
+
+
+@listing_command
+def dashboard(
+    pipeline: PipelineArgument,
+    name: str = typer.Argument("", help="The dashboard."),
+    html: Path | None = typer.Option(None, "--html", help="The file to write the page to."),
+    since: str = typer.Option("", "--from", help="A date or time in UTC; without it, as far back as is declared."),
+    until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
+) -> Answer | Listing:
+    """Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards."""
+    project = catalog()
+    spec = project.pipeline(pipeline)
+    if not name:
+        return _declared(spec)
+    declared = named(name, {item.name: item for item in spec.dashboards}, "dashboard")
+    span = span_of(declared, since=since, until=until)
+    # Loaded here: it loads DuckDB and Arrow.
+    from deltaworks.dashboards.answers import answer_dashboard
+
+    answer = answer_dashboard(project, pipeline, declared, span)
+    parts: list[Part] = [_panels(answer)]
+    if html is not None:
+        from deltaworks.dashboards.page import dashboard_page
+
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(dashboard_page(answer), encoding="utf-8")
+        parts.append(f"Written to {html}.")
+    return Answer(parts, exit_code=int(any(panel.problem for panel in answer.panels)))
+
+
+def _declared(spec: PipelineSpec) -> Listing:
+    listing = Listing(("dashboard", "panels", "hours", "refresh seconds", "title"))
+    for item in spec.dashboards:
+        listing.add(item.name, count(len(item.panels)), f"{item.hours:g}", str(item.refresh_seconds), item.title)
+    return listing
+
+
+def _panels(answer: DashboardAnswer) -> Listing:
+    listing = Listing(("panel", "chart", "rows", "data to", "seconds", "state"))
+    for item in answer.panels:
+        listing.add(
+            item.panel.title,
+            item.panel.chart,
+            count(len(item.rows)),
+            instant(item.newest_at, absent="?"),
+            f"{item.seconds:.2f}",
+            _state(item),
+        )
+    return listing
+
+
+def _state(answer: PanelAnswer) -> str:
+    if answer.problem:
+        return f"failed: {answer.problem}"
+    if answer.absent:
+        return f"{', '.join(answer.absent)} is not there yet"
+    return "the first rows only" if answer.more_rows else "ok"

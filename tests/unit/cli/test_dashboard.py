@@ -1,0 +1,92 @@
+"""`deltaworks dashboard`: the page as a file, and what is printed of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, dashboard
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import Catalog
+from tests.unit.dashboards.dashboard_stage import ERRORS, errors, put, shop
+
+WRONG = "{title: Wrong, chart: table, sql: panels/wrong.sql}"
+TIMES = ("--from", "2026-03-01", "--to", "2026-03-01T10:10")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> Catalog:
+    monkeypatch.setattr(dashboard, "catalog", lambda: catalog)
+    return catalog
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["dashboard", *words], env={"COLUMNS": "300"})
+
+
+def test_a_page_is_written_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(use(monkeypatch, shop(tmp_path)), "errors_minute", errors())
+    file = tmp_path / "pages" / "noc.html"
+
+    shown = run("shop", "noc", "--html", str(file), *TIMES)
+
+    assert shown.exit_code == 0, shown.output
+    assert "Errors by type" in shown.output
+    assert str(file) in shown.output
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "2026-03-01 00:00" in page
+    assert "data to 2026-03-01 10:29" in page
+
+
+def test_what_is_printed_is_the_state_of_the_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = "SELECT no_such(errors) AS n FROM errors_minute WHERE minute >= $from"
+    put(use(monkeypatch, shop(tmp_path, WRONG, ERRORS, wrong=wrong)), "errors_minute", errors())
+
+    shown = run("shop", "noc", "--json", *TIMES)
+
+    assert shown.exit_code == 1
+    failed, right = json.loads(shown.stdout)
+    assert failed["state"].startswith("failed: ")
+    assert (right["rows"], right["state"], right["data_to"]) == (20, "ok", "2026-03-01T10:29:00+00:00")
+
+
+def test_a_table_that_is_not_there_yet_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, shop(tmp_path))
+
+    shown = run("shop", "noc")
+
+    assert shown.exit_code == 0
+    assert "errors_minute is not there yet" in shown.output
+
+
+def test_dashboards_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, shop(tmp_path, ERRORS, ERRORS))
+
+    (listed,) = json.loads(run("shop", "--json").stdout)
+
+    assert (listed["dashboard"], listed["panels"]) == ("noc", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "condition"),
+    [
+        (("shop", "nok"), "DASHBOARD_UNKNOWN"),
+        (("ship", "noc"), "PIPELINE_UNKNOWN"),
+        (("shop", "noc", "--from", "yesterday"), "DASHBOARD_SPAN_INVALID"),
+        (("shop", "noc", "--from", "2026-03-02", "--to", "2026-03-01"), "DASHBOARD_SPAN_INVALID"),
+        (("shop", "noc", "--from", "2999-01-01"), "DASHBOARD_SPAN_INVALID"),
+        (("shop", "noc", "--to", "0001-01-01"), "DASHBOARD_SPAN_INVALID"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], condition: str
+) -> None:
+    use(monkeypatch, shop(tmp_path))
+
+    error = run(*words).exception
+
+    assert isinstance(error, ConfigError)
+    assert error.condition == condition
