@@ -1,4 +1,4 @@
-"""The Airflow plugin of Deltaworks: links on tasks, and the progress page. It registers; the library does."""
+"""The Airflow plugin of Deltaworks: links on tasks, progress page and dashboards. It registers; the library does."""
 
 from __future__ import annotations
 
@@ -48,5 +48,12 @@ class DeltaworksPlugin(AirflowPlugin):
             "destination": "nav",
             "category": "browse",
             "url_route": "deltaworks",
-        }
+        },
+        {
+            "name": "Deltaworks dashboards",
+            "href": server_path("/deltaworks/dashboards"),
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "deltaworks_dashboards",
+        },
     ]

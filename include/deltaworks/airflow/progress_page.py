@@ -11,15 +11,16 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from deltaworks.airflow.aws_connections import set_environment_keys
+from deltaworks.airflow.dashboard_page import add_dashboards
 from deltaworks.airflow.links import server_path
+from deltaworks.airflow.page_access import HEADERS, may_read_runs
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
@@ -28,11 +29,6 @@ from deltaworks.control.health.report import Report, misdeclared, misdeclared_su
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
 
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-}
 _STYLE = (
     "body{font:14px system-ui;margin:1.5rem}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"
     "text-align:left;border-bottom:1px solid #ddd;vertical-align:top;white-space:pre-line}"
@@ -60,7 +56,7 @@ def build_app() -> FastAPI:
 
     @app.get("/progress", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
     def progress_of_all(request: Request, user: GetUserDep) -> Response:
-        return _answer(request, "Relays and streams", _reports(lambda dag_id: _may_read(dag_id, user)))
+        return _answer(request, "Relays and streams", _reports(lambda dag_id: may_read_runs(dag_id, user)))
 
     @app.get("/progress/{dag_id}", dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.RUN))])
     def progress_of_one(request: Request, dag_id: str) -> Response:
@@ -73,18 +69,8 @@ def build_app() -> FastAPI:
             raise HTTPException(404, f"No relay or stream is run by a DAG called {dag_id!r}.")
         return _answer(request, dag_id, reports)
 
+    add_dashboards(app)
     return app
-
-
-def _may_read(dag_id: str, user: Any) -> bool:
-    return bool(
-        get_auth_manager().is_authorized_dag(
-            method="GET",
-            access_entity=DagAccessEntity.RUN,
-            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
-            user=user,
-        )
-    )
 
 
 def _reports(includes: Any) -> list[Report]:
@@ -105,9 +91,9 @@ def _paused(dag_id: str) -> bool | None:
 
 def _answer(request: Request, title: str, reports: list[Report]) -> Response:
     if request.query_params.get("format") == "json":
-        return JSONResponse([_record(item) for item in reports], headers=_HEADERS)
+        return JSONResponse([_record(item) for item in reports], headers=HEADERS)
     warning = channel_warning(load_catalog(tolerant=True).environment.alerts)
-    return HTMLResponse(_page(title, reports, warning=warning), headers=_HEADERS)
+    return HTMLResponse(_page(title, reports, warning=warning), headers=HEADERS)
 
 
 def _record(item: Report) -> dict[str, Any]:

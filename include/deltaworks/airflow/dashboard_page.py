@@ -1,0 +1,140 @@
+"""Pages of the API server that show declared dashboards, to those who may read the DAG of the pipeline's stream.
+
+They are beside the progress page, in the same application. Airflow does not protect a plugin's application, so every
+route here carries its own check.
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse
+
+from deltaworks.airflow import names
+from deltaworks.airflow.aws_connections import set_environment_keys
+from deltaworks.airflow.links import server_path
+from deltaworks.airflow.page_access import HEADERS, may_read_runs
+from deltaworks.dashboards.spans import Span, span_of
+from deltaworks.errors import ConfigError
+from deltaworks.specs.groups import group_of
+from deltaworks.specs.project import load_catalog
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.dashboards import DashboardSpec
+
+_STYLE = "body{font:15px system-ui;margin:1.5rem;color-scheme:light dark}li{margin:.4rem 0}small{opacity:.7}"
+#: Whoever waits longer for others' pages is told so; the API server has threads for other things too.
+_WAIT_SECONDS = 30.0
+
+
+class _Pages:
+    """Pages as they were last drawn, so that ten readers cost as much as one. One is drawn at a time."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._drawn: dict[tuple[str, str], tuple[float, str, str]] = {}
+
+    def newest(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
+        """The page of a dashboard up to now, drawn where the last one is due for another, or declared otherwise."""
+        key, declared = (pipeline, dashboard.name), catalog.pipelines[pipeline].fingerprint()
+        page = self._kept(key, declared)
+        if page is not None:
+            return page
+        with self._taken():
+            page = self._kept(key, declared)  # whoever had the turn may have drawn it
+            if page is None:
+                page = _draw(catalog, pipeline, dashboard, span, refresh_seconds=dashboard.refresh_seconds)
+                self._drawn[key] = (time.monotonic() + dashboard.refresh_seconds - 1, declared, page)
+            return page
+
+    def of_span(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
+        """The page of a dashboard between two times that were asked for, which stays as it is."""
+        with self._taken():
+            return _draw(catalog, pipeline, dashboard, span)
+
+    def _kept(self, key: tuple[str, str], declared: str) -> str | None:
+        due_at, drawn_from, page = self._drawn.get(key, (0.0, "", ""))
+        return page if time.monotonic() < due_at and drawn_from == declared else None
+
+    @contextmanager
+    def _taken(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=_WAIT_SECONDS):
+            raise HTTPException(503, "Other dashboards are being drawn; try again in a minute.")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+def add_dashboards(app: FastAPI) -> None:
+    """Add the routes of dashboards to the plugin's application."""
+    pages = _Pages()
+
+    @app.get("/dashboards", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
+    def list_dashboards(user: GetUserDep) -> Response:
+        return HTMLResponse(_list_page(load_catalog(tolerant=True), user), headers=HEADERS)
+
+    @app.get("/dashboards/{pipeline}/{name}", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
+    def show_dashboard(request: Request, pipeline: str, name: str, user: GetUserDep) -> Response:
+        catalog = load_catalog(tolerant=True)
+        # First: who may not read a pipeline learns nothing of it, not even whether it is there.
+        if not _may_read(catalog, pipeline, user):
+            raise HTTPException(403, "You may not read the DAG of this pipeline's stream.")
+        dashboards = catalog.pipelines[pipeline].dashboards if pipeline in catalog.pipelines else ()
+        dashboard = next((item for item in dashboards if item.name == name), None)
+        if dashboard is None:
+            raise HTTPException(404, f"The pipeline {pipeline!r} declares no dashboard called {name!r}.")
+        query = request.query_params
+        try:
+            span = span_of(dashboard, since=query.get("from", ""), until=query.get("to", ""))
+        except ConfigError as error:
+            raise HTTPException(400, error.message) from error
+        page = (pages.of_span if query.get("from") or query.get("to") else pages.newest)(
+            catalog, pipeline, dashboard, span
+        )
+        return HTMLResponse(page, headers=HEADERS)
+
+
+def _may_read(catalog: Catalog, pipeline: str, user: Any) -> bool:
+    return may_read_runs(names.stream_dag_id(pipeline, group_of(catalog, pipeline)), user)
+
+
+def _list_page(catalog: Catalog, user: Any) -> str:
+    entries = "".join(
+        f'<li><a href="{_text(server_path(f"/deltaworks/dashboards/{pipeline}/{item.name}"))}">'
+        f"{_text(item.title or f'{pipeline} {item.name}')}</a> <small>{_text(pipeline)}</small></li>"
+        for pipeline, spec in catalog.pipelines.items()
+        if spec.dashboards and _may_read(catalog, pipeline, user)
+        for item in spec.dashboards
+    )
+    listed = f"<ul>{entries}</ul>" if entries else "<p>None is declared, or you may read none of their pipelines.</p>"
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Dashboards</title>'
+        f"<style>{_STYLE}</style><h1>Dashboards</h1>{listed}</html>"
+    )
+
+
+def _draw(
+    catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, refresh_seconds: int | None = None
+) -> str:
+    # Loaded at the first page: they load DuckDB and Arrow, every component of Airflow loads the plugin, and one serves.
+    from deltaworks.dashboards.answers import answer_dashboard
+    from deltaworks.dashboards.page import dashboard_page
+
+    set_environment_keys(catalog.environment)
+    answer = answer_dashboard(catalog, pipeline, dashboard, span)
+    links = f'<nav><a href="{_text(server_path("/deltaworks/dashboards"))}">all dashboards</a></nav>'
+    return dashboard_page(answer, refresh_seconds=refresh_seconds, links=links)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value), quote=True)
