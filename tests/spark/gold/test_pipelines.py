@@ -22,7 +22,7 @@ def project(make_project: Callable[..., Any]) -> Any:
     folder = project_root() / "include" / "pipelines"
     found = {}
     for path in sorted(folder.glob("*/pipeline.yaml")):
-        sql = {f"gold/{file.name}": file.read_text() for file in sorted((path.parent / "gold").glob("*.sql"))}
+        sql = {str(file.relative_to(path.parent)): file.read_text() for file in sorted(path.parent.glob("*/*.sql"))}
         found[path.parent.name] = (path.read_text(), sql)
     return make_project(found)
 
@@ -39,6 +39,8 @@ def test_games_answers_are_exact_after_copies_and_late_events(spark: SparkSessio
     # Of z no installation came: its events tell that the days before them are over.
     devices = {"a": (0, 1, 7), "b": (0, 7), "c": (0,), "z": (2, 8)}
     events = [at(day, event_id=f"{device}{day}", device_id=device) for device, days in devices.items() for day in days]
+    # The envelope of a purchase says its country; that of p2 has not landed.
+    events.append(at(0, event_id="p1", device_id="a", country="DE"))
     project.append("games", "events", [row for row in events if row["event_id"] not in ("a1", "z8")])
     project.append("games", "install", [at(0, event_id=f"i{device}", device_id=device) for device in "abc"])
     bought = [("p1", "4.99"), ("p2", "0.50"), ("p1", "4.99")]
@@ -55,6 +57,10 @@ def test_games_answers_are_exact_after_copies_and_late_events(spark: SparkSessio
         (DATE, 3, 1, 2)
     ]
     assert answer(project, "games", "bookings_per_hour", "hour", "bookings") == [(HOUR, Decimal("5.49"))]
+    assert answer(project, "games", "bookings_per_country", "country", "bookings", "purchases") == [
+        ("??", Decimal("0.50"), 1),
+        ("DE", Decimal("4.99"), 1),
+    ]
     users = answer(project, "games", "daily_active_users", "event_date", "users")
     assert users == [(DATE + dt.timedelta(days=day), count) for day, count in ((0, 3), (1, 1), (2, 1), (7, 2), (8, 1))]
     assert sum(row["events"] for row in project.rows("games", "events_per_hour")) == len(events)

@@ -124,6 +124,7 @@ def project(root: Path, *, read: str, aws: str, bootstrap: str = "none:1") -> Ca
         "kinesis": {"kind": "kinesis", "stream": "games"},
     }
     declared |= {"source": read, "gold": {}, "live": [], "stream": {"tasks_per_batch": 2, "lease_ttl_seconds": 3}}
+    del declared["dashboards"]
     relay = (PROJECT_ROOT / "include" / "relays" / "landing.yaml").read_text()
     environment = json.dumps(ENVIRONMENT).replace("{root}", str(root)).replace("{endpoint}", aws)
     for path, text in {

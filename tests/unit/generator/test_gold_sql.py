@@ -36,6 +36,8 @@ def arrow(rows: Sequence[Row]) -> pa.Table:
             # without a zone: the answer must not depend on the session's
             "event_time": pa.array([row.at.replace(tzinfo=None) for row in rows], pa.timestamp("us")),
             "event_name": pa.array([row.name for row in rows], pa.string()),
+            "event_id": pa.array([row.event_id for row in rows], pa.string()),
+            "country": pa.array([row.params.get("country") for row in rows], pa.string()),
             "device_id": pa.array([row.params["device_id"] for row in rows], pa.string()),
             "amount": pa.array(
                 [Decimal(str(row.params["amount"])) if "amount" in row.params else None for row in rows],
@@ -79,6 +81,21 @@ def test_bookings_per_hour_gives_the_truth(games: tuple[list[Row], GamesTruth]) 
 
     assert len(wanted) > 3
     assert {row["hour"]: (row["bookings"], row["purchases"]) for row in found} == wanted
+
+
+def test_bookings_per_country_gives_the_truth(games: tuple[list[Row], GamesTruth]) -> None:
+    sold: dict[tuple[Any, str], list[Decimal]] = {}
+    for row in games[0]:
+        if row.name == "purchase":
+            place = (row.at.date(), row.params.get("country") or "??")
+            sold.setdefault(place, []).append(Decimal(str(row.params["amount"])))
+
+    found = answer(games, "bookings_per_country")
+
+    counted = {(row["event_date"], row["country"]): (row["bookings"], row["purchases"]) for row in found}
+    assert counted == {place: (sum(amounts), len(amounts)) for place, amounts in sold.items()}
+    assert sum(bookings for bookings, _ in counted.values()) == games[1].bookings
+    assert len({country for _, country in counted}) > 3
 
 
 def test_daily_active_users_gives_the_truth(games: tuple[list[Row], GamesTruth]) -> None:

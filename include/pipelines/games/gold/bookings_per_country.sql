@@ -1,0 +1,11 @@
+-- One row per date (UTC) and country with purchases: the sum of their amounts and their number. A purchase is of the
+-- country that the envelope of the same event says, and of '??' where it says none.
+SELECT
+  purchase.event_date,
+  coalesce(events.country, '??') AS country,
+  CAST(sum(purchase.amount) AS DECIMAL(18, 2)) AS bookings,
+  count(*) AS purchases
+FROM purchase
+LEFT JOIN events
+  ON events.event_date = purchase.event_date AND events.event_id = purchase.event_id
+GROUP BY purchase.event_date, coalesce(events.country, '??')

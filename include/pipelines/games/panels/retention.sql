@@ -1,0 +1,8 @@
+-- Of the devices that installed on a date, the share that was there one and seven days later.
+SELECT
+  cohort_date AS date,
+  100.0 * retained_day_1 / installs AS day_1,
+  100.0 * retained_day_7 / installs AS day_7
+FROM retention
+WHERE cohort_date >= $from::DATE AND cohort_date < $to
+ORDER BY date
