@@ -28,8 +28,8 @@ class Walk:
 
 WALKS = (
     Walk("restore", "deltaworks.rework.restore.one_table", 127, 22),
-    Walk("batch", "deltaworks.engine.batches", 132, 19),
-    Walk("stream", "deltaworks.engine.runner", 145, 21),
+    Walk("batch", "deltaworks.engine.batches", 134, 19),
+    Walk("stream", "deltaworks.engine.runner", 147, 21),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 76, 13),
 )
 

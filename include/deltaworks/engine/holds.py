@@ -189,7 +189,7 @@ class TableHolds:
         if table not in self._held:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_announcing()
-        if table in self._keyed.names and not self._keyed.idle():
+        if table in self._keyed.names and not self._keyed.idle(table):
             # Held by now, so that no merge begins; granted once the one that may be under way has ended.
             return
         if turn.state == "asked":

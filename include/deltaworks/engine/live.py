@@ -1,7 +1,11 @@
-"""Live tables: a streaming aggregation of its own, counting events per window and group within seconds.
+"""Live tables of kind `counts`: a streaming aggregation of its own, of events per window and group within seconds.
 
-A live table counts what arrives, copies that producers send twice included, and forgets a window once the watermark
-has passed it: later events are not added and are counted as dropped. The exact answer is the gold table.
+It counts what arrives, adds up columns of numbers, and counts different values of columns, copies that producers send
+twice included; and it forgets a window once the watermark has passed it: later events are not added and are counted as
+dropped. Of what came in time, counts and sums of whole numbers and decimals are exact, sums of floating-point numbers
+as exact as these are. Different values are counted exactly from the set of them, which the state holds; with
+`distinct_error_percent` from a HyperLogLog++ sketch of that relative standard deviation. The exact answer about late
+events and copies is the gold table. Live tables of kind `latest` are kept by `deltaworks.engine.keyed`.
 
 Each batch is merged under an application transaction named after the query, so a batch that runs again, after a crash
 or a repaired checkpoint, changes nothing and never puts an older count over a newer one.
@@ -19,13 +23,13 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import LiveTableSpec
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 OPERATION = "live"
@@ -67,7 +71,8 @@ def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
     types = spec.table(live.reads).column_types()
     window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
     groups = {name: types[name] for name in live.group_by}
-    return window | groups | {"events": "long", "updated_at": "timestamp"}
+    distinct = dict.fromkeys(live.distinct_counts, "long")
+    return window | groups | {"events": "long"} | live.sums(types) | distinct | {"updated_at": "timestamp"}
 
 
 def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
@@ -109,7 +114,7 @@ def start_live_query(
     lake = Lake(catalog.environment.lake)
     source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
-    counts = _windowed_counts(_events(spark, source), live)
+    counts = _windowed_counts(_events(spark, source), live, live.sums(spec.table(live.reads).column_types()))
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
     write = _Merge(lake.storage.spark_uri(target), pipeline, live, before_merge)
     writer = (
@@ -149,23 +154,43 @@ def _events(spark: SparkSession, uri: str) -> DataFrame:
     )
 
 
-def _windowed_counts(events: DataFrame, live: LiveTableSpec) -> DataFrame:
+def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, str]) -> DataFrame:
     from pyspark.sql import functions as F
 
     window = F.window("event_time", f"{live.window_minutes} minutes").alias("window")
+    # A sum that its type does not hold is null, instead of an error that ends the query again and again.
+    added = [
+        F.try_sum(name).cast(type_.replace("long", "bigint")).alias(column)
+        for name, (column, type_) in zip(live.sum, sums.items(), strict=True)
+    ]
+    different = [
+        _different(name, live.distinct_error_percent).cast("bigint").alias(column)
+        for name, column in zip(live.distinct, live.distinct_counts, strict=True)
+    ]
     return (
         events.withWatermark("event_time", f"{live.watermark_minutes} minutes")
         .groupBy(window, *live.group_by)
-        .agg(F.count("*").alias("events"))
+        .agg(F.count("*").alias("events"), *added, *different)
         .select(
             F.col("window.start").alias("window_start"),
             F.col("window.end").alias("window_end"),
             F.to_date("window.start").alias("window_date"),
             *live.group_by,
             "events",
+            *sums,
+            *live.distinct_counts,
             F.current_timestamp().alias("updated_at"),
         )
     )
+
+
+def _different(name: str, error_percent: float) -> Column:
+    """How many values a column has that are not null. A streaming aggregation refuses `count(DISTINCT)`."""
+    from pyspark.sql import functions as F
+
+    if error_percent:
+        return F.approx_count_distinct(name, rsd=error_percent / 100)
+    return F.size(F.collect_set(name))
 
 
 class _Merge:

@@ -243,7 +243,7 @@ class IngestRun:
 
         return [
             start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
-            for live in self._spec.live
+            for live in self._spec.counted_tables
         ]
 
     def _listener(self, progress: ProgressLog) -> IngestListener:

@@ -52,7 +52,7 @@ def bronze_table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
     types: dict[str, str] = {}
     for table in spec.tables:
         types = table.column_types() if table.name == name else types
-    for keyed in spec.keyed_tables:
+    for keyed in (*spec.keyed_tables, *spec.latest_tables):
         types = dict(keyed.types) if keyed.name == name else types
     return replace(stored(catalog.environment.lake, paths.table(spec.pipeline, name)), fields=types)
 
@@ -77,11 +77,11 @@ def stream_outputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
             for name, event_paths in _origins(spec, table).items()
         }
         tables[table.name] = replace(tables[table.name], columns=origins)
-    for keyed in spec.keyed_tables:
+    for keyed in (*spec.keyed_tables, *spec.latest_tables):
         dataset, history = bronze_table(catalog, spec, keyed.name), tables[keyed.history]
         same = {name: (history.column(name),) for name in dataset.fields if name in history.fields}
         tables[keyed.name] = replace(dataset, columns=same)
-    others = ["quarantine", *(live.name for live in spec.live)]
+    others = ["quarantine", *(live.name for live in spec.counted_tables)]
     return [*tables.values(), *(bronze_table(catalog, spec, name) for name in others)]
 
 

@@ -1,8 +1,9 @@
 """The layout of tables (partition folders, order of rows within one), and the tables that OPTIMIZE maintains.
 
 Bronze tables have the layout they declare. Live and gold tables and quarantine declare none: theirs is read from disk,
-and their small files are merged. A query that merges a live table, and a build that rewrites a part of a gold table,
-would fail beside an OPTIMIZE of the same partition, so only closed partitions of these are rewritten.
+and their small files are merged. A query that merges live counts, and a build that rewrites a part of a gold table,
+would fail beside an OPTIMIZE of the same partition, so only closed partitions of these are rewritten. A live table of
+newest rows has no partitions, and is rewritten under its write turn.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
 from deltaworks.specs.archive import ARCHIVE
-from deltaworks.specs.gold import LiveTableSpec
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
@@ -83,9 +84,10 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
     tables = [
         OptimizedTable(name=table.name, declared=table, merged=table.mutable is not None) for table in spec.tables
     ]
-    tables += [OptimizedTable(name=table.name, merged=True) for table in spec.keyed_tables]
+    tables += [OptimizedTable(name=table.name, merged=True) for table in (*spec.keyed_tables, *spec.latest_tables)]
     tables += [
-        OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live)) for live in spec.live
+        OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live))
+        for live in spec.counted_tables
     ]
     tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
     tables += [OptimizedTable(name=own, only_closed=own == ARCHIVE) for own in spec.own_tables]

@@ -99,14 +99,15 @@ def remove_orphans(
             f"Files younger than {MINIMUM_AGE_HOURS} h may belong to a batch or a version that is still needed.",
             hint=f"Use {MINIMUM_AGE_HOURS} h or more.",
         )
-    removable = [*(table.name for table in spec.tables), *(keyed.name for keyed in spec.keyed_tables)]
+    removable = [table.name for table in spec.tables]
+    removable += [keyed.name for keyed in (*spec.keyed_tables, *spec.latest_tables)]
     removable += spec.own_tables
     unknown = sorted(set(tables or ()) - set(removable))
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {pipeline!r} has no table {', '.join(unknown)}.",
-            hint=f"Its bronze and keyed tables are {', '.join(removable)}.",
+            hint=f"Its bronze, keyed and latest tables are {', '.join(removable)}.",
         )
     names = [name for name in removable if not tables or name in tables]
     run = partial(_run, catalog, pipeline, names, age_hours=age_hours, dry_run=dry_run, bound=bound)

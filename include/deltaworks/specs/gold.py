@@ -1,5 +1,5 @@
-"""What answers a pipeline gives: gold tables built by SQL, which rows count once, and when they are rebuilt; live
-tables; the small tables they read that are kept in files, and views over all of them."""
+"""What answers a pipeline gives: gold tables built by SQL, which rows count once, and when they are rebuilt; the small
+tables they read that are kept in files, and views over all tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, later_key
-from deltaworks.specs.effects import AT_ONCE, NEXT_START, Edit, Effect
+from deltaworks.specs.effects import AT_ONCE, Edit, Effect
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.types import TypeText
 
@@ -25,11 +25,6 @@ def _check_input(value: str) -> str:
 #: A table of the pipeline, or `pipeline.table`: a gold table of another one.
 GoldInput = Annotated[str, AfterValidator(_check_input)]
 
-_LIVE_STATE = Edit(
-    Effect.NEW_GENERATION,
-    "The state of the running aggregation does not fit. Give the live table a new name: it counts from the beginning; "
-    "or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
-)
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
 
 
@@ -235,14 +230,3 @@ def _sorter(declared: Mapping[str, _Reader]) -> TopologicalSorter[str]:
     return TopologicalSorter(
         {name: [read for read in table.reads if read in declared] for name, table in declared.items()}
     )
-
-
-class LiveTableSpec(Spec):
-    """A gold table that is a streaming aggregation: counts per window and group."""
-
-    name: Annotated[Name, _LIVE_STATE]
-    reads: Annotated[Name, _LIVE_STATE]
-    window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
-    watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
-    group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
-    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)

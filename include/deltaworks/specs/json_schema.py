@@ -6,6 +6,9 @@ from typing import Any
 
 from deltaworks.specs.pipeline import PipelineSpec
 
+#: Lists for which the loader takes a scalar.
+_LISTS_OF_ONE = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y")
+
 
 def pipeline_json_schema() -> dict[str, Any]:
     """The schema; scalars may stand for lists of one, and sizes may carry a unit, as the loader takes them."""
@@ -28,7 +31,7 @@ def _loosen(node: Any) -> None:
     if not isinstance(node, dict):
         return
     for name, field in list(node.get("properties", {}).items()):
-        if name in ("id", "path", "by", "newest_by", "y") and field.get("type") == "array":
+        if name in _LISTS_OF_ONE and field.get("type") == "array":
             node["properties"][name] = {"anyOf": [field, {"type": "string"}]}
         elif name in ("when", "deleted_when"):
             values = field["additionalProperties"]

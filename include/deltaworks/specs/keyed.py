@@ -64,7 +64,11 @@ class KeyedSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """A keyed table as it follows from its history, the bronze table that keeps every row."""
+    """A keyed table as it follows from its history, the bronze table that keeps every row.
+
+    One with `forget_minutes`, a live table, keeps no row that is this much older than the newest one, and is looked at
+    every `trigger_seconds`; any other one after each batch. `history_types` are of the columns that are taken over.
+    """
 
     name: str
     history: str
@@ -74,6 +78,8 @@ class KeyedTable:
     partition_by: tuple[str, ...]
     history_types: Mapping[str, str]
     history_is_mutable: bool
+    forget_minutes: int | None = None
+    trigger_seconds: float = 0.0
 
     @classmethod
     def of(cls, history: TableSpec) -> KeyedTable | None:
@@ -109,7 +115,9 @@ class KeyedTable:
 
     def digest(self, history_id: str) -> str:
         """A short digest of what the content follows from, beside rows: the declaration and which table is read."""
-        parts = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
+        parts: list[object] = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
+        if self.forget_minutes is not None:
+            parts += [sorted(self.history_types.items()), self.forget_minutes]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -121,7 +129,7 @@ def keyed_problems(table: TableSpec) -> Iterator[Problem]:
     types = table.column_types()
     for name, columns, allowed in (("by", keyed.by, KEY_TYPES), ("newest_by", keyed.newest_by, ORDER_TYPES)):
         for column in columns:
-            problem = _column_problem(column, types, allowed, decimals=True)
+            problem = column_problem(column, types, allowed, decimals=True)
             if problem:
                 yield ("keyed", name), problem
         for column in sorted({column for column in columns if columns.count(column) > 1}):
@@ -140,7 +148,7 @@ def keyed_problems(table: TableSpec) -> Iterator[Problem]:
 def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[Problem]:
     for column, values in keyed.deleted_when.items():
         place = ("keyed", "deleted_when", column)
-        problem = _column_problem(column, types, tuple(DELETION_TYPES))
+        problem = column_problem(column, types, tuple(DELETION_TYPES))
         if problem:
             yield place, problem
             continue
@@ -151,9 +159,10 @@ def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[P
             yield place, "give a value"
 
 
-def _column_problem(
+def column_problem(
     column: str, types: Mapping[str, str], allowed: tuple[str, ...], *, decimals: bool = False
 ) -> str | None:
+    """Why a column is none of the types that are allowed; None where it is."""
     if column not in types:
         return f"there is no column {column!r} in this table; {nearest_of(column, types)}"
     if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):

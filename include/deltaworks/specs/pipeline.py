@@ -14,8 +14,9 @@ from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEA
 from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
 from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event import EventSpec, UnwrapSpec, unwrap_problems
-from deltaworks.specs.gold import GoldSpec, LiveTableSpec, ReferenceSpec, ViewSpec
+from deltaworks.specs.gold import GoldSpec, ReferenceSpec, ViewSpec
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec, latest_table
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
@@ -38,8 +39,8 @@ _TABLES = NamedItems(
     ),
 )
 _LIVE_TABLES = NamedItems(
-    added=Edit(Effect.RESTART, "It counts from the beginning of {name}'s input, from the stream's next start."),
-    removed=Edit(Effect.RESTART, "It stays as it is and is counted no further."),
+    added=Edit(Effect.RESTART, "It is filled from the beginning of {name}'s input, from the stream's next start."),
+    removed=Edit(Effect.RESTART, "It stays as it is and is brought up to date no more."),
 )
 _SHARE = Presence(NEXT_START)
 _OTHER_DRIVER = Edit(
@@ -204,6 +205,16 @@ class PipelineSpec(Spec):
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
         """The tables of the newest row of each key, beside the bronze tables that declare them."""
         return tuple(keyed for table in self.tables if (keyed := KeyedTable.of(table)) is not None)
+
+    @property
+    def latest_tables(self) -> tuple[KeyedTable, ...]:
+        """The live tables of the newest row of each key, which are brought up to date as keyed tables are."""
+        return tuple(latest_table(self.table(live.reads), live) for live in self.live if live.kind == "latest")
+
+    @property
+    def counted_tables(self) -> tuple[LiveTableSpec, ...]:
+        """The live tables that are streaming aggregations, each a query of its own."""
+        return tuple(live for live in self.live if live.kind == "counts")
 
     @property
     def own_tables(self) -> tuple[str, ...]:

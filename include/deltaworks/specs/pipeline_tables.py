@@ -9,13 +9,13 @@ from deltaworks.specs.base import Place, Problem, nearest_of
 from deltaworks.specs.gold import (
     AffectsSpec,
     GoldTableSpec,
-    LiveTableSpec,
     ReferenceSpec,
     ViewSpec,
     circle_in,
     place_in_other,
 )
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec, live_problems
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """Everything that does not fit between the tables, each at its place."""
     yield from _names_twice(pipeline)
-    yield from _live_problems(pipeline)
+    yield from live_problems(pipeline)
     yield from _gold_problems(pipeline)
     yield from _reference_problems(pipeline)
     yield from _view_problems(pipeline)
@@ -75,30 +75,6 @@ def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
         elif keyed.name in RESERVED_TABLES:
             yield place, f"the name {keyed.name!r} is the engine's own; choose another, by `table`"
         first.setdefault(keyed.name, place)
-
-
-def _live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    bronze = {table.name: table for table in pipeline.tables}
-    for index, live in enumerate(pipeline.live):
-        if live.reads not in bronze:
-            yield (
-                ("live", index, "reads"),
-                f"{live.name!r} reads {live.reads!r}, no table here; {nearest_of(live.reads, bronze)}",
-            )
-            continue
-        if bronze[live.reads].evolve == "add_columns":
-            yield (
-                ("live", index, "reads"),
-                f"{live.name!r} reads {live.reads!r}, whose columns change while it runs, which ends a live "
-                f"table's query; declare evolve: rescue for {live.reads!r}",
-            )
-        columns = bronze[live.reads].column_types()
-        for position, name in enumerate(live.group_by):
-            if name not in columns:
-                yield (
-                    ("live", index, "group_by", position),
-                    f"{live.name!r} groups by {name}, no column of {live.reads!r}; {nearest_of(name, columns)}",
-                )
 
 
 def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -244,12 +220,6 @@ def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         if table.mutable is not None and pipeline.mutations is None:
             yield ("tables", index, "mutable"), "declare `mutations`: without requests nothing changes a table"
     mutable = {table.name for table in pipeline.tables if table.mutable is not None}
-    for index, live in enumerate(pipeline.live):
-        if live.reads in mutable:
-            yield (
-                ("live", index, "reads"),
-                f"{live.reads!r} is mutable: what a live table has counted would change behind it; use a gold table",
-            )
     if pipeline.mutations is None:
         return
     if not mutable:

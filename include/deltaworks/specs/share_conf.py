@@ -55,7 +55,7 @@ def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch
 
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
     """What the stream of a pipeline takes: its own share over that of its class, and what live tables add."""
-    share = environment.shares.of_stream(spec.stream.share, live=bool(spec.live))
+    share = environment.shares.of_stream(spec.stream.share, live=bool(spec.counted_tables))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
         return replace(share, driver_memory=spec.stream.driver_memory)
     return share

@@ -4,6 +4,8 @@ A keyed table names, in a transaction of its own commits, the version of its his
 nothing about it is on record elsewhere: whoever died, wherever, what is missing follows from the two logs. That the
 history was appended to only is the usual case, and merges its new rows; any other change of it, by a mutation, a
 reprocess or a restore, looks up the newest row of every key it touched in the history as it is then.
+
+A live table of newest rows is the same, of some columns and as far back as its horizon reaches.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
 from deltaworks.engine.keyed.affected import affected_keys, chosen_rows, files_of_keys, slices
 from deltaworks.engine.keyed.changed_rows import ChangedFiles, changed_files, rows_of_files
+from deltaworks.engine.keyed.horizon import EVENT_TIME, Forgetting, Horizon
 from deltaworks.engine.keyed.merge import Guard, KeyedMerge, MergeOutcome, with_gone
 from deltaworks.engine.keyed.newest import newest_of
 from deltaworks.errors import ContractError, FencedError
@@ -31,8 +34,8 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh
 from deltaworks.tables.features import has_vectors
 from deltaworks.tables.files import split_by_partition, write_file
-from deltaworks.tables.lake import Lake, arrow_path, parts_of
-from deltaworks.tables.log import commit_history, state_at
+from deltaworks.tables.lake import Lake, arrow_path, parts_of, rows_of
+from deltaworks.tables.log import Action, commit_history, state_at
 from deltaworks.tables.steps import keyed_application
 
 if TYPE_CHECKING:
@@ -82,6 +85,8 @@ class KeyedTableFollower:
         self._opened: DeltaTable | None = None
         self._application = ""
         self._seen = -1
+        self._horizon = Horizon(table.forget_minutes)
+        self._forgetting = Forgetting(self._horizon, owner, forget_minutes=table.forget_minutes)
 
     def follow(self) -> Followed | None:
         """See `KeyedTables.follow`."""
@@ -96,8 +101,18 @@ class KeyedTableFollower:
 
     def _follow(self) -> Followed | None:
         history = self._newest_history()
-        if history is None or (self._opened is not None and history.version() == self._seen):
+        if history is None:
             return None
+        followed = None
+        if self._opened is None or history.version() != self._seen:
+            followed = self._catch_up(history)
+        if self._opened is not None:
+            # Also while no rows come: what lies in the future becomes old as time goes by.
+            metadata = self._guard(None, Step(self._application, self._seen)).user_metadata
+            self._forgetting.look(self._opened, metadata)
+        return followed
+
+    def _catch_up(self, history: DeltaTable) -> Followed | None:
         opened = self._opened or self._open(history)
         version = history.version()
         began = time.monotonic()
@@ -140,6 +155,8 @@ class KeyedTableFollower:
         check_owner(opened, self._owner)
         digest = self._table.digest(str(history.metadata().id))
         self._application = self._application_of(opened, keyed_application(self._pipeline, self._table.name, digest))
+        if self._horizon.is_bounded:
+            self._horizon.note(rows_of(opened, columns=[EVENT_TIME]).column(EVENT_TIME))
         self._opened = opened
         return opened
 
@@ -162,7 +179,7 @@ class KeyedTableFollower:
             raise ContractError(
                 "TABLE_SCHEMA_DIFFERS",
                 f"Table {self._table.name!r} has other types than its history {self._table.history!r}: {names}.",
-                hint="Give `keyed` another `table`: it is built from the history at the stream's next start.",
+                hint="Give it another name: it is built from the history at the stream's next start.",
             )
         missing = [Field(field.name, field.type, nullable=True) for field in declared if field.name not in on_disk]
         if missing:
@@ -224,11 +241,13 @@ class KeyedTableFollower:
             return "rebuilt", list(self._rebuild(history, opened, step))
         if changes.removed:
             return "exact", list(self._look_up(history, opened, changes, step))
-        return "newer", list(self._merge_newer(opened, self._rows(changes), step))
+        return "newer", list(self._merge_newer(opened, self._rows(changes.added), step))
 
-    def _rows(self, changes: ChangedFiles) -> Iterator[pa.Table]:
-        types = self._table.history_types
-        return rows_of_files(self._lake, self._history_key, types, changes.added, columns=list(types))
+    def _rows(self, files: Iterable[Action]) -> Iterator[pa.Table]:
+        """The rows of files of the history that are not to be forgotten."""
+        types, reached = self._table.history_types, self._horizon.reached(files)
+        parts = rows_of_files(self._lake, self._history_key, types, reached, columns=list(types))
+        return map(self._horizon.kept, parts)
 
     def _merge_newer(self, opened: DeltaTable, parts: Iterable[pa.Table], step: Step) -> Iterator[MergeOutcome]:
         """Merge the newest of these rows; the step lands with the last part of them."""
@@ -241,7 +260,7 @@ class KeyedTableFollower:
     ) -> Iterator[MergeOutcome]:
         """Bring every key of rows that came or went to what the history has of it now."""
         by, types = self._table.by, self._table.history_types
-        files = (*changes.removed, *changes.added)
+        files = self._horizon.reached((*changes.removed, *changes.added))
         keys = affected_keys(self._table, rows_of_files(self._lake, self._history_key, types, files, columns=by))
         merge = self._merge(opened)
         for part, is_last in _with_last(slices(keys), nothing=keys):
@@ -251,17 +270,27 @@ class KeyedTableFollower:
 
     def _rows_of_keys(self, history: DeltaTable, keys: pa.Table) -> Iterator[pa.Table]:
         """Rows of the history, all of these keys among them."""
-        types = self._table.history_types
         if has_vectors(history):
-            return parts_of(history, columns=list(types))
+            return self._all_rows(history)
         # Not by a filter of pyarrow's dataset: it fails on statistics of texts in files that delta-rs has written.
+        return self._rows(files_of_keys(self._table, self._files(history), keys))
+
+    def _files(self, history: DeltaTable) -> Iterable[Action]:
         state = state_at(self._lake, open_objects(self._lake.storage), self._history_key, history.version())
-        files = files_of_keys(self._table, state.files.values(), keys)
-        return rows_of_files(self._lake, self._history_key, types, files, columns=list(types))
+        return state.files.values()
+
+    def _all_rows(self, history: DeltaTable) -> Iterator[pa.Table]:
+        """All rows of the history that are not to be forgotten."""
+        if self._horizon.is_bounded and not has_vectors(history):
+            files = list(self._files(history))
+            self._horizon.note_files(files)
+            return self._rows(files)
+        return map(self._horizon.kept, parts_of(history, columns=list(self._table.history_types)))
 
     def _rebuild(self, history: DeltaTable, opened: DeltaTable, step: Step) -> Iterator[MergeOutcome]:
         """Replace all rows by the newest of the whole history; larger tables grow to that in several commits."""
-        parts = parts_of(history, columns=list(self._table.history_types))
+        self._horizon.reset()
+        parts = self._all_rows(history)
         merge = self._merge(opened)
         begun = False
         for part, is_last in _with_last(newest_of(self._table, parts), nothing=self._no_rows()):

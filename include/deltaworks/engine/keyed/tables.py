@@ -1,15 +1,18 @@
-"""The keyed tables of a pipeline, and the thread beside its batches that brings them up to date after each one.
+"""The keyed tables of a pipeline, and the threads beside its batches that bring them up to date.
 
-A batch never waits for a merge, and a merge that fails fails no batch: what is missing follows from the logs, and is
-made up for by the next look. A failure is noted for the stream, which suspends the table.
+Keyed tables that are declared beside their history follow each batch; live tables of newest rows, in a thread of their
+own that no larger merge delays, follow at their triggers. A batch never waits for a merge, and a merge that fails fails
+no batch: what is missing follows from the logs, and is made up for by the next look. A failure is noted for the stream,
+which suspends the table.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from deltaworks.control.job import as_deltaworks_error
@@ -29,19 +32,23 @@ RETRY_SECONDS = (0.5, 2.0)
 
 
 class KeyedTables:
-    """The keyed tables of one pipeline. `follow` is for one thread; `idle` is for another, that of the write turns.
+    """The keyed tables of one pipeline. `follow` is for one thread a table; `idle` for another, that of write turns.
+
+    `trigger_seconds` has for each table how long a merge waits after the one before; 0 for one that follows batches.
 
     Args:
         spark: merges what is too large for this process's memory; None where it does not run.
     """
 
     def __init__(self, spark: SparkSession | None, lake: Lake, spec: PipelineSpec, *, owner: Step) -> None:
-        # A lake of its own: handles are not shared between threads.
-        own_lake = Lake(lake.storage)
+        tables = (*spec.keyed_tables, *spec.latest_tables)
+        # A lake each: handles are not shared between threads.
         self._tables = {
-            table.name: KeyedTableFollower(spark, own_lake, spec, table, owner) for table in spec.keyed_tables
+            table.name: KeyedTableFollower(spark, Lake(lake.storage), spec, table, owner) for table in tables
         }
-        self._working = threading.Lock()
+        self.trigger_seconds = {table.name: table.trigger_seconds for table in tables}
+        self._working = {table.name: threading.Lock() for table in tables}
+        self._noting = threading.Lock()
         self._failures: dict[str, DeltaworksError] = {}
 
     @property
@@ -49,20 +56,22 @@ class KeyedTables:
         """The keyed tables."""
         return tuple(self._tables)
 
-    def idle(self) -> bool:
-        """Whether nothing is merged at this moment. What is held by then is not merged before it is free."""
-        if not self._working.acquire(blocking=False):
+    def idle(self, name: str) -> bool:
+        """Whether a table is not merged at this moment. One that is held by then is not merged before it is free."""
+        if not self._working[name].acquire(blocking=False):
             return False
-        self._working.release()
+        self._working[name].release()
         return True
 
     def note_failure(self, name: str, error: DeltaworksError) -> None:
         """Say that a table cannot be brought up to date."""
-        self._failures = {**self._failures, name: error}
+        with self._noting:
+            self._failures[name] = error
 
     def failures(self) -> dict[str, DeltaworksError]:
         """What was noted since the last call, by table."""
-        failures, self._failures = self._failures, {}
+        with self._noting:
+            failures, self._failures = self._failures, {}
         return failures
 
     def follow(self, name: str, *, is_held: Callable[[str], bool] = lambda table: False) -> Followed | None:
@@ -72,7 +81,7 @@ class KeyedTables:
             FencedError: a successor has taken over.
             DeltaworksError: SPARK_ABSENT, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS and what reading and writing raises.
         """
-        with self._working:
+        with self._working[name]:
             # Looked at with the lock in hand: who holds a table and then finds nothing at work may write it.
             return None if is_held(name) else self._tables[name].follow()
 
@@ -87,26 +96,38 @@ class KeyedFollower:
     def __init__(self, tables: KeyedTables, *, is_held: Callable[[str], bool]) -> None:
         self._tables = tables
         self._is_held = is_held
-        self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._loop, name="keyed tables", daemon=True)
+        triggers = tables.trigger_seconds
+        after_batches = {name: 0.0 for name in tables.names if not triggers[name]}
+        at_triggers = {name: triggers[name] for name in tables.names if triggers[name]}
+        self._threads = [
+            _FollowingThread(title, names, self._follow)
+            for title, names in (("keyed tables", after_batches), ("live tables", at_triggers))
+            if names
+        ]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a thread of it is."""
+        return any(thread.is_alive() for thread in self._threads)
 
     def start(self) -> None:
         """Begin, with what was left undone before."""
-        if self._tables.names:
-            self._wake.set()
-            self._thread.start()
+        for thread in self._threads:
+            thread.wake()
+            thread.start()
 
     def signal(self) -> None:
         """Say that a history may have changed."""
-        self._wake.set()
+        for thread in self._threads:
+            thread.wake()
 
     def close(self, *, wait_seconds: float | None) -> None:
         """Look once more and end. What takes longer than `wait_seconds` ends with the process, and does no harm."""
-        self._closing = True
-        self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(wait_seconds)
+        for thread in self._threads:
+            thread.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(wait_seconds)
 
     def look(self) -> list[Followed]:
         """Bring every table that is not held up to date, in this thread; what fails is noted there.
@@ -132,16 +153,64 @@ class KeyedFollower:
                 time.sleep(wait_seconds)
         return None
 
-    def _loop(self) -> None:
+
+class _FollowingThread(threading.Thread):
+    """Looks at some tables whenever it is woken, and else from time to time.
+
+    A table with a trigger is merged no sooner than so many seconds after its last merge.
+
+    Args:
+        triggers: seconds by table, 0 for none.
+    """
+
+    def __init__(self, title: str, triggers: Mapping[str, float], follow: Callable[[str], Followed | None]) -> None:
+        super().__init__(name=title, daemon=True)
+        self._triggers = triggers
+        self._follow = follow
+        self._wake = threading.Event()
+        self._closing = False
+        self._looked_at = dict.fromkeys(triggers, -math.inf)
+        self._merged_at = dict.fromkeys(triggers, -math.inf)
+
+    def wake(self) -> None:
+        """Say that a history may have changed."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End after one more look."""
+        self._closing = True
+        self._wake.set()
+
+    def run(self) -> None:
         while True:
-            self._wake.wait(LOOK_SECONDS)
+            is_woken = self._wake.wait(self._seconds_to_next())
             self._wake.clear()
             closing = self._closing
             try:
-                self.look()
+                for name in self._triggers:
+                    if closing or self._is_due(name, is_woken=is_woken):
+                        self._look(name)
             except FencedError as error:
                 # The stream itself meets the successor with its next commit.
-                log.warning("keyed tables are left to a successor: %s", error)
+                log.warning("%s are left to a successor: %s", self.name, error)
                 return
             if closing:
                 return
+
+    def _look(self, name: str) -> None:
+        followed = self._follow(name)
+        self._looked_at[name] = time.monotonic()
+        if followed is not None and followed.rows:
+            self._merged_at[name] = self._looked_at[name]
+
+    def _is_due(self, name: str, *, is_woken: bool) -> bool:
+        now = time.monotonic()
+        if is_woken and now >= self._merged_at[name] + self._triggers[name]:
+            return True
+        return now >= self._next_look(name)
+
+    def _next_look(self, name: str) -> float:
+        return self._looked_at[name] + (self._triggers[name] or LOOK_SECONDS)
+
+    def _seconds_to_next(self) -> float:
+        return max(0.0, min(map(self._next_look, self._triggers)) - time.monotonic())

@@ -14,8 +14,9 @@ from typing import TypeVar
 from deltaworks.control import paths
 from deltaworks.maintenance.table_health.measure import TableHealth, table_health
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec, LiveTableSpec, ReferenceSpec
+from deltaworks.specs.gold import GoldTableSpec, ReferenceSpec
 from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec

@@ -40,9 +40,9 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
-    followed = [*(live.name for live in spec.live), *(gold.name for gold in spec.gold.tables)]
+    followed = [*(live.name for live in spec.counted_tables), *(gold.name for gold in spec.gold.tables)]
     rebuilds = dict.fromkeys(followed, f"run gold__{pipeline} with `full`")
-    rebuilds |= {keyed.name: _rebuild_of(pipeline, keyed) for keyed in spec.keyed_tables}
+    rebuilds |= {keyed.name: _rebuild_of(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)}
     damages: list[Damage] = []
     for name in (*bronze, *rebuilds):
         if table in ("", name):

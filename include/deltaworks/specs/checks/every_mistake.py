@@ -111,7 +111,7 @@ _NOTHING = object()
 #: What a table of each kind may lack.
 _OPTIONAL = {
     "tables": ("partition_by", "zorder_by", "cluster_by", "writer", "evolve", "rules", "duplicates", "description"),
-    "live": ("window_minutes", "watermark_minutes", "group_by", "trigger_seconds"),
+    "live": ("window_minutes", "watermark_minutes", "group_by", "sum", "distinct", "keep", "trigger_seconds"),
     "gold": ("affects", "checks", "description"),
 }
 

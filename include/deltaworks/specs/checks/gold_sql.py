@@ -26,7 +26,7 @@ def gold_sql_mistakes(
         skip: gold tables that are left out.
     """
     columns: dict[str, Sequence[str] | None] = {table.name: list(table.column_types()) for table in spec.tables}
-    columns |= {table.name: list(table.types) for table in spec.keyed_tables}
+    columns |= {table.name: list(table.types) for table in (*spec.keyed_tables, *spec.latest_tables)}
     if spec.mutations is not None:
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= {reference.name: list(reference.column_types()) for reference in spec.references}

@@ -185,5 +185,5 @@ def test_a_stream_without_keyed_tables_starts_no_thread(tmp_path: Path) -> None:
     stage.land(processor, 0)
 
     assert processor.keyed.look() == []
-    assert not processor.keyed._thread.is_alive()
+    assert not processor.keyed.is_running
     processor.keyed.close(wait_seconds=None)

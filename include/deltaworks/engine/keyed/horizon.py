@@ -1,0 +1,190 @@
+"""How far back a live table of newest rows reaches, and how older rows leave it.
+
+The horizon is `forget_minutes` before the newest event there is, or before now where that lies in the future. So a
+source that is silent empties nothing, a recorded history can be worked off, and one wrong clock does not make the table
+forget everything. It depends on rows and not on batches: of two drivers that have read the same rows, both have the
+same horizon.
+
+A row older than the horizon is never the newest of a key that has a younger one, since `event_time` decides first. So
+leaving old rows out changes no answer about younger ones.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties
+from deltalake.exceptions import CommitFailedError
+
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.tables.commit import Step, check_owner, commit_attempts, contended, refresh
+from deltaworks.tables.log import Action, stats_of
+
+EVENT_TIME = "event_time"
+#: Statistics of files have milliseconds, rounded down.
+_ROUNDED = dt.timedelta(milliseconds=1)
+#: Old rows are taken out once a tenth of `forget_minutes` has passed, and no more often than this.
+LEAST_SECONDS_BETWEEN = 30.0
+SHARE_BETWEEN = 0.1
+#: Merges that add keys add files; so many are made one again.
+MOST_FILES = 32
+
+
+class Horizon:
+    """The event time before which a table has no rows. One without `forget_minutes` reaches back for ever."""
+
+    def __init__(self, forget_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
+        self._span = None if forget_minutes is None else dt.timedelta(minutes=forget_minutes)
+        self._now = now
+        self._newest: dt.datetime | None = None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether rows are forgotten at all."""
+        return self._span is not None
+
+    @property
+    def start(self) -> dt.datetime | None:
+        """Rows of an earlier event time are not kept; None where all are."""
+        if self._span is None or self._newest is None:
+            return None
+        return min(self._newest, self._now()) - self._span
+
+    def reset(self) -> None:
+        """Forget how far the rows have come, since they are read again."""
+        self._newest = None
+
+    def note(self, times: pa.ChunkedArray) -> None:
+        """Take the event times of rows into account."""
+        if self._span is not None:
+            self._note(pc.max(times).as_py())
+
+    def note_files(self, files: Iterable[Action]) -> None:
+        """Take the event times of rows in files into account, as far as statistics tell them."""
+        for file in files if self._span is not None else ():
+            self._note(_bound(file, "maxValues"))
+
+    def kept(self, rows: pa.Table) -> pa.Table:
+        """The rows that are not older, after they have been taken into account."""
+        if self._span is None or not rows.num_rows:
+            return rows
+        self.note(rows.column(EVENT_TIME))
+        start = self.start
+        return rows if start is None else rows.filter(pc.greater_equal(rows.column(EVENT_TIME), pa.scalar(start)))
+
+    def reached(self, files: Iterable[Action]) -> tuple[Action, ...]:
+        """The files that may have rows which are not older."""
+        start = self.start
+        if start is None:
+            return tuple(files)
+        ends = ((file, _bound(file, "maxValues")) for file in files)
+        return tuple(file for file, end in ends if end is None or end + _ROUNDED >= start)
+
+    def _note(self, newest: dt.datetime | None) -> None:
+        if newest is not None and (self._newest is None or newest > self._newest):
+            self._newest = newest
+
+
+def _bound(file: Action, side: str) -> dt.datetime | None:
+    value = (stats_of(file).get(side) or {}).get(EVENT_TIME)
+    try:
+        return parse_iso(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+class Forgetting:
+    """Takes rows behind the horizon out of a table, from time to time, and makes one file of many small ones.
+
+    Each is a commit of its own, guarded by the owner epoch as merges are. Used by the thread that merges.
+    """
+
+    def __init__(self, horizon: Horizon, owner: Step, *, forget_minutes: int | None) -> None:
+        self._horizon = horizon
+        self._owner = owner
+        self._seconds_between = max(LEAST_SECONDS_BETWEEN, (forget_minutes or 0) * 60 * SHARE_BETWEEN)
+        self._last: float | None = None
+
+    def look(self, opened: DeltaTable, user_metadata: str) -> None:
+        """Do what is due. Cheap where nothing is.
+
+        Raises:
+            FencedError: a successor has taken over.
+            ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
+        """
+        if not self._horizon.is_bounded:
+            return
+        if self._last is None or time.monotonic() - self._last >= self._seconds_between:
+            self.forget(opened, user_metadata)
+            self._last = time.monotonic()
+        if len(opened.file_uris()) >= MOST_FILES:
+            self._compact(opened, user_metadata)
+
+    def forget(self, opened: DeltaTable, user_metadata: str) -> None:
+        """Take out all rows behind the horizon; no commit where there is none.
+
+        Raises:
+            FencedError: a successor has taken over.
+            ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
+        """
+        start = self._horizon.start
+        if start is None:
+            return
+        for _ in commit_attempts():
+            refresh(opened)
+            check_owner(opened, self._owner)
+            if not _may_have_before(opened, start):
+                return
+            try:
+                opened.delete(
+                    # In the column's very type: nothing else is compared with it.
+                    f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
+                    writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+                    commit_properties=self._commit(user_metadata),
+                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                )
+            except CommitFailedError:
+                continue
+            return
+        raise contended(opened.table_uri, "take out old rows", then="resume the table")
+
+    def _compact(self, opened: DeltaTable, user_metadata: str) -> None:
+        for _ in commit_attempts():
+            refresh(opened)
+            check_owner(opened, self._owner)
+            if len(opened.file_uris()) < MOST_FILES:
+                return
+            try:
+                opened.optimize.compact(
+                    writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+                    commit_properties=self._commit(user_metadata),
+                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                )
+            except CommitFailedError:
+                continue
+            return
+        raise contended(opened.table_uri, "make one file of small ones", then="resume the table")
+
+    def _commit(self, user_metadata: str) -> CommitProperties:
+        return CommitProperties(
+            custom_metadata={"userMetadata": user_metadata},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self._owner.app_id, self._owner.version)],
+        )
+
+
+def _may_have_before(opened: DeltaTable, start: dt.datetime) -> bool:
+    """Whether a file may have rows of an earlier event time. Reads the open table's log only."""
+    files = pa.table(opened.get_add_actions(flatten=True))
+    if f"min.{EVENT_TIME}" not in files.column_names:
+        return bool(files.num_rows)
+    bounds = files.column(f"min.{EVENT_TIME}").to_pylist()
+    return any(bound is None or _aware(bound) < start for bound in bounds)
+
+
+def _aware(bound: dt.datetime) -> dt.datetime:
+    return bound if bound.tzinfo else bound.replace(tzinfo=dt.UTC)

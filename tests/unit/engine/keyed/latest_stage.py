@@ -1,0 +1,74 @@
+"""A bronze table and the live table of its newest rows on local disk, and the slow answer to what that has to hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.engine.keyed.following import Followed
+from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.engine.keyed.keyed_stage import HISTORY, START, KeyedStage, declared, tick
+
+NOW = "prices_now"
+FORGET_MINUTES = 30
+
+
+def live_declared(**live: Any) -> PipelineSpec:
+    """Ticks by symbol, and the newest price of each; `live` changes the declaration of the live table."""
+    mapping = declared().model_dump(mode="json", exclude_unset=True)
+    del mapping["tables"][0]["keyed"]
+    newest = {"name": NOW, "reads": HISTORY, "kind": "latest", "key": ["symbol"], "keep": ["price", "version"]}
+    mapping["live"] = [{**newest, "forget_minutes": FORGET_MINUTES, "trigger_seconds": 5, **live}]
+    return PipelineSpec.model_validate(mapping)
+
+
+@dataclass
+class LatestStage(KeyedStage):
+    """The lake, and what lands in the bronze table."""
+
+    spec: PipelineSpec = field(default_factory=live_declared)
+
+    def follow(self, tables: KeyedTables | None = None) -> Followed | None:
+        return (tables or self.tables()).follow(NOW)
+
+    def latest(self, name: str = NOW) -> list[dict[str, Any]]:
+        return super().latest(name)
+
+    @property
+    def _keyed(self) -> Any:
+        (latest,) = self.spec.latest_tables
+        return latest
+
+    def owed(self) -> list[dict[str, Any]]:
+        """Row by row over bronze as it is, the greatest one of each key, where that is not too old."""
+        rows = self.lake.rows(paths.table("market", HISTORY))
+        assert rows is not None
+        chosen: dict[Any, dict[str, Any]] = {}
+        for row in rows.to_pylist():
+            key = row["symbol"]
+            if key is not None and (key not in chosen or _order(row) > _order(chosen[key])):
+                chosen[key] = row
+        newest = max((row["event_time"] for row in rows.to_pylist()), default=START)
+        horizon = newest - dt.timedelta(minutes=FORGET_MINUTES)
+        kept = [row for row in chosen.values() if row["event_time"] >= horizon]
+        names = self._keyed.types
+        return sorted(({name: row[name] for name in names} for row in kept), key=self._key)
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["event_time"], row["_seq"], row["_position"]
+
+
+def priced(symbol: str | None, minutes: float, version: int = 0, **values: Any) -> dict[str, Any]:
+    """One row, some minutes after the start; its version says which one it is."""
+    return tick(symbol, version, event_time=START + dt.timedelta(minutes=minutes), **values)
+
+
+def versions(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The version of each symbol's row."""
+    assert len({row["symbol"] for row in rows}) == len(rows), "one row a key"
+    return {row["symbol"]: row["version"] for row in rows}

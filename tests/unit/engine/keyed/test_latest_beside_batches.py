@@ -1,0 +1,220 @@
+"""Live tables of newest rows beside the batches of a stream: at their triggers, in a thread of their own, lent as
+others are, and known to whoever looks after tables."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.engine.keyed.following import Followed, KeyedTableFollower
+from deltaworks.engine.keyed.tables import KeyedFollower, KeyedTables, _FollowingThread
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.lineage.datasets import stream_outputs
+from deltaworks.maintenance.layout import layout_of, optimized_tables
+from deltaworks.maintenance.orphans import remove_orphans
+from deltaworks.maintenance.table_health.catalog_tables import all_tables
+from deltaworks.maintenance.vacuum import _selected
+from deltaworks.rework.recover.check import check_pipeline
+from deltaworks.rework.restore.dependents import refuse_mutable
+from deltaworks.rework.restore.pipeline_plan import declared_tables
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec
+from deltaworks.tables.query import connect
+from tests.unit.engine.batch_records import asked_turn
+from tests.unit.engine.hold_stage import Stage, declared
+from tests.unit.engine.keyed.keyed_stage import LATEST as KEYED
+from tests.unit.engine.keyed.keyed_stage import KeyedStage
+from tests.unit.engine.keyed.keyed_stage import declared as keyed_declared
+from tests.unit.engine.keyed.latest_stage import NOW, LatestStage, priced
+from tests.waiting import eventually
+
+LIVE = "orders_now"
+
+
+def live_stage(root: Path, trigger_seconds: float) -> Stage:
+    mapping = declared()
+    newest = {"name": LIVE, "reads": "orders", "kind": "latest", "key": ["level"], "keep": ["_batch_id"]}
+    mapping["live"] = [{**newest, "forget_minutes": 60, "trigger_seconds": trigger_seconds}]
+    return Stage(root, PipelineSpec.model_validate(mapping))
+
+
+def merged(stage: Stage) -> list[tuple[Any, Any]]:
+    """Key, and where the row came from."""
+    rows = stage.lake.rows(paths.table("shop", LIVE))
+    return [] if rows is None else [(row["level"], row["_seq"]) for row in rows.to_pylist()]
+
+
+def symbols(stage: KeyedStage, table: str) -> list[Any]:
+    """The symbols that a table has."""
+    rows = stage.lake.rows(paths.table("market", table), columns=["symbol"])
+    return [] if rows is None else rows.column("symbol").to_pylist()
+
+
+def test_a_batch_is_merged_at_once_where_the_trigger_has_passed(tmp_path: Path) -> None:
+    stage = live_stage(tmp_path, trigger_seconds=0.1)
+    processor = stage.processor()
+    processor.keyed.start()
+    for batch in range(2):
+        stage.land(processor, batch)
+        eventually(lambda batch=batch: merged(stage) == [(7, batch)], f"batch {batch} is merged")
+    processor.keyed.close(wait_seconds=None)
+
+    assert not processor.keyed.is_running
+
+
+def test_what_came_since_is_merged_when_the_run_ends(tmp_path: Path) -> None:
+    stage = live_stage(tmp_path, trigger_seconds=600)
+    processor = stage.processor()
+    processor.keyed.start()
+    stage.land(processor, 0)
+    eventually(lambda: merged(stage) == [(7, 0)], "the first batch is merged")
+    stage.land(processor, 1)
+    time.sleep(0.3)
+    assert merged(stage) == [(7, 0)], "the trigger has not passed"
+
+    processor.keyed.close(wait_seconds=None)
+    assert merged(stage) == [(7, 1)]
+
+
+def test_merges_come_no_sooner_than_the_trigger_allows_and_looks_also_without_a_batch() -> None:
+    looks: list[float] = []
+
+    def follow(name: str) -> Any:
+        looks.append(time.monotonic())
+        return Followed(table=name, how="newer", history_version=1, rows=1, merges=1, engine="", seconds=0.0)
+
+    thread = _FollowingThread("live tables", {"now": 0.2}, follow)
+    thread.start()
+    for _ in range(12):
+        thread.wake()
+        time.sleep(0.05)
+    eventually(lambda: len(looks) >= 5, "it looks without being woken")
+    thread.close()
+    thread.join()
+
+    pauses = [after - before for before, after in pairwise(looks[:-1])]
+    assert min(pauses) >= 0.19
+
+
+def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapping = keyed_declared().model_dump(mode="json", exclude_unset=True)
+    newest = {"name": NOW, "reads": "ticks", "kind": "latest", "key": ["symbol"], "forget_minutes": 30}
+    mapping["live"] = [{**newest, "trigger_seconds": 0.1}]
+    stage = KeyedStage(tmp_path, PipelineSpec.model_validate(mapping))
+    stage.append([priced("a", 0)])
+    released, original = threading.Event(), KeyedTableFollower.follow
+
+    def slowly(self: KeyedTableFollower) -> Any:
+        if self._table.name == KEYED:
+            released.wait(30)
+        return original(self)
+
+    monkeypatch.setattr(KeyedTableFollower, "follow", slowly)
+    follower = KeyedFollower(stage.tables(), is_held=lambda table: False)
+    follower.start()
+    try:
+        eventually(lambda: bool(symbols(stage, NOW)), "the live table is there")
+        assert symbols(stage, KEYED) == []
+    finally:
+        released.set()
+        follower.close(wait_seconds=None)
+    assert symbols(stage, KEYED) == ["a"]
+
+
+def test_one_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = live_stage(tmp_path, trigger_seconds=5)
+    processor = stage.processor()
+    stage.land(processor, 0)
+
+    def fails(self: KeyedTableFollower) -> None:
+        raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyedTableFollower, "follow", fails)
+        processor.keyed.look()
+    stage.land(processor, 1)
+
+    (held,) = processor.held
+    assert (held.table, held.reason) == (LIVE, "suspended")
+    assert stage.landed("orders") == stage.expected(0, 1), "no batch waits for it"
+
+
+def test_it_is_lent_for_the_time_of_a_turn(tmp_path: Path) -> None:
+    stage = live_stage(tmp_path, trigger_seconds=5)
+    processor = stage.processor()
+    stage.land(processor, 0)
+    processor.keyed.look()
+    turn = asked_turn(LIVE)
+    stage.objects.put(paths.turn_request("shop", LIVE), turn.encode())
+    processor.serve()
+    stage.land(processor, 1)
+
+    assert processor.keyed.look() == []
+    assert merged(stage) == [(7, 0)]
+    stage.objects.delete(paths.turn_request("shop", LIVE))
+    processor.serve()
+    processor.keyed.look()
+    assert merged(stage) == [(7, 1)]
+
+
+@pytest.fixture
+def latest(tmp_path: Path) -> LatestStage:
+    stage = LatestStage(tmp_path)
+    stage.append([priced("a", 0), priced("b", 1)])
+    stage.follow()
+    return stage
+
+
+@pytest.fixture
+def catalog(latest: LatestStage) -> Catalog:
+    storage = latest.lake.storage
+    environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
+    return Catalog(environment, {}, {"market": latest.spec}, latest.root)
+
+
+def test_whoever_looks_after_tables_knows_it_without_a_window_date(latest: LatestStage, catalog: Catalog) -> None:
+    optimized = optimized_tables(latest.spec)[NOW]
+    assert optimized.merged
+    assert not optimized.only_closed
+    assert layout_of(latest.lake, "market", optimized).partition_by == ()
+    assert NOW in _selected(latest.spec, None)
+    assert NOW in {result.what for result in remove_orphans(catalog, "market", dry_run=True)}
+    (table,) = (table for table in all_tables(latest.lake, catalog) if table.name == NOW)
+    assert (table.kind, table.error) == ("live", "")
+
+
+def test_it_follows_bronze_and_is_neither_restored_nor_recreated_by_itself(
+    latest: LatestStage, catalog: Catalog
+) -> None:
+    assert NOW not in declared_tables(latest.spec)
+    with pytest.raises(ConfigError, match="Keyed, gold and live tables follow from these"):
+        refuse_mutable(latest.spec, NOW)
+    next((latest.root / paths.table("market", NOW)).glob("*.parquet")).unlink()
+    (damage,) = check_pipeline(catalog, "market", table=NOW)
+    assert "which builds it anew from 'ticks'" in damage.repair
+
+
+def test_sql_and_lineage_show_it(latest: LatestStage, catalog: Catalog) -> None:
+    connection, _ = connect(catalog, statement=f"SELECT * FROM market.{NOW}")
+    assert connection.sql(f"SELECT count(*) FROM market.{NOW}").fetchall() == [(2,)]
+
+    (dataset,) = (dataset for dataset in stream_outputs(catalog, latest.spec) if dataset.name.endswith(NOW))
+    assert [column.name for column in dataset.columns["price"]] == ["price"]
+
+
+def test_only_its_own_tables_are_merged(latest: LatestStage) -> None:
+    tables: KeyedTables = latest.tables()
+
+    assert tables.names == (NOW,)
+    assert tables.trigger_seconds == {NOW: 5}
+    assert tables.idle(NOW)

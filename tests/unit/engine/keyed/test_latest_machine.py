@@ -1,0 +1,160 @@
+"""Whatever is landed, late, twice or in another order, and whoever dies or loses its place: a live table of newest rows
+is the greatest row of each key of bronze, as far back as its horizon reaches."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from deltaworks.engine.keyed import following, horizon, merge
+from deltaworks.engine.keyed.merge import KeyedMerge
+from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.errors import FencedError
+from tests.unit.engine.keyed.latest_stage import LatestStage, priced
+
+ROWS = st.lists(
+    st.builds(
+        priced,
+        st.sampled_from(["a", "b", "c", "ü'\\", None]),
+        # Around the horizon too, to the minute.
+        st.sampled_from([0, 1, 29, 30, 31, 45, 60, 61, 75]),
+        st.integers(0, 9),
+    ),
+    max_size=6,
+)
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+class LatestMachine(RuleBasedStateMachine):
+    """One bronze table with its live table, an owner and the owners before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = [
+            mock.patch.object(horizon, "LEAST_SECONDS_BETWEEN", 0.0),
+            mock.patch.object(horizon, "SHARE_BETWEEN", 0.0),
+            mock.patch.object(horizon, "MOST_FILES", 3),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stage = LatestStage(Path(self.folder.name))
+        self.landed: list[list[dict[str, Any]]] = []
+        self.former: list[KeyedTables] = []
+        self.owner = self.stage.tables()
+        self.is_current = False
+
+    @initialize()
+    def begin(self) -> None:
+        self.land([])
+
+    @rule(rows=ROWS)
+    def land(self, rows: list[dict[str, Any]]) -> None:
+        number = self.stage.append(rows)
+        self.landed.append([{**row, "_seq": number, "_position": place} for place, row in enumerate(rows)])
+        self.is_current = False
+
+    @rule(data=st.data())
+    def land_copies_in_another_order(self, data: st.DataObject) -> None:
+        rows = data.draw(st.sampled_from(self.landed))
+        self.stage.append(data.draw(st.permutations(rows)))
+        self.is_current = False
+
+    @rule()
+    def follow(self) -> None:
+        self.stage.follow(self.owner)
+        self.is_current = True
+
+    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
+    def die_in_a_merge(self, method: str, after: bool) -> None:
+        original = getattr(KeyedMerge, method)
+
+        def dies(*positional: Any, **named: Any) -> Any:
+            if after:
+                original(*positional, **named)
+            raise Died
+
+        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
+            self.stage.follow(self.owner)
+        self.take_over()
+
+    @rule()
+    def take_over(self) -> None:
+        self.former.append(self.owner)
+        self.owner = self.stage.tables()
+        self.is_current = False
+
+    @rule()
+    def lose_the_place(self) -> None:
+        """What says how far bronze has been read is gone: everything is read and merged again."""
+        self.take_over()
+        with mock.patch.object(following, "keyed_application", return_value=f"lost/{uuid.uuid4().hex}"):
+            self.stage.follow(self.owner)
+        self.is_current = True
+
+    @precondition(lambda self: self.former)
+    @rule(data=st.data())
+    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
+        with suppress(FencedError):
+            self.stage.follow(data.draw(st.sampled_from(self.former)))
+
+    @rule()
+    def optimize_bronze(self) -> None:
+        self.stage.history().optimize.compact()
+
+    @invariant()
+    def what_was_followed_is_exact(self) -> None:
+        if self.is_current:
+            assert self.stage.latest() == self.stage.owed()
+
+    def teardown(self) -> None:
+        try:
+            self.follow()
+            assert self.stage.latest() == self.stage.owed()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self.folder.cleanup()
+        for patch in self.patches:
+            patch.stop()
+
+
+LatestMachine.TestCase.settings = settings(
+    max_examples=6, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestLatestMachine = LatestMachine.TestCase
+
+
+def test_with_the_condition_off_an_older_row_wins() -> None:
+    """The machine sees it: what it checks is held by `is_newer`."""
+    machine = LatestMachine()
+    try:
+        with mock.patch.object(merge, "is_newer", return_value="true"):
+            machine.land([priced("a", 45, 1)])
+            machine.follow()
+            machine.what_was_followed_is_exact()
+            machine.land([priced("a", 30, 2)])
+            machine.follow()
+            with pytest.raises(AssertionError):
+                machine.what_was_followed_is_exact()
+    finally:
+        machine.close()

@@ -1,0 +1,162 @@
+"""Live tables are held against what they read when the declaration is read, each kind by its own keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.changes import classify
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.live import sum_type
+from deltaworks.specs.pipeline import PipelineSpec
+
+LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "forget_minutes": 30}
+COLUMNS = {"view_id": "string", "user_id": "string", "played": "long", "price": "decimal(12,2)", "share": "float"}
+COLUMNS |= {"tags": "array<string>", "ratio": "double", "org_id": "string", "origin": "string"}
+
+
+def spec(live: dict[str, Any], **table: Any) -> PipelineSpec:
+    heartbeats: dict[str, Any] = {
+        "name": "heartbeats",
+        "catch_all": True,
+        "columns": [
+            {"name": name, "path": "view_id" if name == "origin" else name, "type": kind}
+            for name, kind in COLUMNS.items()
+        ],
+    }
+    declared: dict[str, Any] = {
+        "pipeline": "video",
+        "description": "views",
+        "owner": "tests",
+        "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+        "event": {"name": {"constant": "beat"}, "time": {"path": "time"}, "id": "id"},
+        "tables": [heartbeats | table],
+        "live": [{"name": "now", "reads": "heartbeats"} | live],
+    }
+    return PipelineSpec.model_validate(declared)
+
+
+def mistakes(live: dict[str, Any], **table: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ValidationError) as refused:
+        spec(live, **table)
+    errors = refused.value.errors()
+    return [(".".join(str(part) for part in error["loc"][2:]), error["msg"]) for error in errors]
+
+
+def test_the_newest_row_of_a_key_is_kept_with_what_decides_which_one_that_is() -> None:
+    declared = spec(LATEST)
+    (latest,) = declared.latest_tables
+
+    assert list(latest.types) == ["view_id", "user_id", "played", "event_time", "_seq", "_position"]
+    assert latest.ordered_by == ("event_time", "_seq", "_position")
+    assert (latest.name, latest.history, latest.forget_minutes, latest.trigger_seconds) == ("now", "heartbeats", 30, 60)
+    assert declared.counted_tables == ()
+
+
+def test_a_declaration_is_read_back_as_it_was_written() -> None:
+    for live in (LATEST, {}, {"sum": ["price"], "distinct": ["user_id"], "distinct_error_percent": 1}):
+        declared = spec(live)
+        assert PipelineSpec.model_validate_json(declared.model_dump_json()) == declared
+
+
+def test_counts_are_written_out_as_before_these_keys_came() -> None:
+    (written,) = spec({}).as_mapping()["live"]
+
+    assert set(written) == {"name", "reads", "window_minutes", "watermark_minutes", "group_by", "trigger_seconds"}
+    (latest,) = spec(LATEST).as_mapping()["live"]
+    assert set(latest) == {"name", "reads", "trigger_seconds", *LATEST}
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({**LATEST, "window_minutes": 60}, "window_minutes", "`latest` has one row a key and no window; leave it out"),
+    ({**LATEST, "watermark_minutes": 5}, "watermark_minutes", "no window"),
+    ({**LATEST, "group_by": ["user_id"]}, "group_by", "no window"),
+    ({**LATEST, "sum": ["played"]}, "sum", "no window"),
+    ({**LATEST, "key": []}, "key", "such as key: [view_id]"),
+    ({"kind": "latest", "key": ["view_id"]}, "forget_minutes", "such as forget_minutes: 30"),
+    ({**LATEST, "forget_minutes": 0}, "forget_minutes", "greater than or equal to 1"),
+    ({**LATEST, "key": ["view"]}, "key.0", "there is no column 'view' in this table; did you mean 'view_id'?"),
+    ({**LATEST, "key": ["ratio"]}, "key.0", "'ratio' is double"),
+    ({**LATEST, "key": ["event_time"]}, "key.0", "says which row is newer"),
+    ({**LATEST, "key": ["view_id", "view_id"]}, "key.1", "named twice"),
+    ({**LATEST, "keep": ["usr_id"]}, "keep.0", "did you mean 'user_id'?"),
+    ({**LATEST, "keep": ["view_id"]}, "keep.0", "named twice"),
+    ({**LATEST, "keep": ["_seq"]}, "keep.0", "is kept anyway"),
+    ({**LATEST, "keep": ["user_id", "user_id"]}, "keep.1", "named twice"),
+    ({**LATEST, "reads": "heartbeat"}, "reads", "did you mean 'heartbeats'?"),
+    ({"key": ["view_id"]}, "key", "write `kind: latest` with it"),
+    ({"forget_minutes": 5}, "forget_minutes", "write `kind: latest` with it"),
+    ({"kind": "newest"}, "kind", "'counts' or 'latest'"),
+    ({"sum": ["user_id"]}, "sum.0", "'user_id' is string; name a column of numbers"),
+    ({"sum": ["prise"]}, "sum.0", "did you mean 'price'?"),
+    ({"sum": ["price", "price"]}, "sum.1", "two columns price_sum"),
+    ({"distinct": ["tags"]}, "distinct.0", "'tags' is array<string>"),
+    ({"distinct_error_percent": 1}, "distinct_error_percent", "name the columns"),
+]
+
+
+@pytest.mark.parametrize(("live", "place", "message"), WRONG, ids=lambda value: str(value)[:60])
+def test_a_mistake_is_refused_at_its_place(live: dict[str, Any], place: str, message: str) -> None:
+    (mistake,) = mistakes(live)
+
+    assert mistake[0] == place
+    assert message in mistake[1]
+
+
+def test_rows_that_requests_change_have_no_newest_one_here() -> None:
+    ids = {"mutable": {"id": "view_id", "origin": "origin"}}
+
+    texts = dict(mistakes(LATEST, **ids))
+    assert "declare `keyed` for 'heartbeats', which follows them" in next(
+        text for place, text in texts.items() if place == "reads"
+    )
+
+
+def test_columns_may_come_to_what_the_newest_rows_are_of_and_not_to_what_a_query_counts() -> None:
+    assert spec(LATEST, evolve="add_columns").latest_tables
+    assert mistakes({}, evolve="add_columns")[0][0] == "reads"
+
+
+@pytest.mark.parametrize(
+    ("type_", "grown"),
+    [
+        ("int", "long"),
+        ("long", "long"),
+        ("float", "double"),
+        ("double", "double"),
+        ("decimal(12,2)", "decimal(22,2)"),
+        ("decimal(35,4)", "decimal(38,4)"),
+        ("string", None),
+        ("date", None),
+    ],
+)
+def test_a_sum_has_a_type_that_holds_it(type_: str, grown: str | None) -> None:
+    assert sum_type(type_) == grown
+
+
+@pytest.mark.parametrize(
+    ("edit", "field", "effect"),
+    [
+        ({**LATEST, "keep": ["user_id"]}, "live.now.keep", Effect.RESTART),
+        ({**LATEST, "key": ["user_id"], "keep": ["played", "view_id"]}, "live.now.key", Effect.RESTART),
+        ({**LATEST, "forget_minutes": 5}, "live.now.forget_minutes", Effect.RESTART),
+        ({**LATEST, "trigger_seconds": 5}, "live.now.trigger_seconds", Effect.RESTART),
+        ({}, "live.now.kind", Effect.NEW_GENERATION),
+    ],
+)
+def test_an_edit_says_what_it_needs(edit: dict[str, Any], field: str, effect: Effect) -> None:
+    changes = {change.field: change.effect for change in classify(spec(LATEST), spec(edit))}
+
+    assert changes[field] == effect
+
+
+def test_what_the_table_holds_is_built_anew_when_its_declaration_changes() -> None:
+    digests = {
+        spec(live).latest_tables[0].digest("history")
+        for live in (LATEST, {**LATEST, "keep": ["user_id"]}, {**LATEST, "forget_minutes": 60})
+    }
+
+    assert len(digests) == 3
+    assert spec({**LATEST, "trigger_seconds": 5}).latest_tables[0].digest("history") in digests
