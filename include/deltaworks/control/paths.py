@@ -159,6 +159,11 @@ def gold_shadow(pipeline: str, table_name: str, ordinal: int) -> str:
     return f"{gold_shadows(pipeline, table_name)}/{ordinal:06d}"
 
 
+def announced_view(pipeline: str, view: str) -> str:
+    """What was published last of a view's answers: its number and a digest."""
+    return pipeline_control(pipeline, f"announced_views/{view}.json")
+
+
 def alerts(name: str = "") -> str:
     """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
     return f"control/alerts/{name}"

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from deltaworks.control.locks.lease import Lease
+
 OPERATION = "live"
 LIVE_PARTITION = ("window_date",)
+_ANNOUNCED_VIEWS = "deltaworks.engine.announced_views"
 _POLL_SECONDS = 1.0
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -126,6 +131,15 @@ def start_live_query(
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{live.trigger_seconds} seconds").start()
+
+
+def announcing(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractContextManager[None]:
+    """Publishes the answers of views that declare `announce` while the block runs; nothing where none does."""
+    if all(view.announce is None for view in spec.views):
+        return nullcontext()
+    # Loaded by the streams that have such views alone.
+    published: AbstractContextManager[None] = import_module(_ANNOUNCED_VIEWS).publishing(catalog, spec, lease)
+    return published
 
 
 def _await_input(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:

@@ -25,7 +25,7 @@ from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.hosting import Host, OwnDriver, end_where_stalled, out_of_time
-from deltaworks.engine.live import start_live_query
+from deltaworks.engine.live import announcing, start_live_query
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches, stream_lease
@@ -177,7 +177,7 @@ class IngestRun:
             specs.record(self._spec, owner_epoch=epoch)
             generations = checkpoint_to_run_on(self._home, ledger)
             processor.continue_on(generations)
-            with listening(self._spark, self._listener(progress)):
+            with listening(self._spark, self._listener(progress)), announcing(self._catalog, self._spec, lease):
                 try:
                     queries = [self._start(processor, generations, progress), *self._start_live(lease)]
                     processor.keyed.start()

@@ -85,6 +85,11 @@ class AlertsSpec(Spec):
             raise ValueError("two channels have the same name")
         return self
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each channel, by its name."""
+        return {channel.name: channel.kind for channel in self.channels}
+
 
 class SparkSpec(Spec):
     """What every Spark driver of this environment gets on top of Deltaworks' own settings."""

@@ -179,6 +179,13 @@ class ReferenceSpec(Spec):
         return {column.name: column.type for column in self.columns}
 
 
+class AnnounceSpec(Spec):
+    """Where the answer of a view is published whenever it has changed: a channel of the environment, of kind `sns`."""
+
+    channel: Name
+    every_seconds: float = Field(default=5, ge=1, le=3600, description="how often the stream looks for another answer")
+
+
 class ViewSpec(Spec):
     """A question that is kept: SQL in DuckDB's dialect over tables and other views of the pipeline."""
 
@@ -186,6 +193,7 @@ class ViewSpec(Spec):
     sql: str
     reads: tuple[Name, ...] = Field(min_length=1)
     description: str = ""
+    announce: AnnounceSpec | None = later_key(None, description="the stream publishes its answer when it has changed")
 
 
 class _Reader(Protocol):

@@ -51,7 +51,10 @@ _OTHER_DRIVER = Edit(
 _REFERENCES = Edit(
     Effect.SAFE, "Nothing: the next gold build takes it over and rebuilds what follows. Of one removed the table stays."
 )
-_VIEWS = Edit(Effect.SAFE, "Nothing: the next `deltaworks sql` has it.")
+_VIEWS = Edit(
+    Effect.SAFE,
+    "Nothing: the next `deltaworks sql` has it. What is announced of it, a stream announces from its next start on.",
+)
 _DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next page drawn has it.")
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")

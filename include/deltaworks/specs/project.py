@@ -94,6 +94,7 @@ class _Reading:
             wrong_relays=self.catalog.wrong_relays(),
             shares=env.shares,
             groups=env.stream_groups,
+            channels=env.alerts.kinds,
         )
         if wrong := [mistake for _, mistake in mistakes]:
             raise spec_invalid(wrong)

@@ -23,11 +23,13 @@ def surrounding_mistakes(
     wrong_relays: Mapping[str, ConfigError],
     shares: ClusterShares,
     groups: Collection[str] = (),
+    channels: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Place, Mistake]]:
     """Everything about a pipeline that does not agree with what is around it, by its place.
 
     Args:
         groups: the groups of streams that the environment declares; where it declares none, any name makes one.
+        channels: the kind of each channel of the environment; None where that cannot be read.
     """
     group = spec.stream_group
     if groups and group is not None and group not in groups:
@@ -36,6 +38,7 @@ def surrounding_mistakes(
     problems = (
         *_problems(spec, declared, relays, wrong_relays),
         *_share_problems(spec, shares),
+        *_channel_problems(spec, channels),
         *_gold_input_problems(spec, declared.path.parent.parent),
     )
     for place, text in problems:
@@ -50,10 +53,26 @@ def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Pla
         yield from gold_input_problems(spec, folder)
 
 
+def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) -> Iterator[tuple[Place, str]]:
+    """Views that are announced on no topic."""
+    topics = [name for name, kind in (channels or {}).items() if kind == "sns"]
+    for index, view in enumerate(spec.views):
+        name = view.announce.channel if view.announce is not None and channels is not None else None
+        if name is None or name in topics:
+            continue
+        place = ("views", index, "announce", "channel")
+        if channels is not None and name in channels:
+            kind = channels[name]
+            yield place, f"the channel {name!r} is of kind {kind}, and views are announced on topics: name one of sns"
+        else:
+            where = "below alerts.channels of the environment"
+            yield place, f"there is no channel {name!r} of kind sns {where}; {nearest_of(name, topics)}"
+
+
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[Place, str]]:
     """A share of its own that no cluster of the environment can give."""
     own = spec.stream.share
-    excess = shares.excess(shares.of_stream(own, live=bool(spec.live))) if own is not None else None
+    excess = shares.excess(shares.of_stream(own, live=bool(spec.counted_tables))) if own is not None else None
     if excess is not None:
         key, text = excess
         yield ("stream", "share", key), text

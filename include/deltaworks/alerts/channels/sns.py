@@ -16,7 +16,7 @@ from deltaworks.specs.storage import AwsSpec
 
 @dataclass(frozen=True, slots=True)
 class SnsMessage:
-    """A notice as SNS takes it. `group` and `deduplication_id` are for FIFO topics only."""
+    """A message as SNS takes it. `group` and `deduplication_id` are for FIFO topics only."""
 
     topic: str
     subject: str
@@ -54,6 +54,20 @@ def sns_client(messaging: AwsSpec) -> Any:
     return session.client("sns", config=config, **messaging.boto3_options())
 
 
+def publish(client: Any, message: SnsMessage) -> None:
+    """Publish a message. Raises what boto3 does."""
+    fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message.deduplication_id}
+    client.publish(
+        TopicArn=message.topic,
+        Subject=message.subject,
+        Message=message.body,
+        MessageAttributes={
+            name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
+        },
+        **{name: value for name, value in fifo.items() if value is not None},
+    )
+
+
 def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
     """The sender outside Airflow."""
     client: Any = None
@@ -62,19 +76,9 @@ def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
         nonlocal client
         from botocore.exceptions import BotoCoreError, ClientError
 
-        message = sns_message(resolve_text(spec.topic), notice)
-        fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message.deduplication_id}
         try:
             client = client or sns_client(messaging)
-            client.publish(
-                TopicArn=message.topic,
-                Subject=message.subject,
-                Message=message.body,
-                MessageAttributes={
-                    name: {"DataType": "String", "StringValue": value} for name, value in message.attributes.items()
-                },
-                **{name: value for name, value in fifo.items() if value is not None},
-            )
+            publish(client, sns_message(resolve_text(spec.topic), notice))
         except (BotoCoreError, ClientError) as error:
             raise refused(spec.name, error) from error
 

@@ -71,6 +71,9 @@ JOBS: Final = (
     AlertCause("MUTATIONS_BEHIND", "warning", "operating.md#mutations", "mutation requests have waited for too long"),
     AlertCause("GOLD_CHECK_FAILED", "warning", "alerts.md#a-gold-check-failed", "a gold build broke its checks"),
     AlertCause("GOLD_STALE", "warning", "alerts.md#gold-is-stale", "a gold table is older than it declares"),
+    AlertCause(
+        "VIEW_NOT_ANNOUNCED", "warning", "alerts.md#a-view-is-not-announced", "changed answers are not published"
+    ),
 )
 
 #: Of the watch itself.

@@ -11,6 +11,16 @@ DATA: Final = (
     *raised_as(
         ContractError,
         Trouble(
+            "VIEW_UNREADABLE",
+            "the SQL of a view that is announced does not run",
+            "ask for the view by `deltaworks sql`, which says the same, and mend its file",
+        ),
+        Trouble(
+            "ANNOUNCEMENT_TOO_LARGE",
+            "the answer of a view is more than SNS takes as one message",
+            "aggregate further, name fewer columns, or LIMIT the rows",
+        ),
+        Trouble(
             "GOLD_SWAP_UNSUPPORTED",
             "the gold table has a feature that swapping files in would break; it is named",
             "build it with `full`, or drop the feature",

@@ -204,6 +204,11 @@ RUNNING: Final = (
             "LIVE_INPUT_MISSING", "a live table's bronze table was not created in time", "check that the stream runs"
         ),
         Trouble(
+            "ANNOUNCEMENT_REFUSED",
+            "a topic did not take the answer of a view, which is published with the next look that succeeds",
+            "see the topic and keys below `alerts` of the environment",
+        ),
+        Trouble(
             "STREAMS_UNHEALTHY",
             "the health DAG found at least one stream or relay unhealthy",
             "follow the row's next step",

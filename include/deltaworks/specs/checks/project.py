@@ -150,6 +150,7 @@ class _Checker:
             wrong_relays={},
             shares=declared_here.shares if declared_here is not None else ClusterShares.defaults(),
             groups=declared_here.stream_groups if declared_here is not None else (),
+            channels=declared_here.alerts.kinds if declared_here is not None else None,
         )
         yield from path_mistakes(spec, declared)
         yield from self._source_mistakes(spec, declared)
