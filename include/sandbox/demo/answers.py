@@ -159,6 +159,29 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
     total = sum(delivered.values())
     sheet.between("games", "live: events counted", sum(counted.values()), total - sum(droppable.values()), total)
     sheet.equal("games", "live: hours and types out of bounds", len(wrong), 0)
+    purchases = dict(
+        (_utc(hour), n) for hour, n in sheet.rows("SELECT window_start, events FROM games.bookings_per_hour_live")
+    )
+    bought = {hour: n for (hour, name), n in delivered.items() if name == "purchase"}
+    wrong_hours = [
+        hour
+        for hour in purchases.keys() | bought.keys()
+        if not bought.get(hour, 0) - droppable.get((hour, "purchase"), 0)
+        <= purchases.get(hour, 0)
+        <= bought.get(hour, 0)
+    ]
+    sheet.equal("games", "live: hours with purchases out of bounds", len(wrong_hours), 0)
+    answer_players(sheet)
+
+
+def answer_players(sheet: AnswerSheet) -> None:
+    """The newest event of each player within half an hour, against the slow way over all events."""
+    recent = "event_time >= (SELECT max(event_time) FROM games.events) - INTERVAL 30 MINUTES"
+    newest = "row_number() OVER (PARTITION BY device_id ORDER BY event_time DESC, _seq DESC, _position DESC) = 1"
+    columns = "device_id, event_name, _seq, _position"
+    merged = {row[0]: row[1:] for row in sheet.rows(f"SELECT {columns} FROM games.players_now WHERE {recent}")}
+    owed = sheet.rows(f"SELECT {columns} FROM games.events WHERE {recent} QUALIFY {newest}")
+    sheet.table_equal("games", "live: newest event of each player", merged, {row[0]: row[1:] for row in owed})
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:

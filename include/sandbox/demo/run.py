@@ -15,11 +15,13 @@ from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.settings_file import load_settings
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings
 from generator.settings import GamesSettings
@@ -40,6 +42,7 @@ from sandbox.stack.waiting import wait_while_moving
 
 Progress = Callable[[str], None]
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
+_COMMITS_LOOKED_AT = 20
 #: Of a stack that ends with the demo. Nobody changes a declaration, and reading the DAG files takes four seconds of a
 #: core each time; the demo starts every job itself, and a build on schedule would be of half of the events.
 _ONLY_FOR_A_WHILE = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
@@ -158,19 +161,22 @@ class Demo:
         return "not healthy"
 
     def _await_live(self, catalog: Catalog) -> None:
-        """Wait until the live queries have read every batch of the bronze tables they read.
+        """Wait until live tables have every batch of the bronze tables they read.
 
         What they have not read when nothing moves any more the answers tell.
         """
         home = PipelineHome(open_objects(catalog.environment.lake), "games")
-        live = catalog.pipeline("games").live
-        landed = {table.name: _last_data_version(catalog, "games", table.reads) for table in live}
+        lake, live = Lake(catalog.environment.lake), catalog.pipeline("games").live
+        landed = {table: _last_data_version(catalog, "games", table.reads) for table in live}
+
+        def read_below(table: LiveTableSpec) -> int:
+            return live_read_below(home, table.name) if table.kind == "counts" else _merged_below(lake, table.name)
 
         def read() -> Hashable:
-            return tuple(live_read_below(home, name) for name in landed)
+            return tuple(map(read_below, landed))
 
         def all_read() -> bool:
-            return all(live_read_below(home, name) > version for name, version in landed.items())
+            return all(read_below(table) > version for table, version in landed.items())
 
         if wait_while_moving(all_read, read, patience_seconds=_LIVE_PATIENCE_SECONDS, poll_seconds=1.0):
             self._say("live: not everything has been read")
@@ -212,6 +218,15 @@ def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:
     )
     rows = steps.to_pylist() if steps is not None else []
     return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
+
+
+def _merged_below(lake: Lake, name: str) -> int:
+    """The version of the bronze table below which everything is in a live table of newest rows; 0 before its first."""
+    key = paths.table("games", name)
+    table = lake.open(key)
+    commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_COMMITS_LOOKED_AT)
+    merges = (commit.metadata for commit in commits if commit.metadata.get("operation") == "keyed_merge")
+    return max((int(merge["step_version"]) + 1 for merge in merges), default=0)
 
 
 def _refuse_used_lake(catalog: Catalog) -> None:
