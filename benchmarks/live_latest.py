@@ -1,0 +1,181 @@
+"""`live_latest`: from the put of an object to its row in a live table of newest rows, under a steady rate.
+
+One pipeline in a driver of its own on local disk, the stream and the live table with triggers of five seconds, for
+`--minutes`. Every two seconds an object is put and announced, of heartbeats of a thousand views. One of its events is
+of a view that is in every object, and carries the object's number: an object is visible once the live table's row of
+that view has its number, or a later one.
+
+The other side is what was promised, 15 s at the median and 30 s at the 95th percentile; and one trigger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Figure, Options, measured_once
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.tables.lake import Lake
+
+TRIGGER_SECONDS = 5.0
+_PUT_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+_START_SECONDS = 300.0
+_END_SECONDS = 120.0
+_VIEWS = 1_000
+_EVENTS = 200
+_MARKER = "marker"
+_P50_SECONDS, _P95_SECONDS = 15.0, 30.0
+
+
+def run(options: Options) -> list[Figure]:
+    """Put objects for that long; ends with an error where one does not become visible."""
+    from benchmarks import sides
+    from benchmarks.scratch import scratch_folder
+    from deltaworks.control import paths
+    from deltaworks.control.health.stop import StopFlag
+    from deltaworks.control.objects import open_objects
+    from deltaworks.engine.runner import IngestRun
+
+    with scratch_folder(BENCHMARK.name) as folder:
+        catalog = _declared(folder)
+        spark = sides.session(catalog.environment.lake)
+        failure: list[BaseException] = []
+
+        def stream() -> None:
+            try:
+                IngestRun(spark, catalog, "video").run()
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=stream, daemon=True)
+        thread.start()
+        try:
+            seconds = _Objects(folder, failure).put_for(60 * options.minutes, options)
+        finally:
+            stop = StopFlag(open_objects(catalog.environment.lake), paths.stop_request(paths.pipeline_control("video")))
+            stop.set(by="benchmarks", reason="all objects are visible")
+            thread.join(_END_SECONDS)
+            spark.stop()
+    return _figures(seconds, options)
+
+
+def _figures(seconds: list[float], options: Options) -> list[Figure]:
+    ordered = sorted(seconds)
+    p50, p95 = statistics.median(ordered), ordered[int(0.95 * (len(ordered) - 1))]
+    sizes = {"objects": len(seconds), "minutes": options.minutes, "views": _VIEWS, "trigger_seconds": TRIGGER_SECONDS}
+
+    def figure(metric: str, ours: float, other: float, other_name: str) -> Figure:
+        return measured_once(
+            BENCHMARK.name, metric, (ours, other), unit="seconds", other_name=other_name, sizes=sizes, digits=2
+        )
+
+    return [
+        figure("put_to_visible_p50", p50, _P50_SECONDS, "promised"),
+        figure("put_to_visible_p95", p95, _P95_SECONDS, "promised"),
+        figure("put_to_visible_p50_in_triggers", p50, TRIGGER_SECONDS, "one_trigger"),
+    ]
+
+
+class _Objects:
+    """Puts objects and watches for them in the live table."""
+
+    def __init__(self, root: Path, failure: list[BaseException]) -> None:
+        self._root, self._failure = root, failure
+        self._number = 0
+
+    def put_for(self, seconds: float, options: Options) -> list[float]:
+        """Seconds from put to visible of each object, those of the start left out."""
+        self._put()
+        self._await(1, _START_SECONDS)
+        options.progress(f"{BENCHMARK.name}: the first object is visible")
+        put_at: dict[int, float] = {}
+        visible_at: dict[int, float] = {}
+        ending = time.monotonic() + seconds
+        while time.monotonic() < ending or len(visible_at) < len(put_at):
+            now = time.monotonic()
+            if now < ending and now - put_at.get(self._number, 0.0) >= _PUT_SECONDS:
+                put_at[self._put()] = time.monotonic()
+            newest, now = self._visible(), time.monotonic()
+            visible_at |= {number: now for number in put_at if number <= newest and number not in visible_at}
+            self._check(ending + _END_SECONDS)
+            time.sleep(_POLL_SECONDS)
+        return [visible_at[number] - at for number, at in put_at.items()]
+
+    def _await(self, number: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._visible() < number:
+            self._check(deadline)
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self, deadline: float) -> None:
+        if self._failure:
+            raise RuntimeError("the stream has failed") from self._failure[0]
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"object {self._number} did not become visible")
+
+    def _visible(self) -> int:
+        """The newest object that the live table has."""
+        import pyarrow.compute as pc
+
+        rows = self._lake().rows(
+            "tables/video/views_now", columns=["number"], filters=pc.field("view_id") == pc.scalar(_MARKER)
+        )
+        return int(rows.column("number")[0].as_py()) if rows is not None and rows.num_rows else 0
+
+    def _put(self) -> int:
+        from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+        from deltaworks.sources.objects.relay.messages import FileEvent
+
+        now, self._number = datetime.now(UTC), self._number + 1
+        views = [_MARKER, *(f"v{(self._number * _EVENTS + event) % _VIEWS}" for event in range(_EVENTS))]
+        beat = {"at": int(now.timestamp() * 1000), "number": self._number, "state": "playing"}
+        data = "\n".join(json.dumps({"view": view, **beat}) for view in views).encode()
+        path = self._root / "landing" / f"{self._number:06}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
+        announced = FileEvent("landing", path.name, len(data), tag, None, now, "ObjectCreated:Put", None)
+        received = ReceivedEvent(announced, path.name, now)
+        FileEventLogWriter(self._lake(), "landing", epoch=self._number).append([received])
+        return self._number
+
+    def _lake(self) -> Lake:
+        from deltaworks.specs.storage import StorageSpec
+        from deltaworks.tables.lake import Lake
+
+        return Lake(StorageSpec(root=f"file://{self._root}/lake"))
+
+
+def _declared(folder: Path) -> Catalog:
+    from benchmarks.project import declare_project
+
+    types = {"view_id": ("view", "string"), "number": ("number", "long"), "state": ("state", "string")}
+    columns = [{"name": name, "path": path, "type": kind} for name, (path, kind) in types.items()]
+    newest: dict[str, Any] = {"name": "views_now", "reads": "heartbeats", "kind": "latest", "key": ["view_id"]}
+    pipeline = {
+        "pipeline": "video",
+        "description": "heartbeats of views",
+        "event": {"name": {"constant": "beat"}, "time": {"path": "at", "unit": "epoch_millis"}},
+        "tables": [{"name": "heartbeats", "catch_all": True, "columns": columns}],
+        "stream": {"trigger_seconds": TRIGGER_SECONDS},
+        "live": [
+            {**newest, "keep": ["number", "state"], "forget_minutes": 30, "trigger_seconds": TRIGGER_SECONDS},
+        ],
+    }
+    return declare_project(folder, pipeline, landing=folder / "landing")
+
+
+BENCHMARK = Benchmark(
+    name="live_latest",
+    summary="from the put of an object to its row in a live table of newest rows, at triggers of five seconds",
+    run=run,
+)
