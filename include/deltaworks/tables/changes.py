@@ -15,6 +15,7 @@ from deltaworks.control.provenance import read_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, changing_actions, commit_history, read_commits
+from deltaworks.tables.touched_hours import Hours, note_hours
 
 #: A partition as the log names it: (column, value) pairs; the value is text, None for null.
 Partition = tuple[tuple[str, str | None], ...]
@@ -29,11 +30,15 @@ _FORMAT = "1"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The partitions whose rows changed, or `everything` with the reason why it is not known more exactly."""
+    """The partitions whose rows changed, or `everything` with the reason why it is not known more exactly.
+
+    `hours` says of partitions, where it was looked for, in which hours all rows that changed lie.
+    """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
     everything: bool = False
     reason: str = ""
+    hours: Mapping[Partition, frozenset[dt.datetime]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.everything or bool(self.partitions)
@@ -51,17 +56,20 @@ class Changes:
         return frozenset(partition[column] for partition in partitions)
 
 
-def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> Changes:
+def changed_partitions(
+    lake: Lake, key: str, *, after_version: int | None, up_to_version: int, time_column: str = ""
+) -> Changes:
     """The partitions with rows added or removed after `after_version` and up to `up_to_version`, both of one table.
 
     Reads one small object per commit. Versions are those of the table at `key`; `after_version` -1 means from its
-    birth on, None that nothing is known of the past.
+    birth on, None that nothing is known of the past. With `time_column` the hours are looked for too.
     """
     if after_version is None:
         return Changes(everything=True, reason="no earlier version is known")
     if after_version > up_to_version:
         return Changes(everything=True, reason=f"version {up_to_version} is older than {after_version}")
     partitions: set[Partition] = set()
+    hours: dict[Partition, Hours] = {}
     for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
             return Changes(everything=True, reason=f"the commit of version {version} is no longer in the log")
@@ -70,7 +78,10 @@ def changed_partitions(lake: Lake, key: str, *, after_version: int | None, up_to
             if values is None:
                 return Changes(everything=True, reason=f"version {version} removes a file without its partition")
             partitions.add(tuple(sorted(values.items())))
-    return Changes(partitions=frozenset(partitions))
+        if time_column:
+            note_hours(hours, actions, time_column)
+    within_hours = {place: exact for place, exact in hours.items() if exact is not None}
+    return Changes(partitions=frozenset(partitions), hours=within_hours)
 
 
 def literal(value: str | None, kind: str) -> str:
