@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, later_key
 from deltaworks.specs.effects import AT_ONCE, Edit, Effect
@@ -26,6 +26,11 @@ def _check_input(value: str) -> str:
 GoldInput = Annotated[str, AfterValidator(_check_input)]
 
 _NEXT_BUILD = Edit(Effect.SAFE, "Nothing: the next gold build sees it and rebuilds what follows from it.")
+_GOLD_TABLES = Edit(
+    Effect.SAFE,
+    "Nothing: the next gold build sees it and rebuilds what follows from it. What the stream builds itself, by "
+    "`refresh_seconds`, holds from its next start.",
+)
 
 
 class DedupeSpec(Spec):
@@ -33,12 +38,23 @@ class DedupeSpec(Spec):
 
     by: str = "event_id"
     across_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
+    across_hours: int | None = later_key(
+        None, ge=0, description="the same for tables with a grain: copies may lie this many hours apart"
+    )
 
 
 class AffectsSpec(Spec):
-    """Which dates of a gold table change when a date of its input changes."""
+    """Which dates of a gold table change when a date of its input changes; which hours, in one with a grain."""
 
     days: tuple[int, ...] = (0,)
+    hours: tuple[int, ...] = later_key((), description="of a table with a grain, instead of days")
+
+
+class GrainSpec(Spec):
+    """What is rebuilt of a date: the hours that changed, by a timestamp of the answer that lies in its row's date."""
+
+    column: str
+    part: Literal["hour"] = "hour"
 
 
 #: What a change of one input affects: dates near its own, all dates from its own on, or all there are.
@@ -96,7 +112,8 @@ class GoldTableSpec(Spec):
     gold tables of other pipelines as `pipeline.table`, which SQL calls `pipeline__table`.
 
     With `affects: same` its inputs are partitioned by its own partition column, and rows of a value change the part of
-    that value alone. `affects` may say for each input which dates a change of it affects.
+    that value alone. `affects` may say for each input which dates a change of it affects, and in a table with a grain
+    which hours.
     """
 
     name: Name
@@ -106,6 +123,18 @@ class GoldTableSpec(Spec):
     partition_by: str
     affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
+    grain: GrainSpec | None = later_key(None, description="rebuild the hours that changed instead of whole dates")
+    refresh_seconds: float | None = later_key(
+        None, ge=15, description="the stream builds it this long after its last build, wherever its inputs changed"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _affects_hours(cls, declared: Any) -> Any:
+        """With a grain, an hour that changed affects itself, where nothing else is declared."""
+        if isinstance(declared, Mapping) and declared.get("grain") is not None and declared.get("affects") is None:
+            return {**declared, "affects": {"hours": (0,)}}
+        return declared
 
     @property
     def by_date(self) -> bool:
@@ -127,7 +156,12 @@ class GoldSpec(Spec):
         default=None, gt=0, description="an alert is raised where a run has not ended this long after it was queued"
     )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
-    tables: Annotated[tuple[GoldTableSpec, ...], _NEXT_BUILD] = ()
+    tables: Annotated[tuple[GoldTableSpec, ...], _GOLD_TABLES] = ()
+
+    @property
+    def refreshed(self) -> tuple[GoldTableSpec, ...]:
+        """The tables that the stream builds too, each after those of them that it reads."""
+        return tuple(table for table in build_order(self.tables) if table.refresh_seconds is not None)
 
     @property
     def of_others(self) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ from deltaworks.specs.gold import (
     circle_in,
     place_in_other,
 )
+from deltaworks.specs.gold_grain import grain_problems
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, live_problems
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
@@ -96,7 +97,8 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
                     f"{gold.name!r} says `affects: same`, and {read!r} is not partitioned by {gold.partition_by!r} "
                     "of type string",
                 )
-        yield from ((("gold", "tables", index, *place), text) for place, text in _affects_problems(pipeline, gold))
+        own = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
+        yield from ((("gold", "tables", index, *place), text) for place, text in own)
     circle = circle_in(pipeline.gold.tables)
     if circle:
         places = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}

@@ -69,6 +69,8 @@ def _view_mistakes(
 def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
     """Columns that are declared of an answer and that it lacks."""
     places: list[tuple[Place, str]] = [(("partition_by",), table.partition_by)]
+    if table.grain is not None:
+        places.append((("grain", "column"), table.grain.column))
     intervals = table.checks.intervals
     if intervals is not None:
         places += [(("checks", "intervals", "by", index), name) for index, name in enumerate(intervals.by)]

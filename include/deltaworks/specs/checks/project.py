@@ -240,8 +240,9 @@ def _remarks(spec: PipelineSpec, declared: Declared) -> Iterator[Mistake]:
             text = "maxminddb has no C extension here: its Python code is ten times slower; install one of its wheels"
             yield declared.mistake(("enrich", index, "kind"), text)
     gold = {table.name for table in spec.gold.tables}
-    own = {name for table in spec.gold.tables for name in table.reads if place_in_other(name) is None} - gold
-    # What reads only gold of others is built after it.
+    waiting = [table for table in spec.gold.tables if table.refresh_seconds is None]
+    own = {name for table in waiting for name in table.reads if place_in_other(name) is None} - gold
+    # What reads only gold of others is built after it, and what the stream refreshes by the stream.
     if own and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.of_others else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""

@@ -1,0 +1,60 @@
+"""Gold tables that are rebuilt by hours: what of their declaration does not fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from deltaworks.specs.base import Place
+from deltaworks.specs.gold import AffectsSpec, GoldTableSpec
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+
+def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+    """What does not hold of a gold table's grain, and of hours without one, each at its place below the table."""
+    if gold.grain is None:
+        yield from _hours_without_grain(gold)
+        return
+    if gold.grain.column == gold.partition_by:
+        yield (
+            ("grain", "column"),
+            f"{gold.grain.column!r} is the date that {gold.name!r} is partitioned by; name a timestamp that lies in it",
+        )
+    if isinstance(gold.affects, str):
+        yield (
+            ("affects",),
+            f"`affects: {gold.affects}` rebuilds other parts than hours; leave `grain` out, or write hours: [0]",
+        )
+        return
+    yield from _mixed(gold)
+    if isinstance(gold.affects, AffectsSpec) and not gold.affects.hours:
+        yield ("affects",), "whole dates would be rebuilt, for all its `grain`; write hours: [0], or leave `grain` out"
+    events = {table.name for table in pipeline.event_tables}
+    dedupe = pipeline.gold.dedupe
+    if dedupe is not None and dedupe.across_hours is None and events & {*gold.reads}:
+        yield (
+            ("grain",),
+            "copies that lie dates apart would rebuild whole dates; declare `across_hours` of gold.dedupe, such as 1: "
+            "how many hours apart copies may lie",
+        )
+
+
+def _hours_without_grain(gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+    for place, affects in _affects(gold):
+        if affects.hours:
+            yield (*place, "hours"), f"{gold.name!r} is rebuilt by dates; write days: [0], or declare `grain`"
+
+
+def _mixed(gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+    for place, affects in _affects(gold):
+        if affects.hours and affects.days != AffectsSpec().days:
+            yield (*place, "days"), "a change affects either hours or days; write days as hours: [-24]"
+
+
+def _affects(gold: GoldTableSpec) -> Iterator[tuple[Place, AffectsSpec]]:
+    if isinstance(gold.affects, AffectsSpec):
+        yield ("affects",), gold.affects
+    elif not isinstance(gold.affects, str):
+        yield from ((("affects", name), one) for name, one in gold.affects.items() if isinstance(one, AffectsSpec))

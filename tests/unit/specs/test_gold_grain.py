@@ -1,0 +1,99 @@
+"""Gold tables that are rebuilt by hours: what is declared by default, and what is refused, with what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.gold.inputs import fingerprint
+from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
+from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec
+from deltaworks.specs.loading import read_declared
+from deltaworks.specs.pipeline import PipelineSpec
+
+MINUTES = {
+    "name": "minutes",
+    "sql": "m.sql",
+    "reads": ["requests"],
+    "partition_by": "event_date",
+    "grain": {"column": "minute", "part": "hour"},
+}
+DEDUPE = {"by": "event_id", "across_hours": 1}
+
+
+def declared(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "traffic",
+            "description": "traffic",
+            "owner": "tests",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "name"}, "time": {"path": "time"}},
+            "tables": [{"name": "requests", "catch_all": True}],
+            "gold": {"dedupe": dedupe, "tables": [MINUTES | changes]},
+        }
+    )
+
+
+def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
+    spec = declared(refresh_seconds=60)
+    (table,) = spec.gold.tables
+
+    assert (table.grain, table.affects) == (GrainSpec(column="minute"), AffectsSpec(hours=(0,)))
+    assert spec.gold.refreshed == (table,)
+    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert declared(affects={"hours": [0, -1]}).gold.tables[0].affects == AffectsSpec(hours=(0, -1))
+    assert declared(dedupe=None).gold.refreshed == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"grain": {"column": "event_date"}}, "'event_date' is the date that 'minutes' is partitioned by; name a time"),
+        ({"affects": "all"}, "`affects: all` rebuilds other parts than hours; leave `grain` out, or write hours"),
+        ({"affects": "same"}, "`affects: same` rebuilds other parts than hours"),
+        ({"affects": {"days": [0]}}, r"whole dates would be rebuilt, for all its `grain`; write hours: \[0\]"),
+        ({"affects": {"days": [-1], "hours": [0]}}, r"either hours or days; write days as hours: \[-24\]"),
+        ({"affects": {"requests": {"days": [-1], "hours": [0]}}}, "either hours or days"),
+        ({"grain": None, "affects": {"hours": [0]}}, "'minutes' is rebuilt by dates; write days"),
+        ({"grain": None, "affects": {"requests": {"hours": [0]}}}, "'minutes' is rebuilt by dates; write days"),
+        (
+            {"dedupe": {"by": "event_id"}},
+            "copies that lie dates apart would rebuild whole dates; declare `across_hours`",
+        ),
+        ({"grain": {"column": "minute", "part": "day"}}, "Input should be 'hour'"),
+        ({"refresh_seconds": 14}, "greater than or equal to 15"),
+        ({"dedupe": {"by": "event_id", "across_hours": -1}}, "greater than or equal to 0"),
+    ],
+)
+def test_what_does_not_fit_a_grain_is_refused_with_what_to_write(changes: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        declared(**changes)
+
+
+def test_a_grain_that_the_answer_lacks_is_found_in_its_sql(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text("pipeline: traffic\ngold:\n  tables:\n    - name: minutes\n      grain: {column: minute}\n")
+    (tmp_path / "m.sql").write_text("SELECT event_date, date_trunc('MINUTE', event_time) AS minutes FROM requests")
+
+    (mistake,) = gold_sql_mistakes(declared(), read_declared(path))
+
+    assert mistake.text.startswith("the answer of m.sql has no column 'minute'; did you mean 'minutes'?")
+    assert (mistake.key, mistake.line) == ("gold.tables.0.grain.column", 5)
+
+
+def test_tables_of_before_keep_their_fingerprint_and_how_often_one_is_built_is_not_part_of_it() -> None:
+    daily = GoldTableSpec(name="daily", sql="d.sql", reads=("requests",), partition_by="event_date")
+    minutes = GoldTableSpec.model_validate(MINUTES)
+
+    def digest(table: GoldTableSpec, **dedupe: int) -> str:
+        return fingerprint(table, "SELECT 1", DedupeSpec(**dedupe), {})
+
+    assert set(daily.model_dump(mode="json")) & {"grain", "refresh_seconds"} == set()
+    assert daily.model_dump(mode="json")["affects"] == {"days": [0]}
+    assert digest(daily) == digest(daily, across_hours=3) != digest(daily, across_days=2)
+    assert digest(minutes, across_hours=1) == digest(minutes, across_hours=1, across_days=2) != digest(minutes)
+    often = minutes.model_copy(update={"refresh_seconds": 60})
+    assert digest(often, across_hours=1) == digest(minutes, across_hours=1)
