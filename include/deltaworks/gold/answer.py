@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, StringType
+from pyspark.sql.types import DateType, StringType, TimestampType
 
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.gold.inputs import InputViews, rows_within
@@ -20,13 +20,16 @@ from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
 #: Of each check that is broken so many examples are named.
 _NAMED = 3
+#: What a row says while it is written whose grain column does not lie in its date.
+_BESIDE_ITS_DATE = "GOLD_GRAIN_BESIDE_DATE"
 
 
 def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: str, sql_path: Path) -> DataFrame:
     """What the SQL gives, cut to the dates or values that are rebuilt.
 
     Raises:
-        ConfigError: GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE or GOLD_PARTITION_NOT_TEXT.
+        ConfigError: GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE, GOLD_PARTITION_NOT_TEXT or
+            GOLD_GRAIN_NOT_TIME.
     """
     column = plan.table.partition_by
     for name in plan.table.reads:
@@ -39,12 +42,14 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
             f"{sql_path}: {error}",
             hint=f"It may read the views {', '.join(map(view_name, plan.table.reads))}.",
         ) from error
-    if column not in answer.columns:
-        raise ConfigError(
-            "GOLD_COLUMN_MISSING",
-            f"{sql_path}: the answer has no column {column!r}, by which {plan.table.name!r} is partitioned.",
-            hint=f"Its columns are {', '.join(answer.columns)}.",
-        )
+    grain = plan.table.grain
+    for name, role in ((column, "partitioned"), *([] if grain is None else [(grain.column, "rebuilt")])):
+        if name not in answer.columns:
+            raise ConfigError(
+                "GOLD_COLUMN_MISSING",
+                f"{sql_path}: the answer has no column {name!r}, by which {plan.table.name!r} is {role}.",
+                hint=f"Its columns are {', '.join(answer.columns)}.",
+            )
     if plan.table.affects == "all":
         return answer
     if plan.table.affects == "same":
@@ -56,10 +61,44 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
             f"changed dates of the inputs do not tell which partitions of {plan.table.name!r} change.",
             hint=f"Cast it to date, or declare `affects: all` for {plan.table.name!r}.",
         )
+    if grain is not None:
+        return _within_hours(plan, answer, grain.column, sql_path)
     if plan.output.values is None:
         # A row without a value belongs to no partition that a later, partial rebuild could replace.
         return answer.filter(F.col(column).isNotNull())
     return rows_within(answer, plan.output, column)
+
+
+def _within_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:
+    """The answer cut to hours. A row that a later rebuild of its hour would not replace fails the write."""
+    column = plan.table.partition_by
+    if not isinstance(answer.schema[grain].dataType, TimestampType):
+        raise ConfigError(
+            "GOLD_GRAIN_NOT_TIME",
+            f"{sql_path}: {grain!r} is {answer.schema[grain].dataType.simpleString()}, not a timestamp, so that it "
+            f"does not tell which hours of {plan.table.name!r} a row is of.",
+            hint=f"Take date_trunc('minute', event_time) AS {grain}, or leave `grain` out.",
+        )
+    inside = F.to_date(F.col(grain)) == F.col(column)
+    rows = answer.filter(F.col(column).isNotNull())
+    if plan.output.values is not None:
+        # What lies beside its date stays, to be seen: cut off here, it would be missed by every rebuild.
+        beside = ~F.coalesce(inside, F.lit(False))
+        rows = rows.filter(F.expr(plan.output.condition(column, grain)) | beside)
+    checked = F.when(inside, F.col(grain)).otherwise(F.raise_error(F.lit(_BESIDE_ITS_DATE)).cast("timestamp"))
+    return rows.withColumn(grain, checked)
+
+
+def beside_its_date(table: GoldTableSpec, sql_path: Path, error: Exception) -> ConfigError | None:
+    """What an error of Spark's says of a row whose grain column does not lie in its date; None of any other."""
+    if table.grain is None or _BESIDE_ITS_DATE not in str(error):
+        return None
+    return ConfigError(
+        _BESIDE_ITS_DATE,
+        f"{sql_path}: {table.grain.column!r} of a row does not lie in its {table.partition_by!r}, or has no value, so "
+        "that no rebuild of an hour would replace the row.",
+        hint=f"Derive both from one instant: to_date({table.grain.column}) AS {table.partition_by}.",
+    )
 
 
 def _check_text(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 A row is a copy when another row of the same key, at most `across_days` dates away, arrived before it (the lesser
 `_seq`, then `_position`). That is decided by the neighbouring dates alone, so a rebuild of some dates agrees with a
-rebuild of all. Where a table is rebuilt by something else than dates, copies are those of the same value. They are
-looked up once per input over narrow columns; the SQL then reads the table without them.
+rebuild of all. For tables with a grain the neighbouring hours decide, up to `across_hours` away. Where a table is
+rebuilt by something else, copies are those of the same value. They are looked up once per input over narrow columns;
+the SQL then reads the table without them.
 
 What a table was built from its own newest commit says, hence it is true whatever happened to a job. A commit that
 changed rows without saying what from (a RESTORE, somebody's DELETE) makes the table's content unknown, and an unknown
@@ -16,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,7 +27,8 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.gold.plan import DATE_COLUMN, GoldPlan, Part
+from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
+from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
@@ -46,6 +48,7 @@ class PinnedInput:
 
     `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates, and is
     empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
+    `time_column` has the instants of its rows, each within the date of its row; it is empty where no column has.
     """
 
     name: str
@@ -56,6 +59,7 @@ class PinnedInput:
     of_events: bool = True
     date_column: str = DATE_COLUMN
     compared_by: str = ""
+    time_column: str = ""
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -66,6 +70,8 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     dated |= {reference.name: "" for reference in spec.references}
     compared = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
     compared |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
+    times = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
+    times |= {table.name: TIME_COLUMN for table in spec.tables if TIME_COLUMN in table.column_types()}
     for name in names:
         other = place_in_other(name)
         key = paths.table(*(other or (spec.pipeline, name)))
@@ -82,6 +88,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             of_events=name in events,
             date_column=dated.get(name, DATE_COLUMN),
             compared_by=compared.get(name, ""),
+            time_column=times.get(name, ""),
         )
     return pinned
 
@@ -136,10 +143,11 @@ class InputViews:
     def prepare(self, plans: Sequence[GoldPlan]) -> None:
         """Look up the copies once for all plans that read an input, instead of once for each."""
         for name in self._inputs:
-            parts_by_column: dict[str, Part] = {}
+            parts: dict[tuple[str, bool], Part] = {}
             for part in (plan.input_of(name) for plan in plans if name in plan.table.reads):
-                parts_by_column[part.column] = parts_by_column.get(part.column, part).union(part)
-            for part in parts_by_column.values():
+                kind = (part.column, part.by_hours)
+                parts[kind] = parts.get(kind, part).union(part)
+            for part in parts.values():
                 self._copies_of(name, part)
 
     def register(self, reads: Sequence[str], part: Part) -> None:
@@ -173,7 +181,10 @@ class InputViews:
             rows = rows.filter(~F.coalesce(DELETED_COLUMN, F.lit(False)))
         if part.column == DATE_COLUMN and not pinned.date_column:
             return rows
-        return rows_within(rows, part, pinned.date_column if part.column == DATE_COLUMN else part.column)
+        if part.by_hours and not pinned.time_column:
+            part = part.whole_dates()
+        column = pinned.date_column if part.column == DATE_COLUMN else part.column
+        return rows_within(rows, part, column, pinned.time_column)
 
     def _copies_of(self, name: str, part: Part) -> _Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
@@ -187,29 +198,48 @@ class InputViews:
 
     def _find_copies(self, name: str, part: Part, dedupe: DedupeSpec) -> _Copies:
         by_date = part.column == DATE_COLUMN
-        around = part.widened(dedupe.across_days) if by_date else part
+        # By what rows are near, and how far apart copies may lie.
+        if part.by_hours:
+            near, across = F.floor(F.unix_seconds(F.col(TIME_COLUMN)) / 3_600), dedupe.across_hours or 0
+            around = part.widened_by_hours(across)
+        else:
+            near, across = F.unix_date(DATE_COLUMN), dedupe.across_days
+            around = part.widened(across) if by_date else part
+        value = near if part.by_hours else F.col(part.column)
         arrival = F.struct(*_ARRIVAL)
         neighbours = (
             Window.partitionBy(dedupe.by, *([] if by_date else [part.column]))
-            .orderBy(F.unix_date(DATE_COLUMN))
-            .rangeBetween(-dedupe.across_days, dedupe.across_days)
+            .orderBy(near)
+            .rangeBetween(-across, across)
         )
         rows = (
             self._rows(name, around)
             .filter(F.col(dedupe.by).isNotNull())
-            .select(*{dedupe.by, DATE_COLUMN, part.column, *_ARRIVAL})
+            .select(*{dedupe.by, DATE_COLUMN, part.column, *_ARRIVAL, *([TIME_COLUMN] if part.by_hours else [])})
             .withColumn("_first", F.min(arrival).over(neighbours))
             .filter(arrival > F.col("_first"))
         )
-        rows = rows_within(rows, part, part.column).select(*_ARRIVAL, part.column).persist()
-        per_value = {row[part.column]: row["count"] for row in rows.groupBy(part.column).count().collect()}
-        return _Copies(rows, per_value)
+        rows = rows_within(rows, part, part.column, TIME_COLUMN)
+        rows = rows.select(*_ARRIVAL, value.alias("_value")).persist()
+        counts = rows.groupBy("_value").count().collect()
+        return _Copies(rows, {_of_hour(row[0]) if part.by_hours else row[0]: row[1] for row in counts})
 
 
-def rows_within(rows: DataFrame, part: Part, column: str) -> DataFrame:
-    """The rows that are in `part` by a column. Rows without a value are in none but that of all."""
+def _of_hour(number: int) -> datetime:
+    """The first instant of an hour, by how many there were since 1970."""
+    return datetime.fromtimestamp(number * 3_600, UTC)
+
+
+def rows_within(rows: DataFrame, part: Part, column: str, time_column: str = "") -> DataFrame:
+    """The rows that are in `part` by a column. Rows without a value are in none but that of all.
+
+    Args:
+        time_column: has the instants of rows, for a part with hours.
+    """
     if part.values is None:
         return rows
+    if part.hours:
+        return rows.filter(part.condition(column, time_column))
     inside = F.col(column).isin(sorted(part.values))
     if part.since is not None:
         onwards = F.col(column) >= F.lit(part.since)
@@ -252,8 +282,10 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     """A digest of all but data that the table's content follows from: the SQL, the rules, which tables are read."""
     definition = [
         sql,
-        table.model_dump(mode="json", exclude={"description", "checks"}),
-        dedupe.model_dump(mode="json") if dedupe else None,
+        table.model_dump(mode="json", exclude={"description", "checks", "refresh_seconds"}),
+        dedupe.model_dump(mode="json", exclude={"across_hours" if table.grain is None else "across_days"})
+        if dedupe
+        else None,
         {name: pinned.table_id for name, pinned in inputs.items()},
     ]
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]

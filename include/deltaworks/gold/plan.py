@@ -7,68 +7,35 @@ column that it and its inputs are partitioned by is made of the rows of that val
 
 Where `affects` speaks of inputs one by one, a change of one that affects `onwards` touches every date from its own on:
 a row that holds from a date on, until another one does, is of no answer before it. Such an input is read whole.
+
+In a table with a grain all of this is of hours: those that changed are widened by as many hours as copies may lie
+apart, and shifted by hours. A date of which no more is known stands for all of its hours.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.errors import ConfigError
+from deltaworks.gold.parts import (
+    DATE_COLUMN,
+    Dates,
+    Part,
+    affected_hours,
+    needed_part,
+    part_of_hours,
+    shifted,
+    shifted_hours,
+    touched_hours,
+    widened,
+)
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
-#: The column that bronze tables are partitioned by, a date.
-DATE_COLUMN = "event_date"
 #: More values than these are not named one by one in a query.
 MOST_KEYS = 5_000
-#: A set of dates, or None for all there are.
-Dates = frozenset[dt.date] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The rows of some values of a column, and of every date from `since` on; all rows where `values` is None."""
-
-    column: str
-    values: Dates | frozenset[str]
-    since: dt.date | None = None
-
-    def has(self, value: dt.date | str) -> bool:
-        """Whether rows of this value are in it."""
-        if self.values is None or value in self.values:
-            return True
-        return self.since is not None and isinstance(value, dt.date) and value >= self.since
-
-    def covers(self, other: Part) -> bool:
-        """Whether all rows of `other` are among its own, by the same column."""
-        if self.column != other.column or self.values is None:
-            return self.column == other.column
-        if other.values is None or not all(map(self.has, other.values)):
-            return False
-        return other.since is None or (self.since is not None and self.since <= other.since)
-
-    def union(self, other: Part) -> Part:
-        """The rows of either, of the same column."""
-        if self.values is None or other.values is None:
-            return Part(self.column, None)
-        since = min((date for date in (self.since, other.since) if date is not None), default=None)
-        return Part(self.column, frozenset({*self.values, *other.values}), since)
-
-    def widened(self, days: int) -> Part:
-        """Its dates and those up to `days` before and after each."""
-        if self.values is None:
-            return self
-        dates = (value for value in self.values if isinstance(value, dt.date))
-        return Part(self.column, widened(dates, days), self.since and self.since - dt.timedelta(days=days))
-
-    @property
-    def named(self) -> tuple[str, ...] | None:
-        """Its values as texts, the dates from `since` on as `2026-01-01..`; None for all."""
-        if self.values is None:
-            return None
-        return (*(str(value) for value in sorted(self.values)), *([] if self.since is None else [f"{self.since}.."]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +43,8 @@ class GoldPlan:
     """What a rebuild of one gold table does.
 
     Dates are None for all; empty `output_dates` without `since` mean nothing to do. `keys` are the values that are
-    rebuilt of a table with `affects: same`, whose dates are None. From `since` on every date is rebuilt.
+    rebuilt of a table with `affects: same`, whose dates are None. From `since` on every date is rebuilt. `output_hours`
+    are rebuilt of other dates, in a table with a grain.
     """
 
     table: GoldTableSpec
@@ -85,11 +53,14 @@ class GoldPlan:
     reason: str
     keys: frozenset[str] | None = None
     since: dt.date | None = None
+    output_hours: frozenset[dt.datetime] = frozenset()
 
     @property
     def output(self) -> Part:
         """What is written."""
-        return Part(self.table.partition_by, self.output_dates if self.keys is None else self.keys, self.since)
+        values = self.output_dates if self.keys is None else self.keys
+        hours = None if self.table.grain is None else self.output_hours
+        return Part(self.table.partition_by, values, self.since, hours)
 
     @property
     def input(self) -> Part:
@@ -100,6 +71,10 @@ class GoldPlan:
 
     def input_of(self, name: str) -> Part:
         """What is read of the input called `name`."""
+        if self.table.grain is not None:
+            affects = self.table.affects_of(name)
+            everything = Part(DATE_COLUMN, None, None, frozenset())
+            return needed_part(self.output, affects) if isinstance(affects, AffectsSpec) else everything
         if isinstance(self.table.affects, str | AffectsSpec):
             return self.input
         affects = self.table.affects_of(name)
@@ -107,7 +82,7 @@ class GoldPlan:
             return Part(DATE_COLUMN, None)
         back = [-offset for offset in affects.days]
         since = self.since and self.since + dt.timedelta(days=min(back))
-        return Part(DATE_COLUMN, frozenset(_shifted(self.output_dates, back)), since)
+        return Part(DATE_COLUMN, frozenset(shifted(self.output_dates, back)), since)
 
     @property
     def full(self) -> bool:
@@ -117,7 +92,7 @@ class GoldPlan:
     @property
     def has_work(self) -> bool:
         """Whether anything is to be written."""
-        return self.full or self.since is not None or bool(self.output.values)
+        return not self.output.is_empty
 
 
 def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
@@ -156,21 +131,27 @@ def plan_rebuild(
         return _same_plan(table, changes)
     if table.affects == "all":
         return full_plan(table, "its inputs changed, and any change affects all of it")
+    planned = _plan_dates if table.grain is None else _plan_hours
+    return planned(table, changes, dedupe, date_columns or {})
+
+
+def _plan_dates(
+    table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None, date_columns: Mapping[str, str]
+) -> GoldPlan:
     touched: set[dt.date] = set()
     output: set[dt.date] = set()
     since: dt.date | None = None
     across = dedupe.across_days if dedupe else 0
     for name, change in changes.items():
-        affects, column = table.affects_of(name), (date_columns or {}).get(name, DATE_COLUMN)
+        affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
             return full_plan(table, f"{name} changed, and any change of it affects all")
         dates = _dates(change, column)
         if dates is None:
-            reason = f"not distinguished by dates of {column}" if column else "it has no dates"
-            return full_plan(table, f"{name}: {change.reason or reason}")
+            return full_plan(table, f"{name}: {change.reason or _undated(column)}")
         touched |= dates
         if isinstance(affects, AffectsSpec):
-            output |= _shifted(widened(dates, across), affects.days)
+            output |= shifted(widened(dates, across), affects.days)
         elif dates:
             first = min(dates) - dt.timedelta(days=across if column == DATE_COLUMN else 0)
             since = first if since is None else min(since, first)
@@ -185,9 +166,47 @@ def plan_rebuild(
     )
 
 
+def _plan_hours(
+    table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None, date_columns: Mapping[str, str]
+) -> GoldPlan:
+    touched: set[dt.datetime] = set()
+    output: set[dt.datetime] = set()
+    since: dt.date | None = None
+    for name, change in changes.items():
+        affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
+        if affects == "all" and change:
+            return full_plan(table, f"{name} changed, and any change of it affects all")
+        hours = touched_hours(change, column)
+        if hours is None:
+            return full_plan(table, f"{name}: {change.reason or _undated(column)}")
+        touched |= hours
+        # Only what is of dates of bronze tables can be copies of events.
+        across = (dedupe.across_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
+        around = shifted_hours(hours, range(-across, across + 1))
+        if isinstance(affects, AffectsSpec):
+            output |= affected_hours(around, affects)
+        elif around:
+            first = min(around).date()
+            since = first if since is None else min(since, first)
+    part = part_of_hours(table.partition_by, output, since)
+    onwards = "" if since is None else f", and with them every date from {since} on"
+    return GoldPlan(
+        table,
+        output_dates=frozenset(date for date in part.values or () if isinstance(date, dt.date)),
+        input_dates=frozenset(),
+        reason=f"{len(touched)} hour(s) of its inputs changed{onwards}",
+        since=since,
+        output_hours=part.hours or frozenset(),
+    )
+
+
+def _undated(column: str) -> str:
+    return f"not distinguished by dates of {column}" if column else "it has no dates"
+
+
 def _input_dates(table: GoldTableSpec, output: frozenset[dt.date]) -> frozenset[dt.date]:
     days = table.affects.days if isinstance(table.affects, AffectsSpec) else ()
-    return frozenset(_shifted(output, [-offset for offset in days]))
+    return frozenset(shifted(output, [-offset for offset in days]))
 
 
 def _same_plan(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan:
@@ -223,16 +242,6 @@ def dates_of(text: str) -> frozenset[dt.date] | None:
             ) from error
         dates |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
     return frozenset(dates) or None
-
-
-def widened(dates: Iterable[dt.date], days: int) -> frozenset[dt.date]:
-    """The dates and those up to `days` before and after each."""
-    return frozenset(_shifted(dates, range(-days, days + 1)))
-
-
-def _shifted(dates: Iterable[dt.date], offsets: Iterable[int]) -> set[dt.date]:
-    steps = [dt.timedelta(days=offset) for offset in offsets]
-    return {date + step for date in dates for step in steps}
 
 
 def _dates(change: Changes, column: str) -> set[dt.date] | None:

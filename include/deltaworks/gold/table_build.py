@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
-from deltaworks.gold.answer import answer_of, broken_checks, same_columns
+from deltaworks.gold.answer import answer_of, beside_its_date, broken_checks, same_columns
 from deltaworks.gold.inputs import (
     BUILT_FROM,
     FINGERPRINT,
@@ -103,6 +103,9 @@ def plan_job(
     Args:
         full: all of it, whatever changed.
         dates: these dates, whatever changed, and no others.
+
+    Raises:
+        ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, where the table is of newer inputs than these by now.
     """
     # Before all else that is read of the table: what another one changes after this makes the build be refused.
     step = _next_step(lake, spec, table, key)
@@ -115,14 +118,21 @@ def plan_job(
     if unbuilt or all(pinned.version is None for pinned in own.values()):
         reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
         plan = GoldPlan(table, frozenset(), frozenset(), reason)
-    elif full:
-        plan = full_plan(table, "a full rebuild was asked for")
-    elif dates is not None:
-        built = read_built_from(lake, key)
-        plan = dated_plan(table, dates) if built.traceable else full_plan(table, built.reason)
-        stays = built if built.traceable else None
     else:
-        plan = _plan(lake, spec, table, own, key=key, digest=digest)
+        built = read_built_from(lake, key)
+        newer = _inputs_ahead(lake, built, own, digest)
+        if newer and (full or dates is not None):
+            raise overtaken(key)
+        if newer:
+            reason = f"another build has landed meanwhile, of newer versions of {', '.join(newer)}"
+            plan = GoldPlan(table, frozenset(), frozenset(), reason)
+        elif full:
+            plan = full_plan(table, "a full rebuild was asked for")
+        elif dates is not None:
+            plan = dated_plan(table, dates) if built.traceable else full_plan(table, built.reason)
+            stays = built if built.traceable else None
+        else:
+            plan = _plan(lake, spec, table, own, built=built, digest=digest)
     return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
 
 
@@ -132,10 +142,33 @@ def _next_step(lake: Lake, spec: PipelineSpec, table: GoldTableSpec, key: str) -
     return Step(app_id, (last or 0) + 1)
 
 
+def _inputs_ahead(lake: Lake, built: BuiltFrom, inputs: Mapping[str, PinnedInput], digest: str) -> list[str]:
+    """The inputs of which the table was built from newer versions than are pinned: by a build beside this one.
+
+    An input that itself has no such version any more has lost commits: that is no build's doing.
+    """
+    if not built.traceable or built.fingerprint != digest:
+        return []
+    ahead = []
+    for name, pinned in inputs.items():
+        version = built.versions.get(name)
+        if pinned.version is None or version is None or version <= pinned.version:
+            continue
+        now = lake.open(pinned.key)
+        if now is not None and now.version() >= version:
+            ahead.append(name)
+    return ahead
+
+
 def _plan(
-    lake: Lake, spec: PipelineSpec, table: GoldTableSpec, inputs: Mapping[str, PinnedInput], *, key: str, digest: str
+    lake: Lake,
+    spec: PipelineSpec,
+    table: GoldTableSpec,
+    inputs: Mapping[str, PinnedInput],
+    *,
+    built: BuiltFrom,
+    digest: str,
 ) -> GoldPlan:
-    built = read_built_from(lake, key)
     if not built.traceable:
         return full_plan(table, built.reason)
     if built.fingerprint != digest:
@@ -152,7 +185,13 @@ def _plan(
                 lake, pinned.key, column=pinned.compared_by, before=before, after=pinned.version
             )
         else:
-            changes[name] = changed_partitions(lake, pinned.key, after_version=before, up_to_version=pinned.version)
+            changes[name] = changed_partitions(
+                lake,
+                pinned.key,
+                after_version=before,
+                up_to_version=pinned.version,
+                time_column="" if table.grain is None else pinned.time_column,
+            )
     return plan_rebuild(table, changes, spec.gold.dedupe, columns)
 
 
@@ -166,6 +205,7 @@ def build_table(
 
     Raises:
         ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has landed since the job was planned.
+        ConfigError: GOLD_GRAIN_BESIDE_DATE, and what `answer_of` and `broken_checks` raise.
     """
     if not job.plan.has_work:
         return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
@@ -190,6 +230,10 @@ def build_table(
             )
         build = uuid.uuid4().hex
         _write(answer, lake.storage.spark_uri(job.key), job, spec=spec, batch=batch, build=build)
+    except Exception as error:
+        if (own := beside_its_date(table, job.sql_path, error)) is not None:
+            raise own from error
+        raise
     finally:
         if checked:
             answer.unpersist()
@@ -218,7 +262,10 @@ def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> Da
     rows = spark.read.format("delta").load(lake.storage.spark_uri(key))
     if plan.table.partition_by not in rows.columns:
         return None
-    return rows_within(rows, plan.output, plan.table.partition_by)
+    grain = plan.table.grain
+    if grain is not None and grain.column not in rows.columns:
+        return None
+    return rows_within(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, batch: str, build: str) -> None:
@@ -234,12 +281,21 @@ def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, ba
         writer = writer.option("overwriteSchema", "true")
         writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
     else:
-        kind = "string" if job.plan.table.affects == "same" else "date"
-        replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
-        if job.plan.since is not None:
-            replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(job.plan.since), kind)}"]
-        writer = writer.option("replaceWhere", " or ".join(replaced))
+        writer = writer.option("replaceWhere", _replaced(job.plan))
     writer.save(uri)
+
+
+def _replaced(plan: GoldPlan) -> str:
+    """The condition of the rows that are replaced."""
+    column, grain = plan.table.partition_by, plan.table.grain
+    if grain is not None:
+        return plan.output.condition(column, grain.column)
+    kind = "string" if plan.table.affects == "same" else "date"
+    written = plan.output.values or ()
+    replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
+    if plan.since is not None:
+        replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(plan.since), kind)}"]
+    return " or ".join(replaced)
 
 
 def _guard(step: Step) -> dict[str, str | int]:
@@ -253,7 +309,12 @@ def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
     for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
         if commit.metadata.get(_BUILD) == build:
             return commit.version, int(commit.metrics.get("numOutputRows", 0))
-    raise ConcurrencyError(
+    raise overtaken(key)
+
+
+def overtaken(key: str) -> ConcurrencyError:
+    """The error of a build that would put an older answer over a newer one, or lands after another of its number."""
+    return ConcurrencyError(
         "GOLD_OVERTAKEN",
         f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
         hint="Nothing: the next try plans again.",

@@ -1,31 +1,25 @@
-"""As-of joins are exact by what is planned: plans of gold over real tables, carried out by DuckDB in place of Spark.
-
-What is rebuilt, what of the inputs is read and what counts as a change are those of a build; the SQL is translated.
-"""
+"""As-of joins are exact by what is planned: plans of gold over real tables, carried out by DuckDB in place of Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
-import sqlglot
-from deltalake import CommitProperties, write_deltalake
+from deltalake import write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.control.provenance import user_metadata
 from deltaworks.gold import table_build
-from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, pin_inputs
-from deltaworks.gold.plan import DATE_COLUMN, Part
+from deltaworks.gold.inputs import pin_inputs
+from deltaworks.gold.parts import DATE_COLUMN
 from deltaworks.gold.references import refresh_references
-from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.gold import build_order
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.changes import Changes
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
 from tests.spark.gold.made_market import (
     EPS_KNOWN,
@@ -38,6 +32,7 @@ from tests.spark.gold.made_market import (
     answer_of,
     live_through,
 )
+from tests.unit.gold.planned_gold import build_planned
 from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
 
 pytestmark = pytest.mark.skipif(
@@ -83,7 +78,7 @@ class PlannedMarket:
             pinned, key = pin_inputs(self._lake, spec, table.reads), paths.table("market", table.name)
             job = plan_job(self._catalog, spec, self._lake, table, pinned, key=key)
             if job.plan.has_work:
-                self._write(job)
+                build_planned(self._lake, "market", job)
         assert job is not None
         return job.plan.output.named if job.plan.has_work else ()
 
@@ -94,37 +89,6 @@ class PlannedMarket:
 
     def _uri(self, name: str) -> str:
         return self._lake.storage.uri(paths.table("market", name)).removeprefix("file://")
-
-    def _write(self, job: TableJob) -> None:
-        with duckdb.connect(":memory:") as connection:
-            for name, pinned in job.inputs.items():
-                opened = self._lake.open(pinned.key)
-                assert opened is not None
-                opened.load_as_version(pinned.version or 0)
-                connection.register(f"all_{name}", relation_of(opened))
-                part = condition(job.plan.input_of(name), pinned.date_column)
-                connection.execute(f"CREATE VIEW {name} AS SELECT * FROM all_{name} WHERE {part}")
-            (sql,) = sqlglot.transpile(job.sql, read="spark", write="duckdb")
-            column = job.plan.table.partition_by
-            written = condition(job.plan.output, column) if job.plan.table.by_date else "true"
-            answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
-        origin: Mapping[str, Any] = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
-        made = user_metadata(pipeline="market", batch="", operation="rebuild_gold", **origin)
-        write_deltalake(
-            self._uri(job.plan.table.name),
-            answer,
-            mode="overwrite",
-            partition_by=[column],
-            predicate=None if job.plan.full else written,
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": made}),
-        )
-
-
-def condition(part: Part, column: str) -> str:
-    if part.values is None:
-        return "true"
-    listed = [f"{column} = DATE '{value}'" for value in sorted(part.values)]
-    return " OR ".join([*listed, *([] if part.since is None else [f"{column} >= DATE '{part.since}'"])])
 
 
 def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.gold.plan import GoldPlan, Part, dated_plan, plan_rebuild
+from deltaworks.gold.parts import Part
+from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 

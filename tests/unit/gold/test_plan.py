@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.gold.plan import MOST_KEYS, Part, dated_plan, dates_of, plan_rebuild
+from deltaworks.gold.parts import Part
+from deltaworks.gold.plan import MOST_KEYS, dated_plan, dates_of, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 

@@ -146,6 +146,16 @@ DECLARATIONS: Final = (
             "mend `checks` of the table, or its SQL",
         ),
         Trouble(
+            "GOLD_GRAIN_NOT_TIME",
+            "the column of a gold table's `grain` is not a timestamp, so it does not tell which hours a row is of",
+            "take `date_trunc('minute', event_time)`, or leave `grain` out",
+        ),
+        Trouble(
+            "GOLD_GRAIN_BESIDE_DATE",
+            "a row's `grain` column does not lie in its date, so that no rebuild of an hour would replace the row",
+            "derive `partition_by` from the grain column, by `to_date`",
+        ),
+        Trouble(
             "GOLD_DATES_INVALID",
             "the dates of a gold build cannot be parsed",
             "write `2026-01-01` or `2026-01-01..2026-01-07`",

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.engine.keyed import merge
 from deltaworks.gold.inputs import InputViews, pin_inputs
-from deltaworks.gold.plan import Part
+from deltaworks.gold.parts import Part
 from deltaworks.maintenance.layout import layout_of, optimized_tables
 from deltaworks.maintenance.optimize import optimize_table
 from tests.unit.engine.keyed.keyed_stage import LATEST, START, KeyedStage, declared, tick

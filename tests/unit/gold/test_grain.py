@@ -1,0 +1,299 @@
+"""Gold by hours: what is rebuilt is all that differs, whatever came late, twice or without statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control import paths
+from deltaworks.errors import ConcurrencyError
+from deltaworks.gold import plan as plan_module
+from deltaworks.gold import table_build
+from deltaworks.gold.inputs import pin_inputs
+from deltaworks.gold.parts import DATE_COLUMN, Part, part_of_hours
+from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
+from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
+from deltaworks.tables import changes as changes_module
+from deltaworks.tables import touched_hours
+from deltaworks.tables.changes import Changes
+from tests.spark.gold.made_traffic import (
+    FIRST,
+    SQL,
+    TABLES,
+    TRAFFIC,
+    Row,
+    Traffic,
+    deduplicated,
+    expected,
+    live_through,
+    request,
+)
+from tests.unit.gold.planned_gold import build_planned
+from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY, load_catalog
+
+HOUR = dt.timedelta(hours=1)
+
+
+class PlannedTraffic(Traffic):
+    """Traffic whose gold is planned as ever, and built by DuckDB."""
+
+    def __init__(self, folder: Path) -> None:
+        files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
+        files |= {"pipelines/traffic/pipeline.yaml": TRAFFIC}
+        files |= {f"pipelines/traffic/{name}": sql for name, sql in SQL.items()}
+        for name, text in files.items():
+            path = folder / "project" / "include" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        super().__init__(load_catalog("local", root=folder / "project"))
+
+    def plan(self, table: str, *, pinned: Any = None, **options: Any) -> TableJob:
+        spec = self.catalog.pipeline("traffic")
+        declared = next(one for one in spec.gold.tables if one.name == table)
+        pinned = pinned or pin_inputs(self.lake, spec, declared.reads)
+        key = paths.table("traffic", table)
+        return plan_job(self.catalog, spec, self.lake, declared, pinned, key=key, **options)
+
+    def build(self, table: str) -> tuple[str, ...] | None:
+        job = self.plan(table)
+        if not job.plan.has_work:
+            return ()
+        build_planned(self.lake, "traffic", job, self.catalog.pipeline("traffic").gold.dedupe)
+        return job.plan.output.named
+
+
+def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_path: Path) -> None:
+    live_through(PlannedTraffic(tmp_path))
+
+
+def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
+    for action in actions:
+        if "remove" in action:
+            hours.setdefault(tuple(sorted(action["remove"]["partitionValues"].items())), frozenset())
+    touched_hours.note_hours(hours, [action for action in actions if "add" in action], column)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        pytest.param(touched_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
+        pytest.param(changes_module, "note_hours", no_removals, id="removed files touch nothing"),
+        pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
+        pytest.param(plan_module, "shifted_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
+    ],
+)
+def test_with_a_protection_off_it_would_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, instead: Callable[..., Any] | None
+) -> None:
+    def every(actions: Any) -> Any:
+        return [action.get("add") or action.get("remove") for action in actions if {"add", "remove"} & {*action}]
+
+    monkeypatch.setattr(module, name, instead or every)
+
+    with pytest.raises(AssertionError):
+        live_through(PlannedTraffic(tmp_path))
+
+
+# What happens to the table: rows at such minutes from FIRST on, of such ids, or something else.
+LANDED = st.lists(st.tuples(st.integers(-90, 60 * 49), st.sampled_from("abcdef")), min_size=1, max_size=5)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("land"), LANDED),
+        st.tuples(st.just("without statistics"), LANDED),
+        st.tuples(st.sampled_from(["optimize", "delete", "restore"]), st.integers(0, 9)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def happen(traffic: Traffic, kind: str, detail: Any) -> None:
+    if kind in ("land", "without statistics"):
+        rows = [request(minutes / 60, event_id) for minutes, event_id in detail]
+        traffic.land(rows, statistics=kind == "land")
+    elif kind == "optimize":
+        traffic._opened().optimize.compact()
+    elif kind == "restore":
+        if traffic.version() > 1:
+            traffic.restore(1 + detail % (traffic.version() - 1))
+    elif rows := traffic.requests():
+        traffic.delete(rows[detail % len(rows)]["event_id"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(first=LANDED, steps=STEPS)
+@example(first=[(0, "a"), (90, "a")], steps=[("land", [(45, "a")])])
+@example(first=[(1439, "a")], steps=[("land", [(1441, "a")]), ("delete", 0)])
+def test_hours_touched_are_all_that_differ_and_more_only_by_date(first: Any, steps: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        traffic = PlannedTraffic(Path(folder))
+        happen(traffic, "land", first)
+        for table in TABLES:
+            traffic.build(table)
+        before = traffic.requests()
+        for kind, detail in steps:
+            happen(traffic, kind, detail)
+        after = traffic.requests()
+
+        for table in TABLES:
+            part = traffic.plan(table).plan.output
+            differing = differing_hours(before, after, trend=table == "edge_trend")
+            assert all(part.has(hour) for hour in differing), (table, part, differing)
+            traffic.build(table)
+            traffic.holds(table)
+
+
+def differing_hours(before: list[Row], after: list[Row], *, trend: bool) -> set[dt.datetime]:
+    """The slow oracle: the hours of all minutes that differ between two answers to everything."""
+    one, other = expected(before, trend=trend), expected(after, trend=trend)
+    differing = {place for place in {*one, *other} if one.get(place) != other.get(place)}
+    return {minute.replace(minute=0) for minute, _ in differing}
+
+
+GRAINED = GoldTableSpec.model_validate(
+    {
+        "name": "minutes",
+        "sql": "x.sql",
+        "reads": ["events", "daily", "names"],
+        "partition_by": "event_date",
+        "grain": {"column": "minute"},
+        "affects": {"events": {"hours": [0, -1]}, "daily": {"days": [0]}, "names": "onwards"},
+    }
+)
+COLUMNS = {"events": "event_date", "daily": "day", "names": "valid_from"}
+
+
+def at(number: int) -> dt.datetime:
+    return FIRST + HOUR * number
+
+
+def changed(column: str, *days: int, hours: Iterable[int] | None = None) -> Changes:
+    places = [((column, (FIRST + 24 * HOUR * day).date().isoformat()),) for day in days]
+    exact = {} if hours is None else {places[0]: frozenset(map(at, hours))}
+    return Changes(frozenset(places), hours=exact)
+
+
+def planned(dedupe: DedupeSpec | None = None, **changes: Changes) -> GoldPlan:
+    return plan_rebuild(GRAINED, changes, dedupe, COLUMNS)
+
+
+def test_an_hour_that_changed_affects_hours_and_is_made_of_hours() -> None:
+    plan = planned(events=changed("event_date", 0, hours=[5]))
+
+    assert plan.output == Part("event_date", frozenset(), None, frozenset([at(4), at(5)]))
+    assert plan.output.named == ("2025-03-02T04", "2025-03-02T05")
+    assert plan.input_of("events") == Part(DATE_COLUMN, frozenset(), None, frozenset([at(4), at(5), at(6)]))
+    assert plan.input_of("daily") == Part(DATE_COLUMN, frozenset([FIRST.date()]), None, frozenset())
+    assert plan.input_of("names") == Part(DATE_COLUMN, None, None, frozenset())
+    assert plan.reason == "1 hour(s) of its inputs changed"
+
+
+def test_copies_widen_hours_by_hours_and_a_date_of_which_no_more_is_known_by_all_of_its_own() -> None:
+    dedupe = DedupeSpec(across_hours=2)
+
+    assert planned(dedupe, events=changed("event_date", 0, hours=[5])).output.hours == {*map(at, range(2, 8))}
+    whole = planned(dedupe, events=changed("event_date", 0)).output
+    assert (whole.values, whole.hours) == ({FIRST.date()}, {at(-3), at(-2), at(-1), at(24), at(25)})
+    assert planned(dedupe, daily=changed("day", 1)).output == Part(
+        "event_date", frozenset([at(24).date()]), None, frozenset()
+    )
+
+
+def test_a_change_onwards_rebuilds_whole_dates_from_its_own_on() -> None:
+    plan = planned(names=changed("valid_from", 1), events=changed("event_date", 0, hours=[0, 23]))
+
+    assert plan.output == Part("event_date", frozenset(), at(24).date(), frozenset([at(-1), at(0), at(22), at(23)]))
+    assert plan.input_of("events").since == at(24).date()
+    assert plan.output.named[-1:] == ("2025-03-03..",)
+
+
+def test_hours_beside_their_date_tell_nothing_but_the_date() -> None:
+    assert planned(events=changed("event_date", 0, hours=[30])).output.values == {FIRST.date()}
+
+
+def test_what_cannot_be_dated_is_rebuilt_whole_and_nothing_where_nothing_changed() -> None:
+    assert planned(events=Changes(everything=True, reason="the log is gone")).full
+    assert planned(events=Changes(frozenset([(("event_date", None),)]))).full
+    assert planned(events=Changes(frozenset([(("org_id", "a"),)]))).full
+    assert not planned(events=Changes(), daily=Changes()).has_work
+
+
+def test_dates_that_are_asked_for_are_built_whole_of_the_hours_they_need() -> None:
+    plan = dated_plan(GRAINED, frozenset([FIRST.date()]))
+
+    assert plan.output == Part("event_date", frozenset([FIRST.date()]), None, frozenset())
+    assert plan.input_of("events") == Part(DATE_COLUMN, frozenset([FIRST.date()]), None, frozenset([at(24)]))
+
+
+PARTS = st.builds(
+    lambda hours, since: part_of_hours("d", map(at, hours), None if since is None else at(24 * since).date()),
+    st.one_of(
+        st.sets(st.integers(-5, 60), max_size=6),
+        st.integers(0, 2).map(lambda day: set(range(24 * day, 24 * day + 24))),
+    ),
+    st.none() | st.integers(0, 2),
+)
+
+
+@given(one=PARTS, other=PARTS, across=st.integers(0, 3))
+def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
+    one: Part, other: Part, across: int
+) -> None:
+    import duckdb
+
+    every = [at(number) for number in range(-12, 96)]
+
+    def hours(part: Part) -> set[dt.datetime]:
+        return {hour for hour in every if part.has(hour)}
+
+    assert hours(one.union(other)) == hours(one) | hours(other)
+    assert not one.covers(other) or hours(other) <= hours(one)
+    around = {hour + HOUR * shift for hour in hours(one) for shift in range(-across, across + 1)}
+    assert around & {*every} <= hours(one.widened_by_hours(across))
+    assert one.since is not None or hours(one.widened_by_hours(across)) == around & {*every}
+    assert hours(one) <= hours(one.whole_dates())
+
+    values = ", ".join(f"(TIMESTAMP '{hour:%F %T}' + INTERVAL 59 MINUTE)" for hour in every)
+    sql = f"SELECT t FROM (SELECT t, t::DATE AS d FROM (VALUES {values}) v(t)) WHERE {one.condition('d', 't')}"
+    with duckdb.connect(":memory:") as connection:
+        selected = connection.execute(sql.replace("`", "").replace("DATE'", "DATE '").replace("P'", "P '")).fetchall()
+    assert {row[0].replace(minute=0, tzinfo=dt.UTC) for row in selected} == hours(one)
+
+
+def test_a_build_of_older_inputs_never_lands_over_one_of_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = PlannedTraffic(tmp_path)
+    traffic.land([request(1, "a")])
+    spec = traffic.catalog.pipeline("traffic")
+    older = pin_inputs(traffic.lake, spec, ["requests"])
+    traffic.land([request(2, "b")])
+    assert traffic.build("edge_minutes") is None  # another builder, of the newer version
+
+    job = traffic.plan("edge_minutes", pinned=older)
+
+    assert not job.plan.has_work
+    assert job.plan.reason == "another build has landed meanwhile, of newer versions of requests"
+    for options in ({"full": True}, {"dates": frozenset([FIRST.date()])}):
+        with pytest.raises(ConcurrencyError, match="GOLD_OVERTAKEN"):
+            traffic.plan("edge_minutes", pinned=older, **options)
+    monkeypatch.setattr(table_build, "_inputs_ahead", lambda *arguments: [])
+    assert traffic.plan("edge_minutes", pinned=older).plan.full, "else the older answer would win"
+
+
+def test_an_input_that_has_lost_commits_is_rebuilt_from(tmp_path: Path) -> None:
+    traffic = PlannedTraffic(tmp_path)
+    for number in range(3):
+        traffic.land([request(number, str(number))])
+    traffic.build("edge_minutes")
+    log = Path(traffic.lake.storage.prefix) / paths.table("traffic", "requests") / "_delta_log"
+    max(log.glob("*.json")).unlink()
+
+    assert traffic.plan("edge_minutes").plan.full
+    assert len(deduplicated(traffic.requests())) == 2
