@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from deltaworks.engine.progress import ProgressLog
+
 log = logging.getLogger(__name__)
 
 
@@ -73,6 +75,16 @@ class IngestListener(StreamingQueryListener):
             call()
         except Exception:  # watching never disturbs what is watched
             self.failures += 1
+
+
+def listener_of(pipeline: str, progress: ProgressLog) -> IngestListener:
+    """What notes the events of a pipeline's ingest query in its progress."""
+    return IngestListener(
+        f"{pipeline}.ingest",
+        on_progress=progress.spark_progress,
+        on_idle=progress.idle,
+        on_terminated=progress.terminated,
+    )
 
 
 @contextlib.contextmanager

@@ -24,10 +24,11 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.gold_refresh import fresh_gold
 from deltaworks.engine.hosting import Host, OwnDriver, end_where_stalled, out_of_time
 from deltaworks.engine.live import announcing, start_live_query
 from deltaworks.engine.progress import ProgressLog
-from deltaworks.engine.queries import IngestListener, listening, stop_quietly, wait_for_end
+from deltaworks.engine.queries import listener_of, listening, stop_quietly, wait_for_end
 from deltaworks.engine.start import checkpoint_to_run_on, open_batches, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.base import SourceLag
@@ -170,14 +171,23 @@ class IngestRun:
                 predecessor_died=self._predecessor_died,
             )
             # Before a checkpoint is chosen: one that was lost continues after this batch, not beside it.
-            torn = processor.finish_torn()
-            if torn is not None:
+            if (torn := processor.finish_torn()) is not None:
                 self._note(torn, progress)
             # After the torn batch, which was prepared with the former one, and before the next, which is not.
             specs.record(self._spec, owner_epoch=epoch)
             generations = checkpoint_to_run_on(self._home, ledger)
             processor.continue_on(generations)
-            with listening(self._spark, self._listener(progress)), announcing(self._catalog, self._spec, lease):
+            gold = fresh_gold(
+                self._spark,
+                self._catalog,
+                self._spec,
+                lease,
+                self._heartbeat,
+                host=self._host,
+                once=self._available_now,
+            )
+            listener = listener_of(self._spec.pipeline, progress)
+            with listening(self._spark, listener), announcing(self._catalog, self._spec, lease), gold:
                 try:
                     queries = [self._start(processor, generations, progress), *self._start_live(lease)]
                     processor.keyed.start()
@@ -245,14 +255,6 @@ class IngestRun:
             start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
             for live in self._spec.counted_tables
         ]
-
-    def _listener(self, progress: ProgressLog) -> IngestListener:
-        return IngestListener(
-            f"{self._spec.pipeline}.ingest",
-            on_progress=progress.spark_progress,
-            on_idle=progress.idle,
-            on_terminated=progress.terminated,
-        )
 
     def _schedule_in(self, pool: str) -> None:
         """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""

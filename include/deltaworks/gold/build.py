@@ -7,6 +7,7 @@ again. Appends to the inputs continue meanwhile: a build reads the versions it h
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.errors import ConfigError
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.gold.answer import refuse_broken
 from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
 from deltaworks.gold.references import refresh_references
@@ -24,6 +26,9 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+_OVERTAKEN = "another build of it has landed meanwhile; the next one goes on from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ def rebuild_gold(
 ) -> GoldResult:
     """Bring gold tables up to date with their inputs as they are now, reference tables with their files first.
 
-    Idempotent; safe beside appends to the inputs. Of two builds of one table at once, one lands and one fails.
+    Idempotent; safe beside appends to the inputs. Of two builds of one table at once, one lands and one fails; of a
+    table that its stream keeps fresh, the other is skipped.
 
     Args:
         tables: names of gold tables; by default all of the pipeline.
@@ -67,7 +73,7 @@ def rebuild_gold(
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN, GOLD_SQL_INVALID, GOLD_COLUMN_MISSING, GOLD_PARTITION_NOT_DATE,
-            GOLD_PARTITION_NOT_TEXT or GOLD_CHECK_INVALID.
+            GOLD_PARTITION_NOT_TEXT, GOLD_GRAIN_NOT_TIME, GOLD_GRAIN_BESIDE_DATE or GOLD_CHECK_INVALID.
         ContractError: GOLD_CHECK_FAILED, after all tables were tried; REFERENCE_UNREADABLE or REFERENCE_INVALID.
         ConcurrencyError: GOLD_OVERTAKEN, REFERENCE_CONTENDED, or a conflict of Delta's.
     """
@@ -99,11 +105,33 @@ def rebuild_gold(
                 own = inputs | pin_inputs(lake, spec, [name for name in table.reads if name in gold])
                 views.add(own)
                 job = planned(table, own)
-            results[table.name] = build_table(spark, lake, spec, job, views)
-            if dates is None and results[table.name].sound and job.built_from:
+            result = _built(spark, lake, spec, job, views, requested=full or dates is not None)
+            if result is None:
+                results[table.name] = GoldTableResult(table.name, True, _OVERTAKEN, job.built_from)
+                continue
+            results[table.name] = result
+            if dates is None and result.sound and job.built_from:
                 note_fresh(PipelineHome.open(catalog.environment.lake, pipeline), table.name)
     refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
+
+
+def _built(
+    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, requested: bool
+) -> GoldTableResult | None:
+    """The result of a build; None where a table that the stream keeps fresh was built by it meanwhile.
+
+    Args:
+        requested: what is built was asked for whatever changed: then somebody has to know that it was not.
+    """
+    try:
+        return build_table(spark, lake, spec, job, views)
+    except Exception as error:
+        own = as_deltaworks_error(error)
+        if requested or job.plan.table.refresh_seconds is None or not isinstance(own, ConcurrencyError):
+            raise
+        log.warning("pipeline=%s table=%s was built by another builder: %s", spec.pipeline, job.plan.table.name, own)
+        return None
 
 
 def selected_gold(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:

@@ -120,7 +120,9 @@ def finding_of_live(
             "Open the Spark UI and the driver log; clearing the task restarts it where it was.",
         )
     silence = _silent(heartbeat, now, limits, last_input, norm)
-    return _suspended(heartbeat, now) or _lost(heartbeat) or silence or _backlog(heartbeat, now, limits)
+    finding = _suspended(heartbeat, now) or _lost(heartbeat) or silence or _backlog(heartbeat, now, limits)
+    # What the stream itself lacks is the graver.
+    return finding if finding.state == "unhealthy" else _gold_failing(heartbeat, now) or finding
 
 
 def _lost(heartbeat: Heartbeat) -> Finding | None:
@@ -162,6 +164,22 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
         f"{first.get('since_batch')}: [{first.get('condition')}] {first.get('message')}",
         f"Mend the table (the condition says how), then `deltaworks tables resume {heartbeat.pipeline} "
         f"{first.get('table')}`. Nothing is lost meanwhile; the other tables continue.",
+    )
+
+
+def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
+    """Gold tables that the stream keeps fresh and cannot build. It tries them again, and its batches land meanwhile."""
+    if not heartbeat.gold_failures:
+        return None
+    first = heartbeat.gold_failures[0]
+    names = ", ".join(str(failure.get("table")) for failure in heartbeat.gold_failures)
+    failing_seconds = max(age_seconds(str(failure.get("since")), now) for failure in heartbeat.gold_failures)
+    return Finding(
+        "unhealthy",
+        "GOLD_REFRESH_FAILING",
+        f"Batches land, but gold cannot be built for {duration(failing_seconds)}: {names}. {first.get('table')}: "
+        f"[{first.get('condition')}] {first.get('message')}",
+        str(first.get("hint") or "Open its driver log."),
     )
 
 

@@ -27,6 +27,7 @@ class Heartbeat:
     `lost_files` counts objects that were never announced, or were gone before they were read; `lost_ranges` ranges of
     records that expired unread; `lost_examples` names some of either. `dead_letters` is about the number of messages in
     a relay's dead-letter queue. `retention_seconds` is for how long the source keeps what waits, where it says so.
+    `gold_failures`: the gold tables that its stream keeps fresh and cannot build at present, with why and since when.
     """
 
     pipeline: str
@@ -52,6 +53,7 @@ class Heartbeat:
     lost_examples: tuple[str, ...] = ()
     dead_letters: int | None = None
     retention_seconds: float | None = None
+    gold_failures: tuple[dict[str, Any], ...] = ()
     host: str = ""
     pid: int = 0
     ui: str | None = None
@@ -64,7 +66,7 @@ def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
         return None
     names = {field.name for field in dataclasses.fields(Heartbeat)}
     record = {name: value for name, value in json.loads(item.data).items() if name in names}
-    lists = {name: tuple(record.get(name) or ()) for name in ("held", "lost_examples")}
+    lists = {name: tuple(record.get(name) or ()) for name in ("held", "lost_examples", "gold_failures")}
     return Heartbeat(**{**record, **lists})
 
 

@@ -41,6 +41,12 @@ STREAMS: Final = (
     AlertCause(
         "TABLE_SUSPENDED", "warning", "operating.md#a-table-is-suspended", "a table's commits fail and are held back"
     ),
+    AlertCause(
+        "GOLD_REFRESH_FAILING",
+        "warning",
+        "alerts.md#gold-is-stale",
+        "a stream cannot build a gold table that it keeps fresh",
+    ),
 )
 
 #: Of jobs: maintenance, gold, mutations, reprocess, cleaning.

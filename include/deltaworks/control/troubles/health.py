@@ -105,6 +105,13 @@ HEALTH: Final = (
         alert="ROWS_QUARANTINED",
     ),
     Trouble(
+        "GOLD_REFRESH_FAILING",
+        "batches land, but a gold table that the stream keeps fresh cannot be built; it is tried again",
+        "mend what the condition of the build names",
+        runbook="alerts.md#gold-is-stale",
+        alert="GOLD_REFRESH_FAILING",
+    ),
+    Trouble(
         "DEAD_LETTERS",
         "messages were delivered too often and lie in a relay's dead-letter queue",
         "`deltaworks files redrive RELAY`; until then their files are not in the log",

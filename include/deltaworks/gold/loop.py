@@ -1,0 +1,185 @@
+"""Gold kept fresh beside a stream: a thread in its driver builds the tables that declare `refresh_seconds`.
+
+A JVM a minute costs more than what it builds, and the stream has one. A look reads the logs of what a table reads; only
+where there is work is Spark asked, in a session of the loop's own and a scheduler pool beside the stream's. Builds are
+numbered in the table itself, so the DAG, or a former owner that is slow to end, may build too: of two at once one
+lands, and none over an answer of newer inputs. A build that fails ends neither the loop nor the stream. It is reported,
+and tried again, less and less often.
+
+The declaration is that of the stream's start. A table that somebody has built by another one since is left to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.gold.inputs import note_fresh, pin_inputs, read_built_from
+from deltaworks.gold.references import refresh_references
+from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+#: A table that fails again and again is tried this often at least.
+LONGEST_WAIT_SECONDS = 900.0
+#: So many builds in a row may be overtaken by others before that is a failure.
+OVERTAKEN_MOST = 3
+#: What builds a table: `rebuild_gold` of one.
+Build = Callable[["SparkSession", Catalog, str, str], Any]
+
+
+class GoldLoop:
+    """Builds a pipeline's gold beside its stream. `start` and `close` are for one thread, once each.
+
+    Args:
+        pool: the scheduler pool of its Spark jobs.
+        is_ours: whether the stream's lease is held; nothing is begun without it.
+        report: takes the tables that cannot be built, each with condition, message, hint, failures and since when,
+            whenever that changes. Called by the loop's thread.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        pool: str,
+        is_ours: Callable[[], bool],
+        report: Callable[[tuple[Mapping[str, Any], ...]], None],
+    ) -> None:
+        self._spark, self._catalog, self._pipeline, self._pool = spark, catalog, pipeline, pool
+        self._is_ours, self._report = is_ours, report
+        self._spec = catalog.pipeline(pipeline)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._lake = Lake(catalog.environment.lake)
+        self._group = f"gold.{pipeline}"
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._due = dict.fromkeys((table.name for table in self._spec.gold.refreshed), 0.0)
+        self._failures: dict[str, dict[str, Any]] = {}
+        self._overtaken: dict[str, int] = {}
+        #: The definition by which a table was seen built, of those that are this loop's own.
+        self._own: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Begin, with every table at once."""
+        from pyspark import InheritableThread
+
+        self._thread = InheritableThread(target=self._loop)
+        self._thread.name, self._thread.daemon = f"gold-{self._pipeline}", True
+        self._thread.start()
+
+    def close(self, *, wait_seconds: float) -> None:
+        """Begin no further build, cancel the one under way, and wait for it. What is left of it changes no answer."""
+        self._closing.set()
+        if self._thread is None:
+            return
+        deadline = time.monotonic() + wait_seconds
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            # Once is not enough: a build starts one job after another.
+            self._cancel()
+            self._thread.join(timeout=0.5)
+
+    def _cancel(self) -> None:
+        try:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+        except Exception as error:  # the driver is ending anyway
+            log.warning("pipeline=%s gold: jobs could not be cancelled: %s", self._pipeline, error)
+
+    def _loop(self) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", self._pool)
+        context.setJobGroup(self._group, f"gold of {self._pipeline}", interruptOnCancel=False)
+        session = self._spark.newSession()
+        while not self._closing.is_set():
+            if not self._is_ours():
+                log.warning("pipeline=%s gold is left to the owner of the lease", self._pipeline)
+                return
+            self.look(session)
+            wait_seconds = min(self._due.values()) - time.monotonic()
+            self._closing.wait(max(0.1, wait_seconds))
+
+    def look(self, session: SparkSession) -> None:
+        """Bring every table that is due up to date, each after those it reads. Raises nothing that a build does."""
+        for table in self._spec.gold.refreshed:
+            if self._closing.is_set() or self._due[table.name] > time.monotonic():
+                continue
+            try:
+                self._bring_up_to_date(session, table)
+            except Exception as error:
+                if not self._closing.is_set():
+                    self._note_failure(table, as_deltaworks_error(error))
+            else:
+                self._note_success(table.name)
+            failures = int(self._failures.get(table.name, {}).get("failures", 0))
+            # Counted from the end of a build, so that a long one leaves the stream room.
+            self._due[table.name] = time.monotonic() + wait_seconds_after(table.refresh_seconds or 0.0, failures)
+
+    def _bring_up_to_date(self, session: SparkSession, table: GoldTableSpec) -> None:
+        from deltaworks.gold.build import rebuild_gold
+
+        refresh_references(self._catalog, self._pipeline, names=list(table.reads))
+        job = self._plan(table)
+        if self._is_another_definition(table.name, job):
+            log.warning("pipeline=%s table=%s was built by another definition", self._pipeline, table.name)
+        elif job.plan.has_work:
+            result = rebuild_gold(session, self._catalog, self._pipeline, tables=[table.name]).table(table.name)
+            self._own[table.name] = job.fingerprint
+            log.info("pipeline=%s table=%s version=%s rows=%d", self._pipeline, table.name, result.version, result.rows)
+        elif job.built_from:
+            self._own[table.name] = job.fingerprint
+            note_fresh(self._home, table.name)
+
+    def _plan(self, table: GoldTableSpec) -> TableJob:
+        pinned = pin_inputs(self._lake, self._spec, table.reads)
+        key = paths.table(self._pipeline, table.name)
+        return plan_job(self._catalog, self._spec, self._lake, table, pinned, key=key)
+
+    def _is_another_definition(self, name: str, job: TableJob) -> bool:
+        """Whether a table that was of this loop's definition is of another one now: it would be built in turns."""
+        built = read_built_from(self._lake, job.key)
+        return built.traceable and built.fingerprint != job.fingerprint and self._own.get(name) == job.fingerprint
+
+    def _note_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
+        if isinstance(error, ConcurrencyError):
+            # Another builder was faster: what it left is seen by the next look.
+            self._overtaken[table.name] = self._overtaken.get(table.name, 0) + 1
+            if self._overtaken[table.name] < OVERTAKEN_MOST:
+                return
+        log.warning("pipeline=%s table=%s could not be built: %s", self._pipeline, table.name, error)
+        before = self._failures.get(table.name, {})
+        self._failures[table.name] = {
+            "table": table.name,
+            "condition": error.condition,
+            "message": error.message[:500],
+            "hint": error.hint,
+            "failures": int(before.get("failures", 0)) + 1,
+            "since": before.get("since") or iso_now(),
+        }
+        self._report(tuple(self._failures.values()))
+
+    def _note_success(self, name: str) -> None:
+        self._overtaken.pop(name, None)
+        if self._failures.pop(name, None) is not None:
+            self._report(tuple(self._failures.values()))
+
+
+def wait_seconds_after(refresh_seconds: float, failures: int) -> float:
+    """How long a table is left alone after so many failures in a row: twice as long after each."""
+    if not failures:
+        return refresh_seconds
+    return max(refresh_seconds, min(refresh_seconds * 2.0 ** min(failures, 16), LONGEST_WAIT_SECONDS))

@@ -1,0 +1,158 @@
+"""Gold by hours as Spark builds it: exact whatever comes, and with a loop and a DAG that build it at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.control import paths
+from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.gold import table_build
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.inputs import BUILT_FROM, InputViews, pin_inputs
+from deltaworks.gold.loop import GoldLoop
+from deltaworks.gold.table_build import build_table, plan_job
+from deltaworks.tables.log import commit_history, read_commits
+from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, hours_named, live_through, request
+
+MINUTES = "edge_minutes"
+KEY = paths.table("traffic", MINUTES)
+
+
+class SparkTraffic(Traffic):
+    """Traffic whose gold Spark builds."""
+
+    def __init__(self, spark: SparkSession, project: Any) -> None:
+        super().__init__(project.catalog)
+        self._spark, self.root = spark, project.root
+
+    def build(self, table: str) -> tuple[str, ...] | None:
+        return rebuild_gold(self._spark, self.catalog, "traffic", tables=[table]).table(table).partitions
+
+    def declare(self, sql: str) -> None:
+        (self.catalog.folder("traffic") / "gold" / "edge_minutes.sql").write_text(sql)
+
+
+@pytest.fixture
+def traffic(spark: SparkSession, make_project: Callable[..., Any]) -> SparkTraffic:
+    return SparkTraffic(spark, make_project({"traffic": (TRAFFIC, SQL)}))
+
+
+def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic: SparkTraffic) -> None:
+    live_through(traffic)
+
+
+def test_a_build_replaces_its_hours_alone_and_counts_their_copies(spark: SparkSession, traffic: SparkTraffic) -> None:
+    traffic.land([request(hour + 0.5, str(hour)) for hour in range(24)])
+    traffic.build(MINUTES)
+    traffic.land([request(5.2, "late"), request(5.3, "late"), request(5.4, "5")])
+
+    result = rebuild_gold(spark, traffic.catalog, "traffic", tables=[MINUTES]).table(MINUTES)
+
+    assert (result.partitions, result.rows, result.duplicates_dropped) == (hours_named(4, 5, 6), 4, 2)
+    ((_, actions),) = read_commits(traffic.lake, KEY, [result.version])
+    (info,) = [action["commitInfo"] for action in actions or () if "commitInfo" in action]
+    assert "2025-03-02 04:00:00" in info["operationParameters"]["predicate"]
+    traffic.holds(MINUTES)
+
+
+@pytest.mark.parametrize(
+    ("minute", "condition"),
+    [
+        ("date_format(event_time, 'HH:mm')", "GOLD_GRAIN_NOT_TIME"),
+        ("event_date", "GOLD_GRAIN_NOT_TIME"),
+        ("date_trunc('MINUTE', event_time) + INTERVAL '1' DAY", "GOLD_GRAIN_BESIDE_DATE"),
+        ("CASE WHEN edge = 'FRA' THEN event_time END", "GOLD_GRAIN_BESIDE_DATE"),
+    ],
+)
+def test_rows_that_no_rebuild_of_an_hour_would_replace_are_refused(
+    traffic: SparkTraffic, minute: str, condition: str
+) -> None:
+    traffic.land([request(1, "a")])
+    traffic.build(MINUTES)
+    traffic.land([request(3, "b"), request(3, "c", edge="BOM")])
+    traffic.declare(f"SELECT event_date, edge, {minute} AS minute, 1L AS requests FROM requests")
+
+    with pytest.raises(ConfigError) as refused:
+        traffic.build(MINUTES)
+
+    assert refused.value.condition == condition
+    assert len(traffic.answer(MINUTES)) == 1, "readers have what was there before"
+
+
+def planned(traffic: SparkTraffic) -> Any:
+    spec = traffic.catalog.pipeline("traffic")
+    declared = next(table for table in spec.gold.tables if table.name == MINUTES)
+    pinned = pin_inputs(traffic.lake, spec, declared.reads)
+    return plan_job(traffic.catalog, spec, traffic.lake, declared, pinned, key=KEY)
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
+    spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, numbered: bool
+) -> None:
+    traffic.land([request(1, "a")])
+    traffic.build(MINUTES)
+    traffic.land([request(1.1, "b")])
+    slow = planned(traffic)
+    traffic.land([request(1.2, "c")])
+    traffic.build(MINUTES)
+    newer = traffic.answer(MINUTES)
+    if not numbered:
+        monkeypatch.setattr(table_build, "_guard", lambda step: {})
+
+    spec = traffic.catalog.pipeline("traffic")
+    with InputViews(spark, traffic.lake, slow.inputs, spec.gold.dedupe) as views:
+        if numbered:
+            with pytest.raises(ConcurrencyError, match="GOLD_OVERTAKEN"):
+                build_table(spark, traffic.lake, spec, slow, views)
+        else:
+            build_table(spark, traffic.lake, spec, slow, views)
+
+    assert (traffic.answer(MINUTES) == newer) is numbered
+
+
+def test_a_loop_and_a_dag_that_build_at_once_leave_what_one_of_them_would(
+    spark: SparkSession, traffic: SparkTraffic
+) -> None:
+    traffic.land([request(0.5, "first")])
+    reports: list[Any] = []
+    loop = GoldLoop(spark, traffic.catalog, "traffic", pool="gold", is_ours=lambda: True, report=reports.append)
+    errors: list[str] = []
+    session = spark.newSession()
+
+    def dag() -> None:
+        for _ in range(4):
+            try:
+                rebuild_gold(session, traffic.catalog, "traffic", tables=[MINUTES])
+            except Exception as error:
+                errors.append(str(error))
+
+    loop.start()
+    builder = threading.Thread(target=dag)
+    builder.start()
+    for number in range(6):
+        traffic.land([request(number, f"n{number}")])
+        loop._due[MINUTES] = 0.0
+        builder.join(1.0)
+    builder.join()
+    loop.close(wait_seconds=60)
+
+    assert errors == []
+    assert reports == []
+    versions = [
+        commit.metadata[BUILT_FROM]["requests"]
+        for commit in commit_history(traffic.lake, KEY, newest=traffic.lake.open(KEY).version())  # type: ignore[union-attr]
+    ]
+    assert versions == sorted(versions, reverse=True), "no older answer over a newer one"
+    traffic.build(MINUTES)
+    traffic.holds(MINUTES)
+    assert FIRST_HOUR in {minute for minute, _ in traffic.answer(MINUTES)}
+
+
+FIRST_HOUR = dt.datetime(2025, 3, 2, 0, 30, tzinfo=dt.UTC)

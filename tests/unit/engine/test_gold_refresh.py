@@ -1,0 +1,78 @@
+"""Gold beside a stream: where it runs, and how what it cannot build gets into the heartbeat and the verdict."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
+from deltaworks.control.health.judge import judge
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.troubles import alert_of_verdict
+from deltaworks.engine import gold_refresh
+from deltaworks.engine.gold_refresh import fresh_gold
+from deltaworks.engine.hosting import OwnDriver, SharedDriver
+from tests.unit.specs.test_gold_grain import declared
+
+FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}
+
+
+class FakeLoop:
+    made: ClassVar[list[FakeLoop]] = []
+
+    def __init__(self, spark: Any, catalog: Any, pipeline: str, **options: Any) -> None:
+        self.options, self.events = options, [f"made for {pipeline} in {options['pool']}"]
+        FakeLoop.made.append(self)
+
+    def start(self) -> None:
+        self.events.append("started")
+
+    def close(self, *, wait_seconds: float) -> None:
+        self.events.append("closed")
+
+
+@pytest.fixture
+def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeartbeatWriter:
+    monkeypatch.setattr(gold_refresh, "GOLD_LOOP", f"{__name__}:FakeLoop")
+    FakeLoop.made.clear()
+    return HeartbeatWriter(LocalObjects(tmp_path), "heartbeat.json", pipeline="traffic", trigger_seconds=60)
+
+
+def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once: bool = False) -> Any:
+    lease: Any = SimpleNamespace(lost=False)
+    return fresh_gold(None, None, spec, lease, heartbeat, host=host or OwnDriver(), once=once)  # type: ignore[arg-type]
+
+
+def test_only_a_pipeline_that_declares_it_has_gold_beside_its_stream(heartbeat: HeartbeatWriter) -> None:
+    with refreshing(heartbeat, declared()):
+        assert FakeLoop.made == []
+    with refreshing(heartbeat, declared(refresh_seconds=60), once=True):
+        assert FakeLoop.made == []
+    member = SharedDriver("traffic", end_driver=lambda error: None)
+    gold = refreshing(heartbeat, declared(refresh_seconds=60), member)
+    gold.__enter__()
+    assert FakeLoop.made[0].events == ["made for traffic in traffic.gold", "started"]
+    assert not gold.__exit__(KeyError, KeyError(), None)
+    assert FakeLoop.made[0].events[-1] == "closed", "also where the stream fails"
+
+
+def test_what_cannot_be_built_is_in_the_heartbeat_and_judged(heartbeat: HeartbeatWriter, tmp_path: Path) -> None:
+    now = dt.datetime.now(dt.UTC)
+    heartbeat.start()
+    heartbeat.update(state="idle", batch_id=3)
+    with refreshing(heartbeat, declared(refresh_seconds=60)):
+        FakeLoop.made[0].options["report"]((FAILURE | {"since": (now - dt.timedelta(minutes=5)).isoformat()},))
+        heartbeat.close()
+    written = read_heartbeat(LocalObjects(tmp_path), "heartbeat.json")
+    assert written is not None
+
+    verdict = judge(written, None, kind="stream", name="traffic", now=now)
+
+    assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "GOLD_REFRESH_FAILING", "Mend the SQL.")
+    assert "Batches land, but gold cannot be built for 5" in verdict.detail
+    assert "minutes: [GOLD_SQL_INVALID] no such column" in verdict.detail
+    assert alert_of_verdict("GOLD_REFRESH_FAILING") == "GOLD_REFRESH_FAILING"

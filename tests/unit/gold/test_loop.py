@@ -1,0 +1,208 @@
+"""Gold beside a stream: what is built when, what becomes of failures, and whom a table is left to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.gold import build as build_module
+from deltaworks.gold.loop import LONGEST_WAIT_SECONDS, GoldLoop, wait_seconds_after
+from tests.spark.gold.made_traffic import request
+from tests.unit.gold.test_grain import PlannedTraffic
+
+TABLE = "edge_minutes"
+
+
+class Stage:
+    """A pipeline whose gold loop builds by DuckDB, without a thread, whenever it is told to look."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.traffic = PlannedTraffic(folder)
+        self.built: list[str] = []
+        self.reports: list[tuple[Mapping[str, Any], ...]] = []
+        self.error: Exception | None = None
+        self.is_ours = True
+        monkeypatch.setattr(build_module, "rebuild_gold", self._rebuild)
+        self.loop = self.opened()
+
+    def opened(self, spark: Any = None) -> GoldLoop:
+        return GoldLoop(
+            spark,
+            self.traffic.catalog,
+            "traffic",
+            pool="gold",
+            is_ours=lambda: self.is_ours,
+            report=self.reports.append,
+        )
+
+    def _rebuild(self, session: Any, catalog: Any, pipeline: str, *, tables: list[str]) -> Any:
+        if self.error is not None:
+            raise self.error
+        self.built += tables
+        self.traffic.build(tables[0])
+        return SimpleNamespace(table=lambda name: SimpleNamespace(version=1, rows=1))
+
+    def look(self) -> list[str]:
+        """Look as if every table were due; what was built."""
+        self.built.clear()
+        self.loop._due = dict.fromkeys(self.loop._due, 0.0)
+        self.loop.look(None)  # type: ignore[arg-type]
+        return list(self.built)
+
+    def redefine(self) -> None:
+        """Change the SQL, as an edit that both the loop and the DAG see."""
+        sql = self.traffic.catalog.folder("traffic") / "gold" / "edge_minutes.sql"
+        sql.write_text(sql.read_text().replace("count(*) AS requests", "count(*) * 1 AS requests"))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def test_what_changed_is_built_where_it_is_declared_and_due(stage: Stage) -> None:
+    assert stage.look() == [], "no input is there"
+    stage.traffic.land([request(1, "a")])
+
+    assert stage.look() == [TABLE], "and not edge_trend, which declares no refresh_seconds"
+    stage.traffic.holds(TABLE)
+    assert stage.look() == []
+    stage.traffic.land([request(2, "b")])
+    stage.loop.look(None)  # type: ignore[arg-type]
+    assert stage.built == [], "it is not due"
+    assert stage.look() == [TABLE]
+    stage.traffic.holds(TABLE)
+    assert stage.reports == []
+
+
+def test_a_table_without_work_is_noted_as_fresh(stage: Stage) -> None:
+    objects = LocalObjects(Path(stage.traffic.catalog.environment.lake.prefix))
+    stage.traffic.land([request(1, "a")])
+    stage.traffic.build(TABLE)
+
+    assert stage.look() == []
+    assert objects.get(paths.gold_state("traffic", TABLE)) is not None
+
+
+def test_a_failing_build_is_reported_tried_less_often_and_forgotten_once_it_succeeds(stage: Stage) -> None:
+    stage.traffic.land([request(1, "a")])
+    stage.error = ContractError("GOLD_CHECK_FAILED", "two rows of a minute", hint="Mend the SQL.")
+
+    assert stage.look() == []
+    assert stage.look() == []
+    (failure,) = stage.reports[-1]
+    assert {"table": TABLE, "condition": "GOLD_CHECK_FAILED", "hint": "Mend the SQL.", "failures": 2}.items() <= (
+        failure.items()
+    )
+    assert failure["since"] == stage.reports[0][0]["since"]
+
+    stage.error = None
+    assert stage.look() == [TABLE]
+    assert stage.reports[-1] == ()
+
+
+def test_tries_become_rarer_and_never_stop() -> None:
+    waits = [wait_seconds_after(60, failures) for failures in range(6)]
+
+    assert waits == [60, 120, 240, 480, 900, 900]
+    assert wait_seconds_after(60, 10_000) == LONGEST_WAIT_SECONDS
+    assert wait_seconds_after(3_600, 3) == 3_600
+
+
+def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage) -> None:
+    stage.traffic.land([request(1, "a")])
+    stage.error = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
+
+    stage.look()
+    stage.look()
+    assert stage.reports == []
+    stage.look()
+    assert stage.reports[-1][0]["condition"] == "REFERENCE_CONTENDED"
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_table_that_another_definition_has_built_since_is_left_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    stage.traffic.land([request(1, "a")])
+    assert stage.look() == [TABLE]
+    # The DAG builds by a declaration that the stream has not read: here by SQL that is put back then.
+    sql = stage.traffic.catalog.folder("traffic") / "gold" / "edge_minutes.sql"
+    before = sql.read_text()
+    stage.redefine()
+    stage.traffic.build(TABLE)
+    sql.write_text(before)
+    if not protected:
+        monkeypatch.setattr(GoldLoop, "_is_another_definition", lambda *arguments: False)
+
+    assert stage.look() == ([] if protected else [TABLE]), "else both would rebuild all of it in turns"
+    stage.redefine()
+    stage.traffic.land([request(2, "b")])
+    assert stage.look() == [TABLE], "by the same definition it goes on"
+
+
+class Context:
+    """What a loop asks of Spark besides builds."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, str] = {}
+        self.cancelled: list[str] = []
+
+    def setLocalProperty(self, name: str, value: str) -> None:
+        self.properties[name] = value
+
+    def setJobGroup(self, group: str, description: str, interruptOnCancel: bool) -> None:
+        self.properties["group"] = group
+
+    def cancelJobGroup(self, group: str) -> None:
+        self.cancelled.append(group)
+
+
+def running(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[GoldLoop, Context]:
+    context = Context()
+    monkeypatch.setattr("pyspark.InheritableThread", threading.Thread)
+    loop = stage.opened(SimpleNamespace(sparkContext=context, newSession=lambda: None))
+    loop.start()
+    return loop, context
+
+
+def awaited(condition: Callable[[], bool]) -> bool:
+    waiter = threading.Event()
+    for _ in range(200):
+        if condition():
+            return True
+        waiter.wait(0.05)
+    return False
+
+
+def test_the_loop_builds_in_its_own_pool_until_it_is_closed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.traffic.land([request(1, "a")])
+
+    loop, context = running(stage, monkeypatch)
+
+    assert awaited(lambda: stage.built == [TABLE])
+    loop.close(wait_seconds=10)
+    assert loop._thread is not None
+    assert not loop._thread.is_alive()
+    assert context.properties == {"spark.scheduler.pool": "gold", "group": "gold.traffic"}
+    assert set(context.cancelled) <= {"gold.traffic"}
+
+
+def test_without_the_lease_nothing_is_built_any_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.traffic.land([request(1, "a")])
+    stage.is_ours = False
+
+    loop, _ = running(stage, monkeypatch)
+
+    assert loop._thread is not None
+    loop._thread.join(10)
+    assert not loop._thread.is_alive()
+    assert stage.built == []
