@@ -1,0 +1,221 @@
+"""`minute_gold`: minutes of a day's traffic kept up to date by the hours that changed, against the whole date.
+
+`--events` requests of one date, in a file for every ten minutes as a stream lands them. It is late in the day: each
+repetition lands a minute's requests of the last hour, and the same SQL is brought up to date by hours and by dates.
+
+- `hours_vs_date`: seconds of both, without dedupe.
+- `hours_vs_date_with_copies`: the same where copies of an event may lie an hour apart; by dates, a date.
+- `over_reach`: hours that are rebuilt, against those that really differ, where one request of a hundred is late: by an
+  hour on average, more by less. Planned for every minute of two hours, and added up; nothing is built.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+FIRST = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
+FILES = 24 * 6
+EDGES = 20
+LATE_SHARE = 0.01
+LATE_HOURS = 1.0
+#: Minutes for which the over-reach is planned.
+REFRESHES = 120
+_DAY_MINUTES = 24 * 60
+_SQL = """
+    SELECT event_date, date_trunc('MINUTE', event_time) AS minute, edge, count(*) AS requests,
+        count_if(status >= 500) AS errors, sum(bytes) AS bytes, percentile(latency, 0.95) AS p95
+    FROM requests GROUP BY event_date, date_trunc('MINUTE', event_time), edge
+"""
+_COLUMNS = {"edge": "string", "status": "int", "bytes": "long", "latency": "double"}
+_BY_HOURS = {"name": "by_hours", "grain": {"column": "minute", "part": "hour"}}
+_BY_DATE = {"name": "by_date"}
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparisons."""
+    from benchmarks import sides
+    from benchmarks.scratch import scratch_folder
+
+    spark = sides.session()
+    try:
+        with scratch_folder("minute-gold") as folder:
+            plain = _Traffic(folder / "plain", spark, options, dedupe=None)
+            copies = _Traffic(folder / "copies", spark, options, dedupe={"across_days": 1, "across_hours": 1})
+            comparisons = [
+                Comparison(
+                    metric=f"hours_vs_date{suffix}",
+                    ours=Side(f"by_hours{suffix}", traffic.refreshing("by_hours")),
+                    other=Side(f"by_date{suffix}", traffic.refreshing("by_date")),
+                    sizes={"events": options.events, "edges": EDGES},
+                )
+                for suffix, traffic in (("", plain), ("_with_copies", copies))
+            ]
+            figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+            for traffic in (plain, copies):
+                traffic.compare()
+            return [*figures, _over_reach(_Traffic(folder / "late", None, options, dedupe=None), options)]
+    finally:
+        spark.stop()
+
+
+class _Traffic:
+    """A pipeline in a folder of its own, with a day of requests, and its gold by hours and by dates."""
+
+    def __init__(
+        self, folder: Path, spark: SparkSession | None, options: Options, *, dedupe: dict[str, Any] | None
+    ) -> None:
+        from deltaworks.gold.build import rebuild_gold
+        from deltaworks.tables.lake import Lake
+
+        self.catalog = _declared(folder, dedupe)
+        self.lake = Lake(self.catalog.environment.lake)
+        self._spark, self._chosen, self._batches = spark, random.Random(7), 0
+        self._a_minute = max(1, options.events // _DAY_MINUTES)
+        if spark is None:
+            return
+        for number in range(FILES):
+            minutes = [self._chosen.uniform(10 * number, 10 * number + 10) for _ in range(options.events // FILES)]
+            self.land(minutes)
+        rebuild_gold(spark, self.catalog, "traffic")
+        options.progress(f"{BENCHMARK.name}: {options.events:,} requests are landed and built in {folder.name}")
+
+    def land(self, minutes: list[float]) -> int:
+        """Land requests at these minutes of the day, in one commit; the version it makes."""
+        from deltaworks.control import paths
+        from deltaworks.tables.commit import Step
+
+        self._batches += 1
+        rows, key = self._rows(minutes), paths.table("traffic", "requests")
+        opened = self.lake.ensure(key, rows.schema, user_metadata="{}", partition_by=["event_date"])
+        step = Step("traffic/1/requests", self._batches)
+        return self.lake.append(opened, key, rows, step=step, user_metadata="{}").version
+
+    def _rows(self, minutes: list[float]) -> pa.Table:
+        import pyarrow as pa
+
+        from deltaworks.tables.arrow_types import arrow_schema
+
+        count, chosen = len(minutes), self._chosen
+        times = [FIRST + dt.timedelta(minutes=minute) for minute in minutes]
+        values: dict[str, Any] = {
+            "event_id": [f"{self._batches}-{number}" for number in range(count)],
+            "event_name": ["request"] * count,
+            "event_time": times,
+            "event_date": [time.date() for time in times],
+            "_ingested_at": times,
+            "_batch_id": [self._batches] * count,
+            "_seq": [self._batches] * count,
+            "_position": range(count),
+            "edge": [f"edge{chosen.randrange(EDGES)}" for _ in minutes],
+            "status": [chosen.choice((200, 200, 200, 304, 404, 503)) for _ in minutes],
+            "bytes": [chosen.randrange(1 << 20) for _ in minutes],
+            "latency": [chosen.lognormvariate(4, 0.8) for _ in minutes],
+        }
+        schema = arrow_schema(self.catalog.pipeline("traffic").table("requests").column_types())
+        return pa.table({field.name: values.get(field.name, [None] * count) for field in schema}, schema=schema)
+
+    def refreshing(self, table: str) -> Callable[[Clock], None]:
+        """A repetition: a minute of the last hour lands, and the table is brought up to date."""
+        from deltaworks.gold.build import rebuild_gold
+
+        def run_side(clock: Clock) -> None:
+            start = 23 * 60 + self._chosen.randrange(59)
+            self.land([start + self._chosen.random() for _ in range(self._a_minute)])
+            with clock:
+                (result,) = rebuild_gold(self._spark, self.catalog, "traffic", tables=[table]).tables
+            clock.note(rows=result.rows, parts=len(result.partitions or ()))
+
+        return run_side
+
+    def compare(self) -> None:
+        """Hold both tables against each other, brought up to date.
+
+        Raises:
+            RuntimeError: they differ.
+        """
+        from deltaworks.control import paths
+        from deltaworks.gold.build import rebuild_gold
+
+        rebuild_gold(self._spark, self.catalog, "traffic")
+        answers = [self.lake.rows(paths.table("traffic", name)) for name in ("by_hours", "by_date")]
+        order = [("minute", "ascending"), ("edge", "ascending")]
+        hours, dates = (rows.sort_by(order).to_pylist() for rows in answers if rows is not None)
+        if hours != dates:
+            raise RuntimeError("the sides left different rows")
+
+
+def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
+    from benchmarks.project import declare_project
+
+    shared = {"sql": "minutes.sql", "reads": ["requests"], "partition_by": "event_date"}
+    columns = [{"name": name, "path": name, "type": kind} for name, kind in _COLUMNS.items()]
+    catalog = declare_project(
+        folder,
+        {
+            "pipeline": "traffic",
+            "description": "requests of edges",
+            "event": {"name": {"path": "name"}, "time": {"path": "time"}, "id": "id"},
+            "tables": [{"name": "requests", "catch_all": True, "columns": columns}],
+            "gold": {"tables": [shared | _BY_HOURS, shared | _BY_DATE], "dedupe": dedupe},
+        },
+        landing=folder / "landing",
+    )
+    (catalog.folder("traffic") / "minutes.sql").write_text(_SQL)
+    return catalog
+
+
+def _over_reach(traffic: _Traffic, options: Options) -> Figure:
+    """Plan what each minute's requests would rebuild, and hold it against the hours they lie in."""
+    from deltaworks.control import paths
+    from deltaworks.gold.plan import plan_rebuild
+    from deltaworks.tables.changes import changed_partitions
+
+    key, (table, _) = paths.table("traffic", "requests"), traffic.catalog.pipeline("traffic").gold.tables
+    before = traffic.land([0.0])
+    rebuilt = differing = spanned = 0
+    for minutes in _refreshes(options):
+        version = traffic.land(minutes)
+        changes = changed_partitions(
+            traffic.lake, key, after_version=before, up_to_version=version, time_column="event_time"
+        )
+        part = plan_rebuild(table, {"requests": changes}, None).output
+        rebuilt += len(part.hours or ()) + 24 * len(part.values or ())
+        differing += len({int(minute // 60) for minute in minutes})
+        spanned += 24 * len({int(minute // _DAY_MINUTES) for minute in minutes})
+        before = version
+    return measured_once(
+        BENCHMARK.name,
+        "over_reach",
+        (rebuilt, differing),
+        other_name="hours that differ",
+        unit="hours",
+        sizes={"refreshes": REFRESHES, "events": options.events, "late_share": LATE_SHARE, "late_hours": LATE_HOURS},
+        parts={"hours_of_touched_dates": spanned},
+    )
+
+
+def _refreshes(options: Options) -> Iterator[list[float]]:
+    """The minutes of the day at which the requests lie that each refresh meets."""
+    chosen = random.Random(11)
+    for number in range(REFRESHES):
+        now = 21.0 * 60 + number
+        minutes = [now + chosen.random() for _ in range(max(1, options.events // _DAY_MINUTES))]
+        yield [
+            max(0.0, minute - chosen.expovariate(1 / (60 * LATE_HOURS))) if chosen.random() < LATE_SHARE else minute
+            for minute in minutes
+        ]
+
+
+BENCHMARK = Benchmark(name="minute_gold", summary="minutes in gold: hours that changed against whole dates", run=run)
