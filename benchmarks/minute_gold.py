@@ -180,15 +180,15 @@ def _over_reach(traffic: _Traffic, options: Options) -> Figure:
     """Plan what each minute's requests would rebuild, and hold it against the hours they lie in."""
     from deltaworks.control import paths
     from deltaworks.gold.plan import plan_rebuild
-    from deltaworks.tables.changes import changed_partitions
+    from deltaworks.tables.touched_hours import changed_hours
 
     key, (table, _) = paths.table("traffic", "requests"), traffic.catalog.pipeline("traffic").gold.tables
     before = traffic.land([0.0])
     rebuilt = differing = spanned = 0
     for minutes in _refreshes(options):
         version = traffic.land(minutes)
-        changes = changed_partitions(
-            traffic.lake, key, after_version=before, up_to_version=version, time_column="event_time"
+        changes = changed_hours(
+            traffic.lake, key, time_column="event_time", after_version=before, up_to_version=version
         )
         part = plan_rebuild(table, {"requests": changes}, None).output
         rebuilt += len(part.hours or ()) + 24 * len(part.values or ())

@@ -105,12 +105,8 @@ def rebuild_gold(
                 own = inputs | pin_inputs(lake, spec, [name for name in table.reads if name in gold])
                 views.add(own)
                 job = planned(table, own)
-            result = _built(spark, lake, spec, job, views, requested=full or dates is not None)
-            if result is None:
-                results[table.name] = GoldTableResult(table.name, True, _OVERTAKEN, job.built_from)
-                continue
-            results[table.name] = result
-            if dates is None and result.sound and job.built_from:
+            result = results[table.name] = _built(spark, lake, spec, job, views, requested=full or dates is not None)
+            if dates is None and result.sound and job.built_from and result.reason != _OVERTAKEN:
                 note_fresh(PipelineHome.open(catalog.environment.lake, pipeline), table.name)
     refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
@@ -118,8 +114,8 @@ def rebuild_gold(
 
 def _built(
     spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, requested: bool
-) -> GoldTableResult | None:
-    """The result of a build; None where a table that the stream keeps fresh was built by it meanwhile.
+) -> GoldTableResult:
+    """The result of a build; one that was skipped where a table that the stream keeps fresh was built by it meanwhile.
 
     Args:
         requested: what is built was asked for whatever changed: then somebody has to know that it was not.
@@ -131,7 +127,7 @@ def _built(
         if requested or job.plan.table.refresh_seconds is None or not isinstance(own, ConcurrencyError):
             raise
         log.warning("pipeline=%s table=%s was built by another builder: %s", spec.pipeline, job.plan.table.name, own)
-        return None
+        return GoldTableResult(job.plan.table.name, True, _OVERTAKEN, job.built_from)
 
 
 def selected_gold(spec: PipelineSpec, tables: Sequence[str] | None) -> list[GoldTableSpec]:

@@ -32,11 +32,12 @@ from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.changes import changed_partitions, literal
+from deltaworks.tables.changes import literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.steps import gold_build_step
+from deltaworks.tables.touched_hours import changed_hours
 
 OPERATION = "rebuild_gold"
 #: Tells a build's commit from all others, in `userMetadata`.
@@ -185,12 +186,9 @@ def _plan(
                 lake, pinned.key, column=pinned.compared_by, before=before, after=pinned.version
             )
         else:
-            changes[name] = changed_partitions(
-                lake,
-                pinned.key,
-                after_version=before,
-                up_to_version=pinned.version,
-                time_column="" if table.grain is None else pinned.time_column,
+            times = "" if table.grain is None else pinned.time_column
+            changes[name] = changed_hours(
+                lake, pinned.key, time_column=times, after_version=before, up_to_version=pinned.version
             )
     return plan_rebuild(table, changes, spec.gold.dedupe, columns)
 
@@ -308,7 +306,9 @@ def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
     table = lake.open(key)
     for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
         if commit.metadata.get(_BUILD) == build:
-            return commit.version, int(commit.metrics.get("numOutputRows", 0))
+            # A build of hours copies the rows that share a file with them.
+            rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
+            return commit.version, rows
     raise overtaken(key)
 
 

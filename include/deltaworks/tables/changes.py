@@ -7,7 +7,7 @@ changes.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,6 @@ from deltaworks.control.provenance import read_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, changing_actions, commit_history, read_commits
-from deltaworks.tables.touched_hours import Hours, note_hours
 
 #: A partition as the log names it: (column, value) pairs; the value is text, None for null.
 Partition = tuple[tuple[str, str | None], ...]
@@ -57,19 +56,23 @@ class Changes:
 
 
 def changed_partitions(
-    lake: Lake, key: str, *, after_version: int | None, up_to_version: int, time_column: str = ""
+    lake: Lake,
+    key: str,
+    *,
+    after_version: int | None,
+    up_to_version: int,
+    on_commit: Callable[[Sequence[Action]], None] = lambda actions: None,
 ) -> Changes:
     """The partitions with rows added or removed after `after_version` and up to `up_to_version`, both of one table.
 
     Reads one small object per commit. Versions are those of the table at `key`; `after_version` -1 means from its
-    birth on, None that nothing is known of the past. With `time_column` the hours are looked for too.
+    birth on, None that nothing is known of the past. `on_commit` is called with the actions of each commit.
     """
     if after_version is None:
         return Changes(everything=True, reason="no earlier version is known")
     if after_version > up_to_version:
         return Changes(everything=True, reason=f"version {up_to_version} is older than {after_version}")
     partitions: set[Partition] = set()
-    hours: dict[Partition, Hours] = {}
     for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
             return Changes(everything=True, reason=f"the commit of version {version} is no longer in the log")
@@ -78,10 +81,8 @@ def changed_partitions(
             if values is None:
                 return Changes(everything=True, reason=f"version {version} removes a file without its partition")
             partitions.add(tuple(sorted(values.items())))
-        if time_column:
-            note_hours(hours, actions, time_column)
-    within_hours = {place: exact for place, exact in hours.items() if exact is not None}
-    return Changes(partitions=frozenset(partitions), hours=within_hours)
+        on_commit(actions)
+    return Changes(partitions=frozenset(partitions))
 
 
 def literal(value: str | None, kind: str) -> str:

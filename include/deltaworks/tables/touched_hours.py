@@ -9,18 +9,36 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
+from deltaworks.tables.changes import Changes, Partition, changed_partitions
+from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, stats_of
-
-if TYPE_CHECKING:
-    from deltaworks.tables.changes import Partition
 
 HOUR = dt.timedelta(hours=1)
 #: A file that spans more than these is of no single date; its hours are not listed one by one.
 MOST_HOURS = 48
 #: Hours by their first instants, in UTC; None for any.
 Hours = frozenset[dt.datetime] | None
+
+
+def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int | None, up_to_version: int) -> Changes:
+    """What `changed_partitions` says, and of partitions in which hours all rows that changed lie.
+
+    Args:
+        time_column: the column with the instants of rows; without one no hours are looked for.
+    """
+    hours: dict[Partition, Hours] = {}
+    changes = changed_partitions(
+        lake,
+        key,
+        after_version=after_version,
+        up_to_version=up_to_version,
+        on_commit=lambda actions: note_hours(hours, actions, time_column),
+    )
+    exact = {place: own for place, own in hours.items() if own is not None} if time_column else {}
+    return replace(changes, hours=exact)
 
 
 def note_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:

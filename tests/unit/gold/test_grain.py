@@ -74,18 +74,21 @@ def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_pat
     live_through(PlannedTraffic(tmp_path))
 
 
+note_hours = touched_hours.note_hours
+
+
 def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
     for action in actions:
         if "remove" in action:
             hours.setdefault(tuple(sorted(action["remove"]["partitionValues"].items())), frozenset())
-    touched_hours.note_hours(hours, [action for action in actions if "add" in action], column)
+    note_hours(hours, [action for action in actions if "add" in action], column)
 
 
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
         pytest.param(touched_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
-        pytest.param(changes_module, "note_hours", no_removals, id="removed files touch nothing"),
+        pytest.param(touched_hours, "note_hours", no_removals, id="removed files touch nothing"),
         pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
         pytest.param(plan_module, "shifted_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
