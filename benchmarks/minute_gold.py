@@ -51,8 +51,8 @@ def run(options: Options) -> list[Figure]:
     spark = sides.session()
     try:
         with scratch_folder("minute-gold") as folder:
-            plain = _Traffic(folder / "plain", spark, options, dedupe=None)
-            copies = _Traffic(folder / "copies", spark, options, dedupe={"across_days": 1, "across_hours": 1})
+            plain = _BuiltTraffic(folder / "plain", spark, options, dedupe=None)
+            copies = _BuiltTraffic(folder / "copies", spark, options, dedupe={"across_days": 1, "across_hours": 1})
             comparisons = [
                 Comparison(
                     metric=f"hours_vs_date{suffix}",
@@ -65,31 +65,20 @@ def run(options: Options) -> list[Figure]:
             figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
             for traffic in (plain, copies):
                 traffic.compare()
-            return [*figures, _over_reach(_Traffic(folder / "late", None, options, dedupe=None), options)]
+            return [*figures, _over_reach(_Traffic(folder / "late"), options)]
     finally:
         spark.stop()
 
 
 class _Traffic:
-    """A pipeline in a folder of its own, with a day of requests, and its gold by hours and by dates."""
+    """A pipeline in a folder of its own, in which requests land."""
 
-    def __init__(
-        self, folder: Path, spark: SparkSession | None, options: Options, *, dedupe: dict[str, Any] | None
-    ) -> None:
-        from deltaworks.gold.build import rebuild_gold
+    def __init__(self, folder: Path, *, dedupe: dict[str, Any] | None = None) -> None:
         from deltaworks.tables.lake import Lake
 
         self.catalog = _declared(folder, dedupe)
         self.lake = Lake(self.catalog.environment.lake)
-        self._spark, self._chosen, self._batches = spark, random.Random(7), 0
-        self._a_minute = max(1, options.events // _DAY_MINUTES)
-        if spark is None:
-            return
-        for number in range(FILES):
-            minutes = [self._chosen.uniform(10 * number, 10 * number + 10) for _ in range(options.events // FILES)]
-            self.land(minutes)
-        rebuild_gold(spark, self.catalog, "traffic")
-        options.progress(f"{BENCHMARK.name}: {options.events:,} requests are landed and built in {folder.name}")
+        self._chosen, self._batches = random.Random(7), 0
 
     def land(self, minutes: list[float]) -> int:
         """Land requests at these minutes of the day, in one commit; the version it makes."""
@@ -126,6 +115,20 @@ class _Traffic:
         schema = arrow_schema(self.catalog.pipeline("traffic").table("requests").column_types())
         return pa.table({field.name: values.get(field.name, [None] * count) for field in schema}, schema=schema)
 
+
+class _BuiltTraffic(_Traffic):
+    """The same with a day of requests, and its gold by hours and by dates."""
+
+    def __init__(self, folder: Path, spark: SparkSession, options: Options, *, dedupe: dict[str, Any] | None) -> None:
+        from deltaworks.gold.build import rebuild_gold
+
+        super().__init__(folder, dedupe=dedupe)
+        self._spark, self._a_minute = spark, max(1, options.events // _DAY_MINUTES)
+        for number in range(FILES):
+            self.land([self._chosen.uniform(10 * number, 10 * number + 10) for _ in range(options.events // FILES)])
+        rebuild_gold(spark, self.catalog, "traffic")
+        options.progress(f"{BENCHMARK.name}: {options.events:,} requests are landed and built in {folder.name}")
+
     def refreshing(self, table: str) -> Callable[[Clock], None]:
         """A repetition: a minute of the last hour lands, and the table is brought up to date."""
         from deltaworks.gold.build import rebuild_gold
@@ -161,7 +164,10 @@ def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
 
     shared = {"sql": "minutes.sql", "reads": ["requests"], "partition_by": "event_date"}
     columns = [{"name": name, "path": name, "type": kind} for name, kind in _COLUMNS.items()]
-    catalog = declare_project(
+    sql = folder / "include" / "pipelines" / "traffic" / "minutes.sql"
+    sql.parent.mkdir(parents=True)
+    sql.write_text(_SQL)
+    return declare_project(
         folder,
         {
             "pipeline": "traffic",
@@ -172,8 +178,6 @@ def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
         },
         landing=folder / "landing",
     )
-    (catalog.folder("traffic") / "minutes.sql").write_text(_SQL)
-    return catalog
 
 
 def _over_reach(traffic: _Traffic, options: Options) -> Figure:

@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT_SECONDS = 900.0
 #: So many builds in a row may be overtaken by others before that is a failure.
 OVERTAKEN_MOST = 3
-#: What builds a table: `rebuild_gold` of one.
-Build = Callable[["SparkSession", Catalog, str, str], Any]
 
 
 class GoldLoop:

@@ -56,9 +56,8 @@ class Part:
         if self.values is None or other.values is None:
             return replace(self, values=None, since=None, hours=frozenset() if self.by_hours else None)
         since = min((date for date in (self.since, other.since) if date is not None), default=None)
-        values = frozenset({*self.values, *other.values})
         if self.hours is None or other.hours is None:
-            return replace(self, values=values, since=since)
+            return Part(self.column, frozenset({*self.values, *other.values}), since)
         return part_of_hours(self.column, {*self._every_hour(), *other._every_hour()}, since)
 
     def widened(self, days: int) -> Part:
@@ -82,7 +81,7 @@ class Part:
         """Its dates with all of their hours, for a table that is not told apart by hours."""
         if self.values is None or self.hours is None:
             return replace(self, hours=None)
-        return replace(self, values=frozenset({*self.values, *dates_of_hours(self.hours)}), hours=None)
+        return Part(self.column, frozenset({*self.values, *dates_of_hours(self.hours)}), self.since)
 
     @property
     def by_hours(self) -> bool:

@@ -21,9 +21,10 @@ from deltaworks.gold.parts import DATE_COLUMN, Part, part_of_hours
 from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables import changes as changes_module
 from deltaworks.tables import touched_hours
-from deltaworks.tables.changes import Changes
+from deltaworks.tables.changes import Changes, Partition
 from tests.spark.gold.made_traffic import (
     FIRST,
     SQL,
@@ -37,7 +38,7 @@ from tests.spark.gold.made_traffic import (
     request,
 )
 from tests.unit.gold.planned_gold import build_planned
-from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY, load_catalog
+from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
 
 HOUR = dt.timedelta(hours=1)
 
@@ -179,7 +180,7 @@ def at(number: int) -> dt.datetime:
 
 
 def changed(column: str, *days: int, hours: Iterable[int] | None = None) -> Changes:
-    places = [((column, (FIRST + 24 * HOUR * day).date().isoformat()),) for day in days]
+    places: list[Partition] = [((column, (FIRST + 24 * HOUR * day).date().isoformat()),) for day in days]
     exact = {} if hours is None else {places[0]: frozenset(map(at, hours))}
     return Changes(frozenset(places), hours=exact)
 
@@ -215,7 +216,7 @@ def test_a_change_onwards_rebuilds_whole_dates_from_its_own_on() -> None:
 
     assert plan.output == Part("event_date", frozenset(), at(24).date(), frozenset([at(-1), at(0), at(22), at(23)]))
     assert plan.input_of("events").since == at(24).date()
-    assert plan.output.named[-1:] == ("2025-03-03..",)
+    assert (plan.output.named or ())[-1:] == ("2025-03-03..",)
 
 
 def test_hours_beside_their_date_tell_nothing_but_the_date() -> None:
