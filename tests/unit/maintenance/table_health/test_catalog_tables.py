@@ -40,7 +40,8 @@ def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) 
     found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
 
     kinds = {table.kind for table in found.values()}
-    assert kinds | {"mutations"} == {"bronze", "quarantine", "live", "gold", "control", "mutations"}
+    declared = {"bronze", "quarantine", "live", "keyed", "reference", "gold", "control", "mutations"}
+    assert kinds | {"mutations"} == declared
     assert found["games", "events"].key == "tables/games/events"
     assert found["landing", "file_events"].key == "control/relays/landing/file_events"
     assert all(table.health is None and not table.error for table in found.values())
