@@ -1,0 +1,287 @@
+"""A generated market as objects that land: daily prices of four invented companies, and their filings as they come.
+
+What real samples lack is in it, at fixed places: earnings that are restated with another value, a split between a
+filing and the prices behind it, a loss, a filing that lands days late, a price that is corrected, copies, prices out of
+order, and a line that is none. The truth is counted while days are lived through: what was known on each is the
+state of that day, and no join.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import orjson
+
+from generator.delivery import Delivery
+from generator.trading_days import Session, sessions
+
+#: Invented companies, which `companies.csv` of the pipeline `filings` has too: number at the SEC, name, first close.
+COMPANIES = {
+    "DWAA": (9_900_001, "Delta Works Alpha", Decimal("180.00")),
+    "DWBB": (9_900_002, "Delta Works Beta", Decimal("42.00")),
+    "DWCC": (9_900_003, "Delta Works Gamma", Decimal("96.00")),
+    "DWDD": (9_900_004, "Delta Works Delta", Decimal("11.00")),
+}
+#: Splits, which `splits.csv` of the pipeline `stocks` has too.
+SPLITS = {("DWAA", date(2024, 5, 20)): 4, ("DWCC", date(2024, 8, 12)): 3}
+STALE_DAYS = 400
+_HEADER = "Date,Open,High,Low,Close,Volume,Adj Close"
+_CENT = Decimal("0.01")
+_FASTEST = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketSettings:
+    """Everything that decides the emitted bytes. Splits lie in 2024, so `first` and `last` better have that between."""
+
+    seed: int = 1
+    first: date = date(2024, 1, 2)
+    last: date = date(2024, 12, 31)
+    price_prefix: str = "stocks/"
+    filing_prefix: str = "filings/"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Earnings of a period as one filing has them. `basis` is what one share of the first day has become by then."""
+
+    ticker: str
+    start: date
+    end: date
+    eps: Decimal
+    form: str
+    filed: date
+    accession: str
+    basis: int
+
+    @property
+    def is_annual(self) -> bool:
+        """Whether it is of a year."""
+        return (self.end - self.start).days > 300
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTruth:
+    """What is true of a share on a session, by what was known before it began."""
+
+    close: Decimal
+    eps_annual: Decimal | None
+    pe_annual: float | None
+    pe_twelve_months: float | None
+
+
+@dataclass(slots=True)
+class MarketTruth:
+    """The right answers, whole once everything was emitted."""
+
+    days: dict[tuple[date, str], PriceTruth] = field(default_factory=dict)
+    quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    sent: Counter[str] = field(default_factory=Counter)
+    facts: int = 0
+    restated: int = 0
+    _closes: defaultdict[str, list[tuple[Decimal, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def count_close(self, ticker: str, close: Decimal, shares: int) -> None:
+        """Count the close of a session, when one share of the first day was so many."""
+        self._closes[ticker].append((close, shares))
+
+    def averages(self) -> dict[str, tuple[float, float]]:
+        """The average close of each share: as traded, and on the share basis of the last one."""
+        return {
+            ticker: (
+                float(sum(close for close, _ in closes)) / len(closes),
+                sum(float(close) * shares / closes[-1][1] for close, shares in closes) / len(closes),
+            )
+            for ticker, closes in self._closes.items()
+        }
+
+
+@dataclass(slots=True)
+class _Company:
+    """A company as it is on a day: its price, and what of its filings is public."""
+
+    ticker: str
+    price: Decimal
+    shares: int = 1
+    public: list[Fact] = field(default_factory=list)
+
+    def annual(self) -> Fact | None:
+        """Of the newest year the newest filing."""
+        years = [fact for fact in self.public if fact.is_annual]
+        return max(years, key=lambda fact: (fact.end, fact.filed, fact.accession), default=None)
+
+    def twelve_months(self) -> tuple[float, date] | None:
+        """The newest four quarters that follow one another, added on today's share basis, and the newest filing."""
+        newest: dict[date, Fact] = {}
+        for fact in sorted(self.public, key=lambda fact: (fact.filed, fact.accession)):
+            if not fact.is_annual:
+                newest[fact.end] = fact
+        quarters = [newest[end] for end in sorted(newest)]
+        for number in range(len(quarters) - 4, -1, -1):
+            four = quarters[number : number + 4]
+            if 350 <= (four[-1].end - four[0].start).days + 1 <= 380:
+                total = sum(float(fact.eps) * fact.basis / self.shares for fact in four)
+                return total, max(fact.filed for fact in four)
+        return None
+
+
+def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[Delivery]:
+    """The objects of both pipelines in order of delivery; the same for the same settings, byte by byte.
+
+    Args:
+        truth: counts day by day; whole once the last object was yielded.
+    """
+    rng = Random(f"market/{settings.seed}")
+    companies = [_Company(ticker, first) for ticker, (_, _, first) in COMPANIES.items()]
+    filings = sorted((fact for company in companies for fact in _facts(company.ticker, rng)), key=_order)
+    lines: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    late: list[Delivery] = []
+    for session in sessions(settings.first, settings.last):
+        for company in companies:
+            # What was filed before today is known; what is filed today only from the next session on.
+            due = [fact for fact in filings if fact.ticker == company.ticker and fact.filed < session.day]
+            if len(due) > len(company.public):
+                company.public = due
+                delivery = _document(settings, company, truth)
+                if due[-1].form.endswith("/A"):
+                    late.append(delivery)  # lands behind the prices that it is about
+                else:
+                    yield delivery
+            _trade(company, session, rng, truth)
+            month = f"{session.day:%Y-%m}"
+            lines[company.ticker, month].append(_line(session.day, company.price))
+    yield from _price_objects(settings, lines, rng, truth)
+    yield from late
+    truth.facts = sum(len(company.public) for company in companies)
+    truth.restated = sum(fact.form.endswith("/A") for company in companies for fact in company.public)
+
+
+def _order(fact: Fact) -> tuple[date, str, str]:
+    return fact.filed, fact.ticker, fact.accession
+
+
+def _facts(ticker: str, rng: Random) -> Iterator[Fact]:
+    """Quarters and years of a company; the last quarter of a year comes with the year."""
+    number = tuple(COMPANIES).index(ticker)
+    quarters: list[tuple[date, date, Decimal]] = []
+    for year in (2022, 2023, 2024):
+        for month in (1, 4, 7, 10):
+            start = date(year, month, 1)
+            end = date(year + month // 10, (month + 3) % 12, 1) - timedelta(days=1)
+            eps = Decimal(rng.randrange(40, 180)) / 100 * (-1 if ticker == "DWDD" and year == 2023 else 1)
+            filed = end + timedelta(days=30 + number)
+            shares = _shares(ticker, filed)
+            quarters.append((start, end, (eps / shares).quantize(_CENT)))
+            form = "10-K" if month == 10 else "10-Q"
+            accession = f"99{number:08}-{filed:%y}-{filed:%m%d}00"
+            yield Fact(ticker, start, end, quarters[-1][2], form, filed, accession, shares)
+            if month == 10:
+                # Shares that were issued meanwhile: a year is not the sum of its quarters.
+                annual = sum((value for _, _, value in quarters[-4:]), Decimal(0)) + Decimal("0.01")
+                yield Fact(ticker, quarters[-4][0], end, annual, form, filed, accession, shares)
+                if ticker == "DWBB" and year == 2023:
+                    again = filed + timedelta(days=70)
+                    yield Fact(
+                        ticker, quarters[-4][0], end, annual - Decimal("0.35"), "10-K/A", again, f"{accession}a", shares
+                    )
+
+
+def _shares(ticker: str, day: date) -> int:
+    """How many shares one of the first day is on a day."""
+    total = 1
+    for (split, ex_date), ratio in SPLITS.items():
+        total *= ratio if split == ticker and ex_date <= day else 1
+    return total
+
+
+def _trade(company: _Company, session: Session, rng: Random, truth: MarketTruth) -> None:
+    """A session: the price moves, a split divides it, and what was known says what it is worth."""
+    ratio = SPLITS.get((company.ticker, session.day), 1)
+    company.shares *= ratio
+    moved = float(company.price) / ratio * rng.uniform(0.98, 1.0205)
+    company.price = max(_CENT, Decimal(str(moved)).quantize(_CENT))
+    truth.count_close(company.ticker, company.price, company.shares)
+    annual, twelve = company.annual(), company.twelve_months()
+    pe_annual = None
+    if annual is not None and annual.eps > 0 and (session.day - annual.filed).days <= STALE_DAYS:
+        pe_annual = float(company.price) * company.shares / annual.basis / float(annual.eps)
+    pe_twelve = None
+    if twelve is not None and twelve[0] > 0 and (session.day - twelve[1]).days <= STALE_DAYS:
+        pe_twelve = float(company.price) / twelve[0]
+    truth.days[session.day, company.ticker] = PriceTruth(
+        company.price, annual.eps if annual else None, pe_annual, pe_twelve
+    )
+
+
+def _line(day: date, close: Decimal) -> str:
+    return f"{day},{close},{close},{close},{close},1000,{close}"
+
+
+def _price_objects(
+    settings: MarketSettings, lines: dict[tuple[str, str], list[str]], rng: Random, truth: MarketTruth
+) -> Iterator[Delivery]:
+    """A file a share and month, in no order; some come twice, one had a wrong price, one names its fields anew."""
+    files = list(lines.items())
+    rng.shuffle(files)
+    corrected: Delivery | None = None
+    for number, ((ticker, month), rows) in enumerate(files):
+        header, body = _HEADER, list(rows)
+        name = f"{settings.price_prefix}ticker={ticker}/{month}"
+        if number == 0:
+            # The correction comes last, whatever the order in which neighbours are announced.
+            corrected = _price_file(f"{name}.csv.gz", header, body, truth)
+            wrong = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
+            yield _price_file(f"{name}-before.csv.gz", header, wrong, truth)
+            continue
+        if number == 1:
+            header = "Volume,Close,Date"
+            body = [",".join((row.split(",")[5], row.split(",")[4], row.split(",")[0])) for row in rows]
+        if number == 2:
+            body.append("not,a,line")
+            truth.quarantined["stocks"]["malformed"] += 1
+        if number == 3:
+            body.append(f"{date(2024, 2, 1)},1,1,1,-5.00,1,1")
+            truth.quarantined["stocks"]["rule"] += 1
+        yield _price_file(f"{name}.csv.gz", header, body, truth)
+        if number % 7 == 4:
+            yield _price_file(f"{name}-again.csv.gz", header, body, truth)
+    if corrected is not None:
+        yield corrected
+
+
+def _price_file(key: str, header: str, rows: list[str], truth: MarketTruth) -> Delivery:
+    truth.sent["stocks"] += 1
+    body = gzip.compress("\n".join([header, *rows, ""]).encode(), _FASTEST, mtime=0)
+    return Delivery(key, body, len(rows), datetime(2025, 1, 2, tzinfo=UTC))
+
+
+def _document(settings: MarketSettings, company: _Company, truth: MarketTruth) -> Delivery:
+    """All that a company has filed, as the SEC's company facts have it: every fact comes again with each filing."""
+    cik, name, _ = COMPANIES[company.ticker]
+    truth.sent["filings"] += 1
+    units: list[dict[str, Any]] = [
+        {
+            "start": str(fact.start),
+            "end": str(fact.end),
+            "val": float(fact.eps),
+            "accn": fact.accession,
+            "fy": fact.end.year,
+            "fp": "FY" if fact.is_annual else f"Q{(fact.end.month + 2) // 3}",
+            "form": fact.form,
+            "filed": str(fact.filed),
+        }
+        for fact in company.public
+    ]
+    concept = {"label": "Earnings Per Share, Basic", "units": {"USD/shares": units}}
+    text = {"cik": cik, "entityName": name, "facts": {"us-gaap": {"EarningsPerShareBasic": concept}}}
+    filed = company.public[-1].filed
+    body = gzip.compress(orjson.dumps(text), _FASTEST, mtime=0)
+    key = f"{settings.filing_prefix}CIK{cik:010}-{filed}.json.gz"
+    return Delivery(key, body, len(units), datetime(filed.year, filed.month, filed.day, tzinfo=UTC))

@@ -1,0 +1,218 @@
+"""What the tables of `video_qos` and `cdn_logs` must say about generated views, counted while they are emitted.
+
+Nothing here reads an emitted byte back, and nothing is shared with the pipelines: it is the answer sheet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from generator.percentiles import percentile
+from generator.viewing import CDN, ERROR_CLASSES, Report, Request
+
+_HITS = frozenset({"Hit", "RefreshHit", "OriginShieldHit"})
+_MINUTE_MS = 60_000
+#: Minute, CDN, provider, country, region, device.
+QosKey = tuple[datetime, str, str, str, str, str]
+#: Minute, CDN, edge, ASN, provider, country, region.
+CdnKey = tuple[datetime, str, str, int | None, str | None, str | None, str | None]
+
+
+def minute_of(at_ms: int) -> datetime:
+    """The minute that a time in epoch milliseconds lies in."""
+    return datetime.fromtimestamp(at_ms // _MINUTE_MS * 60, UTC)
+
+
+@dataclass(slots=True)
+class ViewTruth:
+    """What one view came to. Times are epoch milliseconds."""
+
+    first: Report
+    started_ms: int
+    ended_ms: int
+    intended_ms: int | None = None
+    framed_ms: int | None = None
+    played_ms: int = 0
+    bitrate_played: int = 0
+    stalled_ms: int = 0
+    stalls: int = 0
+    seeks: int = 0
+    fatal_errors: int = 0
+    requests: int = 0
+    starved_requests: int = 0
+    bytes: int = 0
+    edge: str | None = None
+
+    @property
+    def startup_ms(self) -> int | None:
+        """How long it took to start; None where it did not."""
+        return None if self.framed_ms is None or self.intended_ms is None else self.framed_ms - self.intended_ms
+
+
+@dataclass(slots=True)
+class Minute:
+    """Quality of service of a minute and its dimensions."""
+
+    active_views: int = 0
+    attempts: int = 0
+    plays: int = 0
+    start_failures: int = 0
+    exits_before_start: int = 0
+    playback_failures: int = 0
+    startups: list[int] = field(default_factory=list)
+    played_ms: int = 0
+    bitrate_played: int = 0
+    stalled_ms: int = 0
+    stalls: int = 0
+
+    def row(self) -> tuple[Any, ...]:
+        """As gold has it, its percentiles rounded to microseconds."""
+        shares = (percentile(self.startups, share) for share in (0.5, 0.95))
+        return (
+            self.active_views,
+            self.attempts,
+            self.plays,
+            self.start_failures,
+            self.exits_before_start,
+            self.playback_failures,
+            sum(self.startups),
+            *(None if value is None else round(value, 3) for value in shares),
+            self.played_ms,
+            self.bitrate_played,
+            self.stalled_ms,
+            self.stalls,
+        )
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Requests of a minute and its dimensions."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    hit_ms: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ViewersTruth:
+    """The right answers, whole once everything was emitted. What was sent twice counts once."""
+
+    views: dict[str, ViewTruth] = field(default_factory=dict)
+    errors: Counter[tuple[datetime, str]] = field(default_factory=Counter)
+    fatal_errors: Counter[tuple[datetime, str]] = field(default_factory=Counter)
+    traffic: defaultdict[CdnKey, Traffic] = field(default_factory=lambda: defaultdict(Traffic))
+    latency: defaultdict[tuple[datetime, str, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    histogram: Counter[int] = field(default_factory=Counter)
+    quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    sent: Counter[str] = field(default_factory=Counter)
+    _moving: defaultdict[QosKey, Minute] = field(default_factory=lambda: defaultdict(Minute))
+
+    def count_report(self, report: Report) -> None:
+        """Count an event of a player that is within bounds, when it is emitted for the first time; those of a view come
+        in order of time."""
+        at, fields = report.at_ms, report.fields
+        if report.kind == "error":
+            kind = str(fields["error_class"]).lower()
+            key = (minute_of(at), kind if kind in ERROR_CLASSES else "other")
+            self.errors[key] += 1
+            self.fatal_errors[key] += bool(fields["fatal"])
+        if not report.counts:
+            return
+        view = self.views.setdefault(report.viewer.play_id, ViewTruth(report, at, at))
+        view.ended_ms = max(view.ended_ms, at)
+        minute = self._moving[(minute_of(at), *report.viewer.dimensions)]
+        match report.kind:
+            case "intent":
+                view.intended_ms = at
+            case "first_frame":
+                view.framed_ms = at
+            case "heartbeat":
+                weighted = fields["played_ms"] * fields["bitrate_kbps"]
+                view.played_ms += fields["played_ms"]
+                view.bitrate_played += weighted
+                minute.played_ms += fields["played_ms"]
+                minute.bitrate_played += weighted
+            case "stall" if not fields["after_seek"]:
+                view.stalled_ms += fields["stalled_ms"]
+                view.stalls += 1
+                minute.stalled_ms += fields["stalled_ms"]
+                minute.stalls += 1
+            case "seek":
+                view.seeks += 1
+            case "error":
+                view.fatal_errors += bool(fields["fatal"])
+
+    def count_request(self, request: Request) -> None:
+        """Count a request, as it is emitted for the first time."""
+        at = request.at_ms // 1000 * 1000
+        network = request.viewer.network if request.viewer else None
+        place = (network.asn, network.isp, network.country, network.region) if network else (None, None, None, None)
+        edge = request.edge[:3]
+        traffic = self.traffic[(minute_of(at), CDN, edge, *place)]
+        is_hit = request.result in _HITS
+        traffic.bytes += request.size_bytes
+        traffic.counts["requests"] += 1
+        traffic.counts["answered"] += request.status != "000"
+        traffic.counts["errors_5xx"] += request.status[0] == "5"
+        traffic.counts["clients_left"] += request.status == "000" or (request.status, request.result) == (
+            "200",
+            "Error",
+        )
+        traffic.counts["cacheable"] += is_hit or request.result == "Miss"
+        traffic.counts["hits"] += is_hit
+        traffic.counts["player_requests"] += bool(request.query)
+        traffic.counts["starved_requests"] += request.is_starved
+        if is_hit and request.uri.endswith(".m4s") and request.first_byte_ms is not None:
+            self._count_hit(minute_of(at), edge, traffic, request)
+        if request.viewer is not None and request.query:
+            view = self.views[request.viewer.play_id]
+            view.requests += 1
+            view.starved_requests += request.is_starved
+            view.bytes += request.size_bytes
+            view.edge = edge
+
+    def _count_hit(self, minute: datetime, edge: str, traffic: Traffic, request: Request) -> None:
+        taken = request.first_byte_ms or 0
+        traffic.hit_ms.append(taken)
+        self.histogram[math.floor(100 * math.log10(taken))] += 1
+        self.latency[minute, "cdn", CDN].append(taken)
+        self.latency[minute, "edge", edge].append(taken)
+        if request.viewer is not None:
+            network = request.viewer.network
+            self.latency[minute, "isp", network.isp].append(taken)
+            self.latency[minute, "region", f"{network.country}-{network.region}"].append(taken)
+
+    def minutes(self) -> dict[QosKey, Minute]:
+        """Quality of service by minute and dimensions, with those views in every minute that they meet."""
+        result: defaultdict[QosKey, Minute] = defaultdict(Minute)
+        for key, moving in self._moving.items():
+            minute = result[key]
+            minute.played_ms, minute.bitrate_played = moving.played_ms, moving.bitrate_played
+            minute.stalled_ms, minute.stalls = moving.stalled_ms, moving.stalls
+        for view in self.views.values():
+            dimensions = view.first.viewer.dimensions
+            for met in minutes_met(view):
+                result[(met, *dimensions)].active_views += 1
+            if view.intended_ms is not None:
+                minute = result[(minute_of(view.intended_ms), *dimensions)]
+                minute.attempts += 1
+                minute.playback_failures += view.fatal_errors > 0
+                if view.startup_ms is not None:
+                    minute.plays += 1
+                    minute.startups.append(view.startup_ms)
+                elif view.fatal_errors:
+                    minute.start_failures += 1
+                else:
+                    minute.exits_before_start += 1
+        return dict(result)
+
+
+def minutes_met(view: ViewTruth) -> Iterator[datetime]:
+    """The minutes from a view's first event to its last."""
+    for minute in range(view.started_ms // _MINUTE_MS, view.ended_ms // _MINUTE_MS + 1):
+        yield minute_of(minute * _MINUTE_MS)

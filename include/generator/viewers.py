@@ -1,0 +1,315 @@
+"""Generated viewers of videos as objects that land: what their players report, and the log of the CDN that served them.
+
+Faults at set rates: reports sent twice, cut off or out of bounds, without a time or with a message for an id, views
+that are opened again; logs that come twice under another name, a day late and out of order, with lines cut short,
+addresses that are none, user agents encoded twice, and clients that left.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from urllib.parse import quote
+
+import orjson
+
+from deltaworks.errors import ConfigError
+from generator.delivery import Delivery
+from generator.qos_truth import ViewersTruth
+from generator.viewing import Report, Request, Viewer, reports_of
+
+#: The fields of a standard log, in the order that CloudFront writes them.
+LOG_FIELDS = [
+    "date",
+    "time",
+    "x-edge-location",
+    "sc-bytes",
+    "c-ip",
+    "cs-method",
+    "cs(Host)",
+    "cs-uri-stem",
+    "sc-status",
+    "cs(Referer)",
+    "cs(User-Agent)",
+    "cs-uri-query",
+    "cs(Cookie)",
+    "x-edge-result-type",
+    "x-edge-request-id",
+    "x-host-header",
+    "cs-protocol",
+    "cs-bytes",
+    "time-taken",
+    "x-forwarded-for",
+    "ssl-protocol",
+    "ssl-cipher",
+    "x-edge-response-result-type",
+    "cs-protocol-version",
+    "fle-status",
+    "fle-encrypted-fields",
+    "c-port",
+    "time-to-first-byte",
+    "x-edge-detailed-result-type",
+    "sc-content-type",
+    "sc-content-len",
+    "sc-range-start",
+    "sc-range-end",
+]
+_HEADER = f"#Version: 1.0\n#Fields: {' '.join(LOG_FIELDS)}\n"
+_HOST = "d111111abcdef8.cloudfront.net"
+_BOT = "Mozilla/5.0 (compatible; bingbot/2.0; +http://www.bing.com/bingbot.htm)"
+#: What stands in logs where an address should.
+_NO_ADDRESSES = ("x.x.x.x", "-")
+_FASTEST = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewerFaults:
+    """Shares between 0 and 1, of what each says.
+
+    Attributes:
+        again: reports that are sent a second time, in a later object.
+        malformed: pieces cut off, beside what is sent.
+        out_of_bounds: reports beside what is sent, that no rule lets pass.
+        without_time: reports beside what is sent, without a time.
+        reopened: views that are opened again under the same id in another session.
+        anonymous: views beside which a bot asks, whose address is none.
+        encoded_twice: lines whose user agent and query are encoded twice.
+        twice: objects of logs that come again under another name.
+        late: objects of either kind that come after all others.
+    """
+
+    again: float = 0.02
+    malformed: float = 0.003
+    out_of_bounds: float = 0.003
+    without_time: float = 0.002
+    reopened: float = 0.03
+    anonymous: float = 0.4
+    encoded_twice: float = 0.3
+    twice: float = 0.1
+    late: float = 0.1
+
+    def __post_init__(self) -> None:
+        for rate in fields(self):
+            if not 0 <= getattr(self, rate.name) <= 1:
+                raise ConfigError(
+                    "GENERATOR_SETTINGS",
+                    f"The generator's settings are wrong: the rate {rate.name} is {getattr(self, rate.name)}.",
+                    hint="A rate lies between 0 and 1.",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewersSettings:
+    """Everything that decides the emitted bytes. Views begin within `minutes` of `start`: around midnight."""
+
+    seed: int = 1
+    views: int = 300
+    start: datetime = datetime(2024, 3, 1, 23, 30, tzinfo=UTC)
+    minutes: int = 45
+    reports_per_object: int = 400
+    lines_per_object: int = 800
+    player_prefix: str = "video_qos/"
+    log_prefix: str = "cdn_logs/cdn=cloudfront/"
+    faults: ViewerFaults = field(default_factory=ViewerFaults)
+
+
+def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterator[Delivery]:
+    """The objects of both pipelines in order of delivery; the same for the same settings, byte by byte.
+
+    Args:
+        truth: counts as views are lived through; whole once the last object was yielded.
+    """
+    rng = Random(f"viewers/{settings.seed}")
+    reports, requests = _happenings(settings, rng, truth)
+    players = _Players(settings, rng, truth)
+    logs = _Logs(settings, rng, truth)
+    objects = [*players.objects(reports), *logs.objects(requests)]
+    on_time: list[Delivery] = []
+    late: list[Delivery] = []
+    for delivery in objects:
+        (late if rng.random() < settings.faults.late else on_time).append(delivery)
+    # Neighbours change places: logs are in no order, and neither are their objects.
+    for delivery in sorted(on_time, key=lambda delivery: delivery.delivered_at.timestamp() + rng.uniform(0, 600)):
+        yield delivery
+    for delivery in late:
+        yield replace(delivery, delivered_at=delivery.delivered_at + timedelta(days=1))
+
+
+def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> tuple[list[Report], list[Request]]:
+    """All reports and requests in order of time, counted."""
+    begin_ms = int(settings.start.timestamp() * 1000)
+    reports: list[Report] = []
+    requests: list[Request] = []
+    for number in range(settings.views):
+        viewer = Viewer.draw(rng, number)
+        at_ms = begin_ms + rng.randrange(settings.minutes * 60_000)
+        last = at_ms
+        for happening in reports_of(viewer, rng, at_ms):
+            last = max(last, happening.at_ms)
+            if isinstance(happening, Report):
+                truth.count_report(happening)
+                reports.append(happening)
+            else:
+                truth.count_request(happening)
+                requests.append(happening)
+        if rng.random() < settings.faults.reopened:
+            reports += _reopened(viewer, last)
+        if rng.random() < settings.faults.anonymous:
+            requests += _anonymous(rng, at_ms, truth)
+    reports.sort(key=lambda report: (report.at_ms, report.viewer.number))
+    requests.sort(key=lambda request: request.at_ms)
+    return reports, requests
+
+
+def _reopened(viewer: Viewer, last_ms: int) -> Iterator[Report]:
+    """The same page later, in another session: no part of the view."""
+    fields = {"played_ms": 4_000, "bitrate_kbps": 800}
+    yield Report(last_ms + 60_000, "play", viewer, {}, f"{viewer.session_id}-2", counts=False)
+    yield Report(last_ms + 64_000, "heartbeat", viewer, fields, f"{viewer.session_id}-2", counts=False)
+
+
+def _anonymous(rng: Random, at_ms: int, truth: ViewersTruth) -> Iterator[Request]:
+    """A bot whose address is not in the log."""
+    address = rng.choice(_NO_ADDRESSES)
+    for number in range(rng.randrange(1, 5)):
+        request = Request(
+            at_ms + number * 500, "FRA56-C1", None, address, _BOT, "/robots.txt", "", "404", "Error", 500, 0.01, 9
+        )
+        truth.count_request(request)
+        yield request
+
+
+class _Players:
+    """Reports as objects of JSON lines."""
+
+    def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
+        self._settings, self._rng, self._truth = settings, rng, truth
+        self._sent = 0
+
+    def objects(self, reports: Sequence[Report]) -> Iterator[Delivery]:
+        """The objects, and in each the reports that are sent again from the one before."""
+        size = self._settings.reports_per_object
+        again: list[bytes] = []
+        for number, begin in enumerate(range(0, len(reports), size)):
+            part = reports[begin : begin + size]
+            pieces = list(again)
+            again = []
+            for report in part:
+                line = self._line(report)
+                pieces.append(line)
+                if self._rng.random() < self._settings.faults.again:
+                    again.append(line)
+                pieces += self._faulty(report, line)
+            self._truth.sent["video_qos"] += 1
+            at = datetime.fromtimestamp(part[-1].at_ms / 1000, UTC)
+            key = f"{self._settings.player_prefix}{at:%Y/%m/%d/%H}/players-{number:05}.json.gz"
+            yield _delivery(key, b"\n".join(pieces) + b"\n", len(pieces), at)
+
+    def _line(self, report: Report, **other: object) -> bytes:
+        viewer = report.viewer
+        self._sent += 1
+        said = {
+            "event_id": f"{viewer.play_id}-{self._sent:x}",
+            "type": report.kind,
+            "received_at": _iso(report.at_ms),
+            # A clock that was never set decides nothing.
+            "client_time": "1970-01-01T00:00:07Z" if viewer.number % 10 == 0 else _iso(report.at_ms - 300),
+            "play_id": viewer.play_id,
+            "media_id": viewer.media_id,
+            "session_id": report.session_id,
+            "user_id": viewer.user_id,
+            "sid": viewer.sid,
+            "player": "deltaworks-sample",
+            "cdn": "cloudfront",
+            "device": viewer.device,
+            "ip": viewer.address,
+        }
+        return orjson.dumps(said | report.fields | other)
+
+    def _faulty(self, report: Report, line: bytes) -> Iterator[bytes]:
+        """What cannot be taken, beside what can."""
+        faults, counted = self._settings.faults, self._truth.quarantined["video_qos"]
+        chance = self._rng.random()
+        if chance < faults.malformed:
+            counted["malformed"] += 1
+            yield line[: len(line) // 2]
+        elif chance < faults.malformed + faults.out_of_bounds:
+            counted["rule"] += 1
+            # The length of a stall that began in 1970, or a message where an id belongs.
+            wrong = {"stalled_ms": report.at_ms} if self._rng.random() < 0.5 else {"sid": "Failed to load: 404"}
+            yield self._line(report, **wrong)
+        elif chance < faults.malformed + faults.out_of_bounds + faults.without_time:
+            counted["missing_required"] += 1
+            yield self._line(report, received_at=None)
+
+
+class _Logs:
+    """Requests as objects of lines with a header."""
+
+    def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
+        self._settings, self._rng, self._truth = settings, rng, truth
+
+    def objects(self, requests: Sequence[Request]) -> Iterator[Delivery]:
+        """The objects; some come again under another name."""
+        size = self._settings.lines_per_object
+        for number, begin in enumerate(range(0, len(requests), size)):
+            part = list(requests[begin : begin + size])
+            at = datetime.fromtimestamp(part[-1].at_ms / 1000, UTC)
+            self._rng.shuffle(part)
+            lines = [self._line(request) for request in part]
+            cut = [line.rsplit("\t", 3)[0] for line in lines if self._rng.random() < self._settings.faults.malformed]
+            body = (_HEADER + "\n".join([*lines, *cut]) + "\n").encode()
+            copies = 2 if self._rng.random() < self._settings.faults.twice else 1
+            for copy in range(copies):
+                self._truth.sent["cdn_logs"] += 1
+                self._truth.quarantined["cdn_logs"]["malformed"] += len(cut)
+                key = f"{self._settings.log_prefix}E2EXAMPLE.{at:%Y-%m-%d-%H}.{number:04}{'b' * copy}.gz"
+                yield _delivery(key, body, len(lines) + len(cut), at)
+
+    def _line(self, request: Request) -> str:
+        at = datetime.fromtimestamp(request.at_ms // 1000, UTC)
+        times = 2 if self._rng.random() < self._settings.faults.encoded_twice else 1
+        query = f"CMCD={_encoded(request.query, times)}" if request.query else "-"
+        first_byte = "-" if request.first_byte_ms is None else f"{request.first_byte_ms / 1000:.3f}"
+        values = {
+            "date": f"{at:%Y-%m-%d}",
+            "time": f"{at:%H:%M:%S}",
+            "x-edge-location": request.edge,
+            "sc-bytes": str(request.size_bytes),
+            "c-ip": request.address,
+            "cs-method": "GET",
+            "cs(Host)": _HOST,
+            "cs-uri-stem": request.uri,
+            "sc-status": request.status,
+            "cs(User-Agent)": _encoded(request.agent, times),
+            "cs-uri-query": query,
+            "x-edge-result-type": request.result,
+            "x-edge-request-id": f"{self._rng.getrandbits(128):032x}==",
+            "x-host-header": _HOST,
+            "cs-protocol": "https",
+            "cs-bytes": "330",
+            "time-taken": f"{request.seconds:.3f}",
+            "x-edge-response-result-type": request.result,
+            "cs-protocol-version": "HTTP/2.0",
+            "time-to-first-byte": first_byte,
+            "x-edge-detailed-result-type": request.result,
+        }
+        return "\t".join(values.get(name, "-") for name in LOG_FIELDS)
+
+
+def _encoded(text: str, times: int) -> str:
+    for _ in range(times):
+        text = quote(text, safe="/.()_-")
+    return text
+
+
+def _iso(at_ms: int) -> str:
+    at = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03}Z"
+
+
+def _delivery(key: str, body: bytes, pieces: int, at: datetime) -> Delivery:
+    return Delivery(key, gzip.compress(body, _FASTEST, mtime=0), pieces, at)
