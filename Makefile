@@ -58,9 +58,9 @@ images: env ## ask the registries for the digests of all images and put them beh
 audit: env ## ask a vulnerability service about every locked package (SERVICE=osv for another one)
 	@$(RUN) -m sandbox.supply_chain.audit $(if $(SERVICE),--service $(SERVICE))
 
-demo: env ## run the games and engagement pipelines end to end and compare every answer with the truth
+demo: env ## run pipelines end to end and compare every answer with the truth (PIPELINES=names for others)
 	@$(RUN) -m deltaworks.tables.spark.jars --broker
-	@$(RUN) -m deltaworks.cli demo $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
+	@$(RUN) -m deltaworks.cli demo $(if $(PIPELINES),--pipelines $(PIPELINES)) $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
 
 up: jars ## start the embedded stack and keep it running
 	@$(RUN) -m deltaworks.cli up

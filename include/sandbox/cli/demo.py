@@ -11,12 +11,15 @@ from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 from sandbox.cli.stack import print_addresses, say
-from sandbox.demo.fresh import demo_settings, empty_lake
+from sandbox.demo.fresh import chosen_pipelines, demo_settings, empty_lake
 from sandbox.demo.report import DemoReport
 from sandbox.demo.run import Demo, find_edits
 
 
 def demo(
+    pipelines: str = typer.Option(
+        "", help="Which, such as cdn_logs,video_qos,filings,stocks; by default games, engagement, edits."
+    ),
     events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
     game_events: int = typer.Option(60_000, help="About how many games events to generate."),
     days: int = typer.Option(9, help="Days of play they span."),
@@ -33,10 +36,12 @@ def demo(
     edits = find_edits(project_root(), events)
     if events is not None and (edits is None or not edits.is_file()):
         raise ConfigError("EVENTS_MISSING", f"There is no file {events}.", hint="Give a file of JSON lines.")
+    chosen = chosen_pipelines(pipelines)
     if fresh:
         empty_lake(say)
     settings = demo_settings(
         edits,
+        pipelines=chosen,
         game_events=game_events,
         days=days,
         activities=activities,

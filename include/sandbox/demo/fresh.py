@@ -7,16 +7,43 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.base import nearest_of
 from generator.engagement_settings import EngagementSettings
+from generator.market import MarketSettings
 from generator.settings import GamesSettings
+from generator.viewers import ViewersSettings
 from sandbox.demo.run import DemoSettings
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
+
+#: What is run without being asked for.
+DEFAULT_PIPELINES = ("edits", "engagement", "games")
+#: What a pipeline reads gold of, and so runs with.
+_WITH = {"video_qos": "cdn_logs", "stocks": "filings"}
+_ALL = (*DEFAULT_PIPELINES, "cdn_logs", "filings", "stocks", "video_qos")
+
+
+def chosen_pipelines(text: str) -> tuple[str, ...]:
+    """The pipelines that a list with commas names, with those whose gold they read; by default the usual ones.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, for one that the demo has no events for.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _ALL:
+            raise ConfigError(
+                "PIPELINE_UNKNOWN",
+                f"The demo has no events for a pipeline {name!r}; {nearest_of(name, _ALL)}",
+                hint=f"Name some of {', '.join(_ALL)}.",
+            )
+    return tuple(sorted({*names, *(_WITH[name] for name in names if name in _WITH)})) or DEFAULT_PIPELINES
 
 
 def demo_settings(
     edits: Path | None,
     *,
+    pipelines: tuple[str, ...] = DEFAULT_PIPELINES,
     game_events: int = 60_000,
     days: int = 9,
     activities: int = 4_000,
@@ -27,10 +54,21 @@ def demo_settings(
     """What a demo sends, by default as much as the command does."""
     # An object an hour of play: few enough to land in minutes, enough for copies to lie in different ones.
     games = GamesSettings(target_events=game_events, days=days, seed=seed, buffer_seconds=3_600)
+    with_engagement = activities and "engagement" in pipelines
     # A few organisations, since each is a partition of its own: this is about what happens to their contacts.
-    engagement = EngagementSettings(activities=activities, organisations=8, days=10, seed=seed) if activities else None
+    engagement = (
+        EngagementSettings(activities=activities, organisations=8, days=10, seed=seed) if with_engagement else None
+    )
     return DemoSettings(
-        games=games, engagement=engagement, edits=edits, landing_seconds=landing_seconds, keep_running=keep
+        games=games if "games" in pipelines else None,
+        engagement=engagement,
+        edits=edits if "edits" in pipelines else None,
+        viewers=ViewersSettings(seed=seed) if "cdn_logs" in pipelines else None,
+        with_players="video_qos" in pipelines,
+        market=MarketSettings(seed=seed) if "filings" in pipelines else None,
+        with_prices="stocks" in pipelines,
+        landing_seconds=landing_seconds,
+        keep_running=keep,
     )
 
 

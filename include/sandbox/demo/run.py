@@ -15,6 +15,7 @@ from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.groups import group_dag_id, stream_groups
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
@@ -24,16 +25,21 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings
+from generator.market import MarketSettings
 from generator.settings import GamesSettings
+from generator.viewers import ViewersSettings
 from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
 from sandbox.demo.engagement_answers import answer_engagement
 from sandbox.demo.freshness import measure_freshness
 from sandbox.demo.job_runs import Job, JobRuns
+from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import DemoReport
-from sandbox.demo.sending import Sending, Truths, WhatIsSent, ingested
+from sandbox.demo.sending import Sending, ingested
+from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
+from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.landing import list_requests
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
@@ -55,11 +61,15 @@ _MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How much is sent, and from where. `engagement` and `edits` are None where nothing of them is run."""
+    """How much is sent, and from where; None where nothing of it is run, see `WhatIsSent`."""
 
-    games: GamesSettings
+    games: GamesSettings | None
     engagement: EngagementSettings | None = None
     edits: Path | None
+    viewers: ViewersSettings | None = None
+    with_players: bool = False
+    market: MarketSettings | None = None
+    with_prices: bool = False
     landing_seconds: float = 20.0
     keep_running: bool = False
 
@@ -67,7 +77,14 @@ class DemoSettings:
     def what(self) -> WhatIsSent:
         """What is sent."""
         return WhatIsSent(
-            games=self.games, engagement=self.engagement, edits=self.edits, landing_seconds=self.landing_seconds
+            games=self.games,
+            engagement=self.engagement,
+            edits=self.edits,
+            viewers=self.viewers,
+            with_players=self.with_players,
+            market=self.market,
+            with_prices=self.with_prices,
+            landing_seconds=self.landing_seconds,
         )
 
 
@@ -133,14 +150,17 @@ class Demo:
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
         """Gold, mutations, maintenance and health. Spark jobs share a pool, and what waits for one uses no core."""
         jobs = JobRuns(airflow, self._home, say=self._say)
-        chains = [[Job("gold__games"), Job(_MAINTENANCE)]]
+        chains = [[Job("gold__games"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
         if self._settings.engagement is not None:
             chains.append([Job("mutations__engagement", {"dry_run": False}), Job("gold__engagement")])
         if self._settings.edits is not None:
             chains.append([Job("gold__edits")])
+        what = self._settings.what
+        chains += [[Job(f"gold__{name}") for name in names] for names in (what.of_viewers, what.of_market) if names]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
-        self._await_live(catalog)
+        if self._settings.games is not None:
+            self._await_live(catalog)
         self.report.health = self._health(jobs)
         self.report.jobs = [(ended.job.dag_id, ended.seconds) for ended in jobs.ended]
         self.report.maintenance = [
@@ -190,11 +210,21 @@ class Demo:
         report = self.report
         connection, tables = connect(catalog)
         sheet = AnswerSheet(connection, tables)
-        answer_games(sheet, truths.games)
+        if truths.games is not None:
+            answer_games(sheet, truths.games)
         if truths.engagement is not None:
             answer_engagement(sheet, truths.engagement)
         if truths.edits is not None and self._settings.edits is not None:
             answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
+        if truths.viewers is not None:
+            answer_cdn(sheet, truths.viewers)
+        if truths.viewers is not None and self._settings.with_players:
+            answer_video(sheet, truths.viewers)
+            answer_delivery(sheet, truths.viewers)
+        if truths.market is not None:
+            answer_filings(sheet, truths.market)
+        if truths.market is not None and self._settings.with_prices:
+            answer_stocks(sheet, truths.market)
         report.answers = sheet.answers
         of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
         report.freshness = [
@@ -208,7 +238,8 @@ class Demo:
 def _dag_ids(catalog: Catalog) -> frozenset[str]:
     kinds = ("stream", "gold", "maintenance", "mutations")
     ids = [f"{kind}__{name}" for name in catalog.pipelines for kind in kinds]
-    return frozenset(ids) | {f"relay__{name}" for name in catalog.relays}
+    groups = {group_dag_id(name) for name in stream_groups(catalog)}
+    return frozenset(ids) | groups | {f"relay__{name}" for name in catalog.relays}
 
 
 def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:

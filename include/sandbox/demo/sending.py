@@ -1,12 +1,11 @@
-"""What the demo sends: games as objects, engagement as records, and a file of edits where there is one."""
+"""Sends what the demo sends: objects that land, records of a topic, and a file of edits where there is one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from deltaworks.control import paths
@@ -16,17 +15,19 @@ from deltaworks.errors import TransientError
 from deltaworks.sources.objects.log import file_events_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from generator.delivery import Published, Sink, publish
+from generator.delivery import Delivery, Published, Sink, publish
 from generator.engagement import generate_engagement
-from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementTruth
 from generator.games import generate_games
+from generator.market import MarketTruth, market_deliveries
+from generator.qos_truth import ViewersTruth
 from generator.replay import replay_lines
-from generator.settings import GamesSettings
 from generator.truth import GamesTruth
+from generator.viewers import viewer_deliveries
 from sandbox.demo.answers import EditsTruth
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.topic_sink import topic_sink
+from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
@@ -37,31 +38,6 @@ _PATIENCE_SECONDS = 300.0
 _LOOK_SECONDS = 10.0
 _STEPS = "batch_metadata_store"
 _BATCHES = "checkpoint_store"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIsSent:
-    """How much of what is sent; None for what is not."""
-
-    games: GamesSettings
-    engagement: EngagementSettings | None
-    edits: Path | None
-    landing_seconds: float
-
-    @property
-    def pipelines(self) -> tuple[str, ...]:
-        """The pipelines that get events."""
-        sent = {"games": self.games, "engagement": self.engagement, "edits": self.edits}
-        return tuple(sorted(name for name, what in sent.items() if what is not None))
-
-
-@dataclass(frozen=True, slots=True)
-class Truths:
-    """The right answers about what was sent."""
-
-    games: GamesTruth
-    engagement: EngagementTruth | None
-    edits: EditsTruth | None
 
 
 @dataclass
@@ -83,15 +59,19 @@ class Sending:
             Whatever a producer raises.
         """
         sink = landing_sink(self.catalog.environment.landing)
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(5) as pool:
             games = pool.submit(self._send_games, sink)
             engagement = pool.submit(self._send_engagement)
             edits = pool.submit(self._send_edits, sink)
-            self._follow((games, engagement, edits))
-            return Truths(games.result(), engagement.result(), edits.result())
+            viewers = pool.submit(self._send_viewers, sink)
+            market = pool.submit(self._send_market, sink)
+            self._follow((games, engagement, edits, viewers, market))
+            return Truths(games.result(), engagement.result(), edits.result(), viewers.result(), market.result())
 
-    def _send_games(self, sink: Sink) -> GamesTruth:
+    def _send_games(self, sink: Sink) -> GamesTruth | None:
         settings = self.what.games
+        if settings is None:
+            return None
         by_time = settings.days * 86_400 // settings.buffer_seconds
         about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
         self.say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
@@ -117,7 +97,8 @@ class Sending:
     def _send_edits(self, sink: Sink) -> EditsTruth | None:
         path = self.what.edits
         if path is None:
-            self.say("edits: not run, there is no file to replay (give one with `make demo EVENTS=path`)")
+            if self.what.games is not None:
+                self.say("edits: not run, there is no file to replay (give one with `make demo EVENTS=path`)")
             return None
         self.say(f"edits: replaying {path.name}")
         truth = EditsTruth.of_file(path)
@@ -128,6 +109,31 @@ class Sending:
             progress=lambda done: self._landed("edits", done),
         )
         return truth
+
+    def _send_viewers(self, sink: Sink) -> ViewersTruth | None:
+        settings = self.what.viewers
+        if settings is None:
+            return None
+        self.say(f"{', '.join(self.what.of_viewers)}: landing {settings.views:,} generated views, seed {settings.seed}")
+        truth = ViewersTruth()
+        self._land(list(viewer_deliveries(settings, truth)), self.what.of_viewers, sink)
+        return truth
+
+    def _send_market(self, sink: Sink) -> MarketTruth | None:
+        settings = self.what.market
+        if settings is None:
+            return None
+        self.say(f"{', '.join(self.what.of_market)}: landing a generated market, seed {settings.seed}")
+        truth = MarketTruth()
+        self._land(list(market_deliveries(settings, truth)), self.what.of_market, sink)
+        return truth
+
+    def _land(self, deliveries: Sequence[Delivery], pipelines: Sequence[str], sink: Sink) -> None:
+        """Land what is of these pipelines, in order, and count it for each of them."""
+        pause = self.what.landing_seconds / max(1, len(deliveries))
+        for pipeline in pipelines:
+            own = [delivery for delivery in deliveries if delivery.key.startswith(f"{pipeline}/")]
+            publish(own, sink, pause_seconds=pause, progress=lambda done, name=pipeline: self._landed(name, done))
 
     def _landed(self, pipeline: str, done: Published) -> None:
         self._sent[pipeline] = done.objects

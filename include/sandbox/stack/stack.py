@@ -33,6 +33,7 @@ from sandbox.stack.programs import (
     stack_programs,
 )
 from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus
+from sandbox.stack.sample_databases import put_sample_databases
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
 from sandbox.stack.state import exclusive, load_state, save_state
 from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
@@ -171,6 +172,8 @@ def _create_topics(home: StackHome, environment: Mapping[str, str], checks: Heal
     topics = declared_topics(home, pipelines)
     if made := checks.create_streams(declared_streams(home, pipelines)):
         progress(f"Created Kinesis streams: {', '.join(made)}")
+    if put := put_sample_databases(home, pipelines):
+        progress(f"Put databases of invented networks, until there are others: {', '.join(put)}")
     if topics and bootstrap is None:
         progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
     elif bootstrap is not None and (created := create_topics(bootstrap, topics)):

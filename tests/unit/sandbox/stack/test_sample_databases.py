@@ -1,0 +1,58 @@
+"""A stack of its own begins with databases of invented networks where its pipelines need some and there are none."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.events.origins import fixed_databases
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.project import load_catalog
+from generator.networks import CITIES, PROVIDERS
+from sandbox.stack.environment import write_env
+from sandbox.stack.home import StackHome
+from sandbox.stack.sample_databases import put_sample_databases
+from tests.unit.maintenance.made_tables import ENVIRONMENT
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StackHome:
+    include = tmp_path / "project" / "include"
+    for name in ("cdn_logs", "edits"):
+        shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / name, include / "pipelines" / name)
+    shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
+    (include / "environments").mkdir()
+    (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    home = StackHome.at(tmp_path / "home", project=tmp_path / "project")
+    home.create()
+    write_env(home, {})
+    return home
+
+
+def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_path: Path) -> None:
+    assert put_sample_databases(home) == (PROVIDERS, CITIES)
+    assert put_sample_databases(home) == ()
+
+    catalog = load_catalog("local", root=home.project)
+    databases = fixed_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake)
+    assert databases is not None
+
+
+def test_a_database_that_somebody_put_stays(home: StackHome, tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path / "lake")
+    objects.put(paths.database(CITIES), b"of MaxMind")
+
+    assert put_sample_databases(home) == (PROVIDERS,)
+    stored = objects.get(paths.database(CITIES))
+    assert stored is not None
+    assert stored.data == b"of MaxMind"
+
+
+def test_a_stack_whose_pipelines_look_nothing_up_gets_none(home: StackHome, tmp_path: Path) -> None:
+    assert put_sample_databases(home, ["edits"]) == ()
+    assert not (tmp_path / "lake").exists()
