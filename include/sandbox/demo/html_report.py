@@ -54,6 +54,38 @@ _CHARTS: tuple[tuple[str, str, str, str, str, str], ...] = (
         "edits",
         "SELECT hour, edits FROM edits.edits_per_hour ORDER BY 1",
     ),
+    (
+        "video_qos.qos_minute",
+        "Video: concurrent viewers",
+        "scatter",
+        "minute",
+        "views",
+        "SELECT minute, sum(active_views)::BIGINT FROM video_qos.qos_minute GROUP BY 1 ORDER BY 1",
+    ),
+    (
+        "video_qos.error_minute",
+        "Video: errors of players",
+        "bar",
+        "minute",
+        "errors",
+        "SELECT minute, sum(errors)::BIGINT FROM video_qos.error_minute GROUP BY 1 ORDER BY 1",
+    ),
+    (
+        "cdn_logs.cdn_latency",
+        "CDN: p95 of the time to the first byte of media",
+        "scatter",
+        "minute",
+        "ms",
+        "SELECT minute, first_byte_ms_p95 FROM cdn_logs.cdn_latency WHERE dimension = 'cdn' ORDER BY 1",
+    ),
+    (
+        "stocks.pe_daily",
+        "Stocks: price over earnings as it was known, mean of all",
+        "scatter",
+        "session",
+        "P/E",
+        "SELECT price_date, avg(pe_annual) FROM stocks.pe_daily GROUP BY 1 ORDER BY 1",
+    ),
 )
 _STYLE = """
 :root{color-scheme:light dark;--text:#1c2733;--page:#fff;--line:#dde3ea;--right:#0a7a3d;--wrong:#b3261e}

@@ -21,9 +21,9 @@ def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
 
 def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
     """What the pipeline `stocks` answers."""
-    wanted = {reason: rows for reason, rows in truth.quarantined["stocks"].items() if rows}
+    expected = {reason: rows for reason, rows in truth.quarantined["stocks"].items() if rows}
     reasons = dict(sheet.rows("SELECT reasons[1].code, count(*) FROM stocks.quarantine GROUP BY 1"))
-    sheet.table_equal("stocks", "quarantined rows by reason", reasons, wanted)
+    sheet.table_equal("stocks", "quarantined rows by reason", reasons, expected)
     averages = {
         ticker: (round(raw, _DIGITS), round(adjusted, _DIGITS))
         for ticker, raw, adjusted in sheet.rows(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
@@ -133,7 +134,7 @@ class Sending:
         pause = self.what.landing_seconds / max(1, len(deliveries))
         for pipeline in pipelines:
             own = [delivery for delivery in deliveries if delivery.key.startswith(f"{pipeline}/")]
-            publish(own, sink, pause_seconds=pause, progress=lambda done, name=pipeline: self._landed(name, done))
+            publish(own, sink, pause_seconds=pause, progress=partial(self._landed, pipeline))
 
     def _landed(self, pipeline: str, done: Published) -> None:
         self._sent[pipeline] = done.objects

@@ -45,8 +45,8 @@ def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
             f"SELECT {_PLACE}, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_minute WHERE media_hits > 0"
         )
     }
-    wanted = {key: _percentiles(requests.hit_ms) for key, requests in truth.traffic.items() if requests.hit_ms}
-    sheet.table_equal("cdn_logs", "latency p50, p95, p99 by minute and all of them", exact, wanted)
+    expected = {key: _percentiles(requests.hit_ms) for key, requests in truth.traffic.items() if requests.hit_ms}
+    sheet.table_equal("cdn_logs", "latency p50, p95, p99 by minute and all of them", exact, expected)
     by_dimension = {
         (_utc(row[0]), row[1], row[2]): tuple(row[3:])
         for row in sheet.rows(f"SELECT minute, dimension, value, {_rounded('first_byte_ms')} FROM cdn_logs.cdn_latency")
@@ -140,13 +140,13 @@ def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:
-    wanted = {reason: rows for reason, rows in truth.quarantined[pipeline].items() if rows}
+    expected = {reason: rows for reason, rows in truth.quarantined[pipeline].items() if rows}
     rows = (
         sheet.rows(f"SELECT reasons[1].code, count(*) FROM {pipeline}.quarantine GROUP BY 1")
         if sheet.has(f"{pipeline}.quarantine")
         else []
     )
-    sheet.table_equal(pipeline, "quarantined rows by reason", dict(rows), wanted)
+    sheet.table_equal(pipeline, "quarantined rows by reason", dict(rows), expected)
 
 
 def _most_at_once(truth: ViewersTruth) -> int:

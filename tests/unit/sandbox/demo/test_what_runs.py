@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sandbox.demo.fresh import demo_settings
+import pytest
+
+from deltaworks.errors import ConfigError
+from sandbox.demo.fresh import chosen_pipelines, demo_settings
 from sandbox.demo.run import find_edits
 
 
@@ -27,3 +30,24 @@ def test_a_file_or_the_first_of_a_folder_is_replayed(tmp_path: Path) -> None:
 
 def test_engagement_can_be_left_out(tmp_path: Path) -> None:
     assert demo_settings(None, activities=0).what.pipelines == ("games",)
+
+
+@pytest.mark.parametrize(
+    ("text", "pipelines"),
+    [
+        ("", ("edits", "engagement", "games")),
+        ("cdn_logs", ("cdn_logs",)),
+        ("video_qos", ("cdn_logs", "video_qos")),
+        ("stocks, games", ("filings", "games", "stocks")),
+        ("video_qos,cdn_logs,stocks,filings", ("cdn_logs", "filings", "stocks", "video_qos")),
+    ],
+)
+def test_pipelines_are_run_when_they_are_named_with_those_they_read(text: str, pipelines: tuple[str, ...]) -> None:
+    assert chosen_pipelines(text) == pipelines
+    if text:
+        assert demo_settings(None, pipelines=chosen_pipelines(text)).what.pipelines == pipelines
+
+
+def test_a_pipeline_that_the_demo_has_no_events_for_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'stocks'"):
+        chosen_pipelines("stock")
