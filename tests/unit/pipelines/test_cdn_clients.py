@@ -1,4 +1,4 @@
-"""The sample `cdn_logs` on real lines of CloudFront, whose answers were counted by other means."""
+"""Requests of the pipeline `cdn_logs` out of real lines of CloudFront, whose answers were counted by other means."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
-SAMPLE = PROJECT_ROOT / "tests" / "samples" / "cdn_logs" / "pipeline.yaml"
+CDN_LOGS = PROJECT_ROOT / "include" / "pipelines" / "cdn_logs" / "pipeline.yaml"
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
@@ -27,7 +27,7 @@ def requests(logs: Path, lake: Path, *lines: str) -> list[dict[str, Any]]:
     for name in ("City", "ASN"):
         data = (logs.parent / "maxmind" / f"GeoLite2-{name}-Test.mmdb").read_bytes()
         LocalObjects(lake).put(paths.database(f"geo/GeoLite2-{name}.mmdb"), data)
-    spec = load_spec(PipelineSpec, SAMPLE)
+    spec = load_spec(PipelineSpec, CDN_LOGS)
     databases = fixed_databases(spec, StorageSpec(root=f"file://{lake}"))
     data = gzip.decompress((logs / "sample-cloudfront-access-logs.gz").read_bytes()) + "\n".join(lines).encode()
     parts = list(Parser(spec, databases=databases).parse([Payload(1, "k", data)], STAMP))
