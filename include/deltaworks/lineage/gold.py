@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deltaworks.control import paths
-from deltaworks.lineage.datasets import Dataset, bronze_table
+from deltaworks.lineage.datasets import Dataset, bronze_table, stored
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.gold import GoldTableSpec, place_in_other, view_name
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -30,7 +30,7 @@ def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | No
     outputs = []
     for table in _chosen(spec, written):
         sql = (catalog.folder(pipeline) / table.sql).read_text(encoding="utf-8")
-        columns = columns_of_query(sql, {name: _table(catalog, spec, name) for name in table.reads})
+        columns = columns_of_query(sql, {view_name(name): _table(catalog, spec, name) for name in table.reads})
         outputs.append(replace(_table(catalog, spec, table.name), columns=columns, rows=written.get(table.name)))
     return outputs
 
@@ -40,11 +40,16 @@ def _chosen(spec: PipelineSpec, written: Mapping[str, int | None]) -> list[GoldT
 
 
 def _table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
-    """A table with its columns: as declared, or as the table has them where no declaration says."""
-    dataset = bronze_table(catalog, spec, name)
+    """A table with its columns: as declared, or as the table has them where no declaration says.
+
+    Of another pipeline (`games.daily`) it is a gold table, whose columns the table alone has.
+    """
+    lake = catalog.environment.lake
+    other = place_in_other(name)
+    dataset = stored(lake, paths.table(*other)) if other is not None else bronze_table(catalog, spec, name)
     if dataset.fields:
         return dataset
-    opened = Lake(catalog.environment.lake).open(paths.table(spec.pipeline, name))
+    opened = Lake(lake).open(paths.table(*(other or (spec.pipeline, name))))
     if opened is not None:
         types = {field.name: str(field.type.type) if _is_plain(field.type) else "" for field in opened.schema().fields}
         return replace(dataset, fields=types)

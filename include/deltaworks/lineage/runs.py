@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.redaction import without_values
@@ -37,6 +37,10 @@ CLOSE_SECONDS = 5.0
 _ERROR_LENGTH = 2_000
 #: The datasets of a run, by the tables it has written with their rows.
 Datasets = Callable[[Mapping[str, int | None]], Sequence[Dataset]]
+#: The same of any pipeline.
+DatasetsOf = Callable[[Catalog, str, Mapping[str, int | None]], Sequence[Dataset]]
+#: A job that ends, as its name ends: builds of gold tables, batches of mutations.
+BatchJob = Literal["gold", "mutations"]
 
 
 class Written:
@@ -168,38 +172,34 @@ def _stream_run(spec: LineageSpec, emitter: Emitter, catalog: Catalog, name: str
 
 
 @contextlib.contextmanager
-def gold_lineage(catalog: Catalog, pipeline: str) -> Iterator[Written]:
-    """Emit a build of gold tables: its start, and at its end the tables it wrote, with the origin of each column."""
-    from deltaworks.lineage.gold import gold_inputs, gold_outputs
+def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[Written]:
+    """Emit a run of a job that ends: its start, and at its end the tables it wrote, with the origin of each column.
 
-    with _batch_lineage(
-        catalog,
-        f"{pipeline}.gold",
-        inputs=lambda written: gold_inputs(catalog, pipeline, written),
-        outputs=lambda written: gold_outputs(catalog, pipeline, written),
-    ) as written:
-        yield written
-
-
-@contextlib.contextmanager
-def mutation_lineage(catalog: Catalog, pipeline: str) -> Iterator[Written]:
-    """Emit a run of mutations: what it reads of requests, and at its end the tables whose rows were changed."""
-    with _batch_lineage(
-        catalog,
-        f"{pipeline}.mutations",
-        inputs=lambda written: mutation_inputs(catalog, pipeline, written),
-        outputs=lambda written: mutation_outputs(catalog, pipeline, written),
-    ) as written:
-        yield written
-
-
-@contextlib.contextmanager
-def _batch_lineage(catalog: Catalog, job: str, *, inputs: Datasets, outputs: Datasets) -> Iterator[Written]:
+    Nothing where the environment declares no lineage.
+    """
     spec = catalog.environment.lineage
     if spec is None:
         yield Written()
         return
+    inputs, outputs = _datasets_of(job)
     with _emitting(spec) as emitter:
-        run = LineageRun(spec, emitter, job, "BATCH", inputs, outputs)
+        run = LineageRun(
+            spec,
+            emitter,
+            f"{pipeline}.{job}",
+            "BATCH",
+            inputs=lambda written: inputs(catalog, pipeline, written),
+            outputs=lambda written: outputs(catalog, pipeline, written),
+        )
         with _running([run]):
             yield run.written
+
+
+def _datasets_of(job: BatchJob) -> tuple[DatasetsOf, DatasetsOf]:
+    """What a job reads and what it writes."""
+    if job == "mutations":
+        return mutation_inputs, mutation_outputs
+    # Loaded here: it loads the reader of tables.
+    from deltaworks.lineage.gold import gold_inputs, gold_outputs
+
+    return gold_inputs, gold_outputs

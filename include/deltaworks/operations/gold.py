@@ -34,9 +34,9 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
         return Report(
             results=pending_gold(context.catalog, context.subject, tables=tables, full=options.full, dates=dates)
         )
-    from deltaworks.lineage.runs import gold_lineage
+    from deltaworks.lineage.runs import batch_lineage
 
-    with gold_lineage(context.catalog, context.subject) as lineage:
+    with batch_lineage(context.catalog, context.subject, "gold") as lineage:
         result = rebuild_gold(
             context.spark(), context.catalog, context.subject, tables=tables, full=options.full, dates=dates
         )
@@ -60,9 +60,9 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
     tables = list(options.tables) or None
     if not options.dry_run:
         from deltaworks.gold.refresh import refresh_gold
-        from deltaworks.lineage.runs import gold_lineage
+        from deltaworks.lineage.runs import batch_lineage
 
-        with gold_lineage(context.catalog, context.subject) as lineage:
+        with batch_lineage(context.catalog, context.subject, "gold") as lineage:
             refreshed = refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
             for table in refreshed:
                 if table.swapped:

@@ -41,10 +41,10 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
             everything=options.everything,
         )
         return Report(parts=[_NOTHING]) if forecasted is None else _forecast_report(forecasted)
-    from deltaworks.lineage.runs import mutation_lineage
+    from deltaworks.lineage.runs import batch_lineage
     from deltaworks.mutations.apply import MutationRun
 
-    with mutation_lineage(context.catalog, context.subject) as lineage:
+    with batch_lineage(context.catalog, context.subject, "mutations") as lineage:
         done = MutationRun(context.spark(), context.catalog, context.subject).run(
             organisation=options.org, everything=options.everything
         )

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.lineage.datasets import Dataset, stream_inputs, stream_outputs
 from deltaworks.lineage.emitter import Emitter
 from deltaworks.lineage.events import event
-from deltaworks.lineage.runs import PARENT_VARIABLE, LineageRun, gold_lineage, mutation_lineage
+from deltaworks.lineage.runs import PARENT_VARIABLE, LineageRun, batch_lineage
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import LineageSpec
 from deltaworks.specs.project import load_catalog
@@ -71,7 +71,7 @@ def test_a_build_is_told_with_what_it_wrote_and_the_task_it_is_part_of(
     catalog, backend = reported
     monkeypatch.setattr("deltaworks.lineage.gold.Lake.open", lambda *_: None)
     monkeypatch.setenv(PARENT_VARIABLE, f"airflow/team/gold__games.rebuild_gold/{RUN}")
-    with gold_lineage(catalog, "games") as lineage:
+    with batch_lineage(catalog, "games", "gold") as lineage:
         lineage.note("retention", 7)
     start, end = backend.events
     assert (start["eventType"], end["eventType"]) == ("START", "COMPLETE")
@@ -91,7 +91,7 @@ def test_a_build_is_told_with_what_it_wrote_and_the_task_it_is_part_of(
 
 def test_a_build_that_fails_is_told_with_its_error_and_no_value(reported: tuple[Catalog, Backend]) -> None:
     catalog, backend = reported
-    with pytest.raises(ValueError, match="invalid literal"), mutation_lineage(catalog, "engagement"):
+    with pytest.raises(ValueError, match="invalid literal"), batch_lineage(catalog, "engagement", "mutations"):
         int("the value of a customer")
     assert [each["eventType"] for each in backend.events] == ["START", "FAIL"]
     message = backend.events[1]["run"]["facets"]["errorMessage"]["message"]
@@ -124,7 +124,7 @@ def test_without_a_declaration_no_client_is_loaded_and_nothing_runs(monkeypatch:
     for name in [name for name in sys.modules if name.startswith("openlineage")]:
         monkeypatch.delitem(sys.modules, name)
     catalog = catalog_with(load_catalog("aws"), None)
-    with gold_lineage(catalog, "games") as lineage:
+    with batch_lineage(catalog, "games", "gold") as lineage:
         lineage.note("retention")
     assert not [name for name in sys.modules if name.startswith("openlineage")]
 

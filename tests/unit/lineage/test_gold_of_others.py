@@ -1,0 +1,60 @@
+"""Gold that reads gold of another pipeline says so: the table it reads, and which columns its own are made of."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from deltaworks.control import paths
+from deltaworks.lineage.gold import gold_inputs, gold_outputs
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
+
+SQL = """\
+SELECT daily.event_date, sum(daily.turnover) AS turnover, max(o.amount) AS largest
+FROM shop__daily AS daily JOIN orders AS o USING (event_date) GROUP BY 1
+"""
+GOLD = "gold:\n  tables: [{{name: {name}, sql: {name}.sql, reads: [{reads}], partition_by: event_date}}]\n"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """`board` reads gold of `shop`, which was built: its columns are in its table alone."""
+    root = write_project(tmp_path, environment=ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake"))
+    for name, table, reads, sql in (
+        ("shop", "daily", "orders", "SELECT event_date, sum(amount) AS turnover FROM orders GROUP BY 1"),
+        ("board", "weekly", "shop.daily, orders", SQL),
+    ):
+        folder = root / "include" / "pipelines" / name
+        folder.mkdir(exist_ok=True)
+        declared = PIPELINE.replace("pipeline: shop", f"pipeline: {name}") + GOLD.format(name=table, reads=reads)
+        (folder / "pipeline.yaml").write_text(declared)
+        (folder / f"{table}.sql").write_text(sql)
+    rows = pa.table({"event_date": [datetime.date(2026, 1, 1)], "turnover": [1.5]})
+    write_deltalake(tmp_path / "lake" / paths.table("shop", "daily"), rows)
+    return load_catalog(root=root)
+
+
+def test_the_table_of_the_other_pipeline_is_what_is_read(catalog: Catalog) -> None:
+    inputs = {dataset.name.rpartition("/lake/")[2]: dataset for dataset in gold_inputs(catalog, "board", {})}
+
+    assert set(inputs) == {paths.table("shop", "daily"), paths.table("board", "orders")}
+    assert dict(inputs[paths.table("shop", "daily")].fields) == {"event_date": "date", "turnover": "double"}
+
+
+def test_columns_are_followed_into_the_table_of_the_other_pipeline(catalog: Catalog) -> None:
+    (output,) = gold_outputs(catalog, "board", {"weekly": 3})
+
+    origins = {
+        name: [(column.dataset.rpartition("/lake/")[2], column.name) for column in columns]
+        for name, columns in output.columns.items()
+    }
+    assert origins["turnover"] == [(paths.table("shop", "daily"), "turnover")]
+    assert origins["largest"] == [(paths.table("board", "orders"), "amount")]
+    assert (paths.table("shop", "daily"), "event_date") in origins["event_date"]
+    assert output.rows == 3
