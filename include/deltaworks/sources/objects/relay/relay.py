@@ -60,6 +60,7 @@ class Relay:
         open_log: how the log is opened under an owner epoch. lease_wait_seconds: how long to wait for another
         relay's lease; by default its time to live and a half.
         until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
+        on_turn: called every few seconds while it works or waits for input, so that one that hangs is seen.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Relay:
         open_log: LogOpener | None = None,
         lease_wait_seconds: float | None = None,
         until_drained: bool = False,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         if spec.listing is not None and landing is None:
             raise ConfigError(
@@ -86,6 +88,7 @@ class Relay:
         self._open_log = open_log or log_opener(spec.overwrites)
         self._lease_wait = spec.lease_ttl_seconds * 1.5 if lease_wait_seconds is None else lease_wait_seconds
         self._until_drained = until_drained
+        self._on_turn = on_turn
         self._objects = open_objects(lake)
         self._stop = threading.Event()
         self._at_once = False
@@ -180,6 +183,7 @@ class Relay:
         ends_at = time.monotonic() + self._spec.max_run_seconds
         heartbeat.update(state="idle")
         while not self._stop.is_set() and time.monotonic() < ends_at:
+            self._on_turn()
             busy = self._append_messages(appender)
             busy = self._append_page(appender) or busy
             if busy:
