@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -179,6 +179,24 @@ def _parse_reference(value: Any) -> Any:
     if scheme != "env" or not separator or not re.match(r"^[A-Z][A-Z0-9_]*$", name):
         raise ValueError("secrets and addresses of an environment are written as references, env:NAME")
     return Reference(scheme=scheme, name=name)
+
+
+def references_of(declared: object, place: str = "") -> Iterator[tuple[str, Reference]]:
+    """Every reference at or below something declared, by the keys that lead to it, such as `channels[0].url`.
+
+    Settings that are handed on as they are, such as those of a transport, hold theirs as texts.
+    """
+    if isinstance(declared, Reference):
+        yield place, declared
+    elif isinstance(declared, str) and re.fullmatch(r"env:[A-Z][A-Z0-9_]*", declared):
+        yield place, Reference(scheme="env", name=declared.removeprefix("env:"))
+    elif isinstance(declared, tuple | list):
+        for at, part in enumerate(declared):
+            yield from references_of(part, f"{place}[{at}]")
+    elif isinstance(declared, dict | BaseModel):
+        parts = declared.items() if isinstance(declared, dict) else iter(declared)
+        for name, part in parts:
+            yield from references_of(part, f"{place}.{name}".lstrip("."))
 
 
 SecretReference = Annotated[Reference, BeforeValidator(_parse_reference)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Reference
+from deltaworks.specs.base import Reference, references_of
 
 LOCAL = "local"
 #: In lower case. The last line is of earlier versions of docker/local.env.
@@ -130,20 +130,11 @@ def check_secrets(
     """
     if environment == LOCAL:
         return
-    for key, reference in _secrets(declared, ""):
+    for key, reference in secrets_of(declared):
         if reference.name in variables:
             refuse_weak(variables[reference.name], place=f"{file}: {key}", variable=reference.name)
 
 
-def _secrets(model: object, place: str) -> Iterator[tuple[str, Reference]]:
-    """Every reference to a secret below a model, with the keys that lead to it."""
-    if isinstance(model, tuple | list):
-        for at, part in enumerate(model):
-            yield from _secrets(part, f"{place}[{at}]")
-    elif isinstance(model, BaseModel) and not isinstance(model, Reference):
-        for name in type(model).model_fields:
-            value, key = getattr(model, name), f"{place}.{name}".lstrip(".")
-            if isinstance(value, Reference) and name in _SECRET_KEYS:
-                yield key, value
-            else:
-                yield from _secrets(value, key)
+def secrets_of(declared: object) -> Iterator[tuple[str, Reference]]:
+    """Every reference to a secret below a declaration, by the keys that lead to it."""
+    return ((key, reference) for key, reference in references_of(declared) if key.rpartition(".")[2] in _SECRET_KEYS)
