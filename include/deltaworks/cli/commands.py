@@ -83,6 +83,7 @@ COMMANDS: Mapping[str, Command] = {
         "Registered consumers of Kinesis streams, which cost money while they are there.",
         "deltaworks.cli.consumers:app",
     ),
+    "deploy": Command("Manifests of a cluster, rendered from what is declared.", "deltaworks.cli.deploy:app"),
     "collect": Command(
         "Take events over HTTP, stamp them with the time and put them into a stream, until it is stopped.",
         "deltaworks.cli.collect:collect",

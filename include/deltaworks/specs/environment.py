@@ -20,6 +20,7 @@ from deltaworks.specs.base import (
     resolve_text,
 )
 from deltaworks.specs.groups import StreamGroupSpec
+from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -262,7 +263,27 @@ class EnvironmentSpec(Spec):
         None, description="the pipelines whose operations have DAGs; by default all, and commands have them anyway"
     )
     lineage: LineageSpec | None = later_key(None)
+    kubernetes: KubernetesSpec | None = later_key(None)
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_kubernetes(self) -> Self:
+        """Pods get no keys of Airflow's connections, and an application there makes its own secret."""
+        if self.kubernetes is None:
+            return self
+        named = [name for name in ("lake", "landing", "messaging") if getattr(self, name).aws_conn_id is not None]
+        problems = [
+            (
+                (name, "aws_conn_id"),
+                "pods get no keys of Airflow's connections: write access_key and secret_key, or give "
+                "their account a role by kubernetes.service_account_annotations",
+            )
+            for name in named
+        ]
+        if self.spark.secret is not None:
+            problems.append((("spark", "secret"), "on Kubernetes each application makes its own secret: remove it"))
+        raise_located(problems)
+        return self
 
     def has_operation_dags(self, pipeline: str) -> bool:
         """Whether the operations of a pipeline have DAGs of their own."""

@@ -103,6 +103,7 @@ class _Reading:
     def _overrides(self, path: Path) -> None:
         relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}
         _check_operation_dags(self.catalog.environment, path, self.pipelines)
+        _check_collector(self.catalog, path, self.pipelines)
         names = {"relays": relays, "pipelines": set(self.pipelines)}
         _check_overrides(self.catalog.environment, path, names)
 
@@ -136,6 +137,22 @@ def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collectio
                 for number, name in wrong
             ]
         )
+
+
+def _check_collector(catalog: Catalog, path: Path, pipelines: Collection[str]) -> None:
+    """Refuse a collector in front of a pipeline that is not there, or reads no stream of Kinesis."""
+    kubernetes = catalog.environment.kubernetes
+    if kubernetes is None or kubernetes.collector is None:
+        return
+    name = kubernetes.collector.pipeline
+    spec = catalog.pipelines.get(name)
+    if name not in pipelines:
+        problem = f"there is no pipeline {name!r}; {nearest_of(name, pipelines)}"
+    elif spec is not None and spec.source.kind != "kinesis":
+        problem = f"the pipeline {name!r} reads {spec.source.kind}, and the collector writes to Kinesis alone"
+    else:
+        return
+    raise spec_invalid([read_declared(path).mistake(("kubernetes", "collector", "pipeline"), problem)])
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:

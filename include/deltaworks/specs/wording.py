@@ -16,6 +16,9 @@ from deltaworks.specs.mistakes import meant
 PATTERNS: Final = {
     r"^\d+[mg]$": "write a number with m or g, such as 512m or 2g",
     r"^[1-9]\d*[mg]$": "write a number with m or g, such as 512m or 2g",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "use lower-case letters, digits and dashes, with no dash at the ends",
+    r"^[1-9]\d*m?$": "write a number of cores, such as 2, or thousandths of one, such as 500m",
+    r"^[1-9]\d*(Mi|Gi)$": "write a number with Mi or Gi, such as 512Mi or 2Gi",
     r"^[a-zA-Z0-9_.-]{1,128}$": "use letters, digits, points, dashes and underscores, 128 at most",
 }
 _MOST_SHOWN = 60

@@ -187,7 +187,7 @@ def test_no_secret_is_in_a_committed_file() -> None:
         assert not re.search(rf"^\s*({'|'.join(sorted(names))})\s*[:=]", text, re.MULTILINE)
         assert not re.search(r"(?i)(password|secret_key|jwt_secret)\s*[:=]\s*\w", text)
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    assert {"docker/secrets/", "docker/aws.env"} <= set(ignored)
+    assert {"docker/secrets/", "docker/aws.env", "docker/kubernetes.env"} <= set(ignored)
 
 
 def test_the_password_file_of_the_login_is_where_it_is_read_and_nowhere_else() -> None:
@@ -266,7 +266,7 @@ def test_airflow_and_its_database_have_one_password(secrets: dict[str, str]) -> 
     assert secrets["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].endswith(login)
 
 
-@pytest.mark.parametrize("environment", ["compose", "local", "aws"])
+@pytest.mark.parametrize("environment", ["compose", "local", "aws", "kubernetes"])
 def test_the_project_loads_in_every_environment(environment: str) -> None:
     catalog = load_catalog(environment)
 
@@ -279,7 +279,10 @@ def test_the_project_loads_in_every_environment(environment: str) -> None:
         assert source.bucket in catalog.relay(source.relay).buckets
 
 
-@pytest.mark.parametrize(("environment", "file"), [("compose", "local.env"), ("aws", "aws.env.example")])
+@pytest.mark.parametrize(
+    ("environment", "file"),
+    [("compose", "local.env"), ("aws", "aws.env.example"), ("kubernetes", "kubernetes.env.example")],
+)
 def test_every_reference_of_an_environment_has_a_variable(environment: str, file: str) -> None:
     given = variables(file)
     pipelines = load_catalog(environment, only=given["DELTAWORKS_PIPELINES"].split(",")).pipelines

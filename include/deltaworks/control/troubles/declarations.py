@@ -62,6 +62,18 @@ DECLARATIONS: Final = (
             "a spec has mistakes; every one is listed with file, line, key and what to write",
             "mend them, then `deltaworks pipelines check`",
         ),
+        Trouble(
+            "KUBERNETES_UNDECLARED",
+            "manifests were asked for, and the environment says nothing of a cluster",
+            "declare `kubernetes` in it, or name another environment in the file of settings",
+            runbook="deploying.md#kubernetes",
+        ),
+        Trouble(
+            "KUBERNETES_SETTINGS_INVALID",
+            "the file of settings has a line that is no `NAME=value`, or a secret; file, line or names are given",
+            "mend the line; make secrets keys of the Secret",
+            runbook="deploying.md#kubernetes",
+        ),
         Trouble("OVERRIDE_INVALID", "a `DELTAWORKS_SET__…` variable cannot be used", "mend or unset the variable"),
         Trouble(
             "ALERT_CAUSE_UNKNOWN",

@@ -1,0 +1,47 @@
+"""`deltaworks deploy`: what is applied to a cluster, rendered from the environment and from what is declared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from deltaworks.cli.output import document, line
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+
+app = typer.Typer(no_args_is_help=True)
+SETTINGS_OPTION = typer.Option(..., "--settings", help="File of variables that are no secrets, as docker/aws.env.")
+
+
+@app.command()
+def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
+    """Print the manifests of the environment that DELTAWORKS_ENVIRONMENT of the settings names, for kubectl apply -f -.
+
+    What goes where is said on standard error: the keys that the Secret needs. No value of a secret is printed or read.
+    """
+    from deltaworks.kubernetes.manifests import as_yaml, kubernetes_of, manifests, secret_keys
+
+    catalog, variables = _declared(settings)
+    document(as_yaml(manifests(catalog, variables)))
+    spec = kubernetes_of(catalog)
+    line(
+        f"The Secret {spec.secret} in the namespace {spec.namespace} needs: "
+        f"{', '.join(secret_keys(catalog, variables)) or 'nothing'}.",
+        error=True,
+    )
+
+
+def _declared(settings: Path) -> tuple[Catalog, dict[str, str]]:
+    """What is declared, as processes with these settings read it: a mistake anywhere is refused."""
+    from deltaworks.kubernetes.settings import read_variables, refuse_secrets
+    from deltaworks.specs.project import load_catalog
+
+    variables = read_variables(settings)
+    os.environ.update(variables)
+    catalog = load_catalog()
+    refuse_secrets(variables, settings, catalog)
+    return catalog, variables

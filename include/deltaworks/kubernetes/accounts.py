@@ -1,0 +1,55 @@
+"""Who asks the cluster's API for what: tasks of Airflow start drivers, drivers start executors, nobody else asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, Manifest, metadata
+from deltaworks.specs.kubernetes import KubernetesSpec
+
+_SUBMITTER = "deltaworks-submitter"
+#: A driver finds its executors, and what it made for them, by their labels, and removes them so at its end.
+_DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", "deletecollection")
+#: spark-submit makes a pod with a service and maps of settings, whose owner the pod then becomes; the task follows and
+#: ends the pod.
+_SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
+
+
+def accounts(spec: KubernetesSpec) -> Iterator[Manifest]:
+    """The accounts of pods and what they may do, within the namespace alone."""
+    for name in (ACCOUNT, DRIVER_ACCOUNT):
+        yield {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(spec, name, "accounts") | _annotations(spec),
+            "automountServiceAccountToken": name == DRIVER_ACCOUNT,
+        }
+    resources = ["configmaps", "persistentvolumeclaims", "pods", "services"]
+    yield _role(spec, DRIVER_ACCOUNT, resources, _DRIVER_VERBS)
+    yield _binding(spec, DRIVER_ACCOUNT, [DRIVER_ACCOUNT])
+    yield _role(spec, _SUBMITTER, ["configmaps", "pods", "services"], _SUBMITTER_VERBS)
+    yield _binding(spec, _SUBMITTER, spec.airflow_service_accounts)
+
+
+def _annotations(spec: KubernetesSpec) -> Manifest:
+    annotations = spec.service_account_annotations
+    return {"annotations": dict(annotations)} if annotations else {}
+
+
+def _role(spec: KubernetesSpec, name: str, resources: list[str], verbs: Sequence[str]) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(spec, name, "accounts"),
+        "rules": [{"apiGroups": [""], "resources": resources, "verbs": list(verbs)}],
+    }
+
+
+def _binding(spec: KubernetesSpec, role: str, subjects: Sequence[str]) -> Manifest:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(spec, role, "accounts"),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": spec.namespace} for name in subjects],
+    }

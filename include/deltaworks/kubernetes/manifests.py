@@ -1,0 +1,66 @@
+"""Everything of an environment that is applied to a cluster, in the order in which it is."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+
+from deltaworks.errors import ConfigError
+from deltaworks.kubernetes.accounts import accounts
+from deltaworks.kubernetes.pods import Manifest
+from deltaworks.kubernetes.settings import settings_maps
+from deltaworks.kubernetes.workloads import workloads
+from deltaworks.specs.base import references_of
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.kubernetes import KubernetesSpec
+
+
+def kubernetes_of(catalog: Catalog) -> KubernetesSpec:
+    """What the environment says of its cluster.
+
+    Raises:
+        ConfigError: KUBERNETES_UNDECLARED.
+    """
+    spec = catalog.environment.kubernetes
+    if spec is None:
+        name = catalog.environment.environment
+        raise ConfigError(
+            "KUBERNETES_UNDECLARED",
+            f"include/environments/{name}.yaml declares no `kubernetes`, so it is not known what would run where.",
+            hint="Write `kubernetes: {image: registry.example.com/deltaworks:0.1.0}` there, or name another one.",
+        )
+    return spec
+
+
+def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
+    """The objects of an environment. Pure; no value of a secret is among them.
+
+    Args:
+        settings: variables that are no secrets. What declarations refer to and is not here is a key of the Secret.
+
+    Raises:
+        ConfigError: KUBERNETES_UNDECLARED.
+    """
+    spec = kubernetes_of(catalog)
+    return [*accounts(spec), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
+
+
+def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
+    """The keys that the Secret needs: whatever declarations refer to and no setting says."""
+    declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
+    return sorted({reference.name for _, reference in references_of(declared)} - set(settings))
+
+
+def as_yaml(objects: Iterable[Manifest]) -> str:
+    """The objects as a stream of YAML documents."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 4096
+    yaml.representer.ignore_aliases = lambda _: True  # type: ignore[method-assign,assignment]
+    text = io.StringIO()
+    for item in objects:
+        text.write("---\n")
+        yaml.dump(item, text)
+    return text.getvalue()

@@ -1,0 +1,103 @@
+"""The pods of Spark's drivers and executors: what Spark does not say of them itself, as templates for spark-submit.
+
+Spark fills in image, resources, its own variables and folders. A driver is given the variables that the environment
+and its pipelines refer to. An executor has no secret: keys of storages come with the tasks that use them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from deltaworks.kubernetes.pods import (
+    ACCOUNT,
+    DRIVER_ACCOUNT,
+    Manifest,
+    container_security,
+    from_secret,
+    from_settings,
+    labels,
+    pod_security,
+)
+from deltaworks.specs.base import references_of, resolve_text
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.pipeline import PipelineSpec
+
+#: Starts a driver or an executor as Spark asks for it; of docker/kubernetes.Dockerfile.
+_START = ("/usr/bin/dumb-init", "--", "bash", "/opt/deltaworks/spark_pod.sh")
+
+
+def driver_variables(environment: EnvironmentSpec, pipelines: Iterable[PipelineSpec]) -> set[str]:
+    """The variables that the driver of some pipelines refers to."""
+    stores = [environment.lake, environment.landing, environment.messaging, environment.lineage]
+    return {reference.name for _, reference in references_of([*stores, *pipelines])}
+
+
+def driver_pod(spec: KubernetesSpec, variables: Iterable[str]) -> Manifest:
+    """The template of drivers. Which variables are settings and which are secrets is not told apart here: those that
+    the Secret does not have come from the settings."""
+    return _template(spec, "driver", DRIVER_ACCOUNT, from_secret(spec, variables, optional=True))
+
+
+def executor_pod(spec: KubernetesSpec) -> Manifest:
+    """The template of executors."""
+    return _template(spec, "executor", ACCOUNT, [])
+
+
+def _template(spec: KubernetesSpec, role: str, account: str, variables: list[Manifest]) -> Manifest:
+    secrets = [{"name": name} for name in spec.image_pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": labels(role)},
+        "spec": {
+            "serviceAccountName": account,
+            "automountServiceAccountToken": role == "driver",
+            "securityContext": pod_security(),
+            **({"imagePullSecrets": secrets} if secrets else {}),
+            "containers": [
+                {
+                    "name": f"spark-{role}",
+                    "command": list(_START),
+                    "workingDir": "/tmp",  # noqa: S108
+                    "envFrom": from_settings(),
+                    "env": variables,
+                    "securityContext": container_security(),
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }
+
+
+def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, str]:
+    """Settings of spark-submit for drivers with these variables. Writes the templates it names; idempotent.
+
+    The templates are read where spark-submit runs, and only while it does.
+    """
+    return {
+        "spark.kubernetes.container.image": resolve_text(spec.image),
+        "spark.kubernetes.authenticate.driver.serviceAccountName": DRIVER_ACCOUNT,
+        "spark.kubernetes.authenticate.executor.serviceAccountName": ACCOUNT,
+        "spark.kubernetes.driver.podTemplateFile": _written(driver_pod(spec, variables)),
+        "spark.kubernetes.driver.podTemplateContainerName": "spark-driver",
+        "spark.kubernetes.executor.podTemplateFile": _written(executor_pod(spec)),
+        "spark.kubernetes.executor.podTemplateContainerName": "spark-executor",
+    }
+
+
+def _written(template: Manifest) -> str:
+    """The path of a file with a template. Its name is that of its content, so that there is one of a kind."""
+    data = json.dumps(template, indent=1)
+    path = Path(tempfile.gettempdir()) / f"spark-pod-{hashlib.sha256(data.encode()).hexdigest()[:16]}.yaml"
+    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".spark-pod-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(data)
+    os.replace(fresh, path)
+    return str(path)

@@ -1,0 +1,162 @@
+"""The processes that run as Deployments: relays, the dead-man check, the collector."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from deltaworks.kubernetes.pods import Manifest, container, from_secret, labels, metadata, pod, secret_names
+from deltaworks.specs.base import references_of
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import WEBHOOK_VARIABLE
+from deltaworks.specs.kubernetes import CollectorPodsSpec, KubernetesSpec
+from deltaworks.specs.relay import RelaySpec
+
+_BEAT_FILE = "/tmp/beat"  # noqa: S108
+#: A relay waits for its storage for five minutes before it gives up by itself.
+_RELAY_SILENT_SECONDS = 600
+_DEADMAN_EVERY_SECONDS, _DEADMAN_SILENT_SECONDS = 30, 120
+_COLLECTOR_PORT = 8090
+
+
+def workloads(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
+    """Every Deployment with what belongs to it."""
+    for relay in catalog.relays.values():
+        yield _relay(catalog, spec, relay, settings)
+    yield _deadman(catalog, spec, settings)
+    if spec.collector is not None:
+        yield from _collector(catalog, spec, spec.collector, settings)
+
+
+def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: Mapping[str, str]) -> Manifest:
+    """One pod and never two: a second one would wait for the lease in vain, and fail."""
+    environment = catalog.environment
+    refers_to = [environment.lake, environment.landing, environment.messaging, relay]
+    names = secret_names(references_of(refers_to), settings)
+    beat = _is_fresh(_RELAY_SILENT_SECONDS)
+    main = container(
+        spec,
+        "relay",
+        [
+            *("python", "-m", "deltaworks.sources.objects.relay", "--relay", relay.relay),
+            *("--beat-file", _BEAT_FILE, "--wait-while-stopped"),
+        ],
+        size=spec.relay,
+        variables=from_secret(spec, names),
+        startupProbe={**beat, "periodSeconds": 5, "failureThreshold": 120},
+        livenessProbe={**beat, "periodSeconds": 30},
+    )
+    # On SIGTERM it gives back to the queue what it has not appended.
+    details = pod(spec, [main], terminationGracePeriodSeconds=60)
+    name = f"relay-{relay.relay.replace('_', '-')}"
+    return _deployment(spec, name, "relay", details, settings, instance=relay.relay, strategy={"type": "Recreate"})
+
+
+def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Manifest:
+    environment = catalog.environment
+    refers_to = [environment.lake, environment.messaging, environment.alerts]
+    names = secret_names(references_of(refers_to), settings) - {WEBHOOK_VARIABLE}
+    webhook = set() if WEBHOOK_VARIABLE in settings else {WEBHOOK_VARIABLE}
+    main = container(
+        spec,
+        "deadman",
+        [
+            *("python", "-m", "deltaworks.alerts.deadman", "--every", str(_DEADMAN_EVERY_SECONDS)),
+            *("--beat-file", _BEAT_FILE),
+        ],
+        size=spec.deadman,
+        variables=[*from_secret(spec, names), *from_secret(spec, webhook, optional=True)],
+        startupProbe={**_is_fresh(_DEADMAN_SILENT_SECONDS), "periodSeconds": 5, "failureThreshold": 60},
+        livenessProbe={**_is_fresh(_DEADMAN_SILENT_SECONDS), "periodSeconds": 30},
+    )
+    # Two of them would claim each notice once all the same; one that is replaced is silent for seconds.
+    return _deployment(spec, "deadman", "deadman", pod(spec, [main]), settings, strategy={"type": "Recreate"})
+
+
+def _collector(
+    catalog: Catalog, spec: KubernetesSpec, declared: CollectorPodsSpec, settings: Mapping[str, str]
+) -> Iterator[Manifest]:
+    """The Deployment, its Service and, with several pods, the bound on how many a drained node takes at once."""
+    # A place that declares it has checked that the pipeline reads a stream.
+    stream = str(getattr(catalog.pipeline(declared.pipeline).source, "stream", ""))
+    listens = {"tcpSocket": {"port": "http"}}
+    main = container(
+        spec,
+        "collector",
+        [
+            *("python", "-m", "deltaworks.cli", "collect", "--stream", stream),
+            *("--host", "0.0.0.0", "--port", str(_COLLECTOR_PORT)),
+        ],
+        size=declared,
+        variables=from_secret(spec, secret_names(references_of(catalog.environment.messaging), settings)),
+        ports=[{"name": "http", "containerPort": _COLLECTOR_PORT}],
+        startupProbe={**listens, "periodSeconds": 2, "failureThreshold": 60},
+        readinessProbe={**listens, "periodSeconds": 5},
+        livenessProbe={**listens, "periodSeconds": 20},
+    )
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels("collector")},
+    }
+    details = pod(spec, [main], topologySpreadConstraints=[spread])
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    yield _deployment(spec, "collector", "collector", details, settings, replicas=declared.replicas, strategy=rolling)
+    yield {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(spec, "collector", "collector"),
+        "spec": {
+            "selector": labels("collector"),
+            "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+        },
+    }
+    if declared.replicas > 1:
+        yield {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(spec, "collector", "collector"),
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels("collector")}},
+        }
+
+
+def _deployment(
+    spec: KubernetesSpec,
+    name: str,
+    component: str,
+    details: Manifest,
+    settings: Mapping[str, str],
+    *,
+    instance: str = "",
+    replicas: int = 1,
+    strategy: Manifest,
+) -> Manifest:
+    chosen = labels(component, instance)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(spec, name, component, instance),
+        "spec": {
+            "replicas": replicas,
+            "strategy": strategy,
+            "selector": {"matchLabels": chosen},
+            "template": {
+                # Pods read settings when they start: other settings are other pods.
+                "metadata": {"labels": chosen, "annotations": {"deltaworks/settings": _digest(settings)}},
+                "spec": details,
+            },
+        },
+    }
+
+
+def _digest(settings: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_fresh(seconds: int) -> dict[str, Any]:
+    """A probe: the process has touched its file within so many seconds."""
+    test = f'test "$(( $(date +%s) - $(stat -c %Y {_BEAT_FILE}) ))" -lt {seconds}'
+    return {"exec": {"command": ["sh", "-c", test]}, "timeoutSeconds": 5}

@@ -1,0 +1,46 @@
+"""What an environment says of its Kubernetes cluster, from which manifests, accounts and Spark's pods follow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from deltaworks.specs.base import Name, Spec, TextOrReference
+
+#: A name of an object, as the API takes it.
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Cpu = Annotated[str, Field(pattern=r"^[1-9]\d*m?$", description="cores, or thousandths of one: 2, 500m")]
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*(Mi|Gi)$", description="512Mi, 2Gi")]
+
+
+class PodSize(Spec):
+    """What a pod asks for. Memory is its limit too; cores that nobody else wants it may use."""
+
+    cpu: Cpu = "250m"
+    memory: Memory = "512Mi"
+
+
+class CollectorPodsSpec(PodSize):
+    """The collector in front of the stream that a pipeline reads."""
+
+    pipeline: Name = Field(description="whose Kinesis stream takes the events")
+    replicas: int = Field(default=2, ge=1)
+
+
+class KubernetesSpec(Spec):
+    """The cluster in which relays, Spark's drivers and executors, and the collector run as pods."""
+
+    image: TextOrReference = Field(description="that of docker/kubernetes.Dockerfile")
+    namespace: ObjectName = "deltaworks"
+    secret: ObjectName = Field(default="deltaworks", description="the Secret whose keys are variables")
+    image_pull_secrets: tuple[ObjectName, ...] = ()
+    service_account_annotations: dict[str, str] = Field(
+        default_factory=dict, description="of the accounts that reach the lake, such as the role of a cloud"
+    )
+    airflow_service_accounts: tuple[ObjectName, ...] = Field(
+        default=("airflow-scheduler",), description="whose tasks start drivers; in the same namespace"
+    )
+    relay: PodSize = PodSize.defaults()
+    deadman: PodSize = PodSize.defaults()
+    collector: CollectorPodsSpec | None = None

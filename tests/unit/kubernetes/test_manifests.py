@@ -1,0 +1,315 @@
+"""What runs in pods: with the variables its process needs and no others, and with no right that it does not need."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from deltaworks.errors import ConfigError
+from deltaworks.kubernetes.manifests import as_yaml, manifests, secret_keys
+from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
+from deltaworks.kubernetes.settings import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP
+from deltaworks.kubernetes.spark_pods import driver_pod, driver_variables, executor_pod
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.spark_conf import session_conf
+from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
+from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, SETTINGS, Rendered
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())
+LAKE = {"DELTAWORKS_LAKE_ACCESS_KEY", "DELTAWORKS_LAKE_SECRET_KEY"}
+AWS = {"DELTAWORKS_AWS_ACCESS_KEY", "DELTAWORKS_AWS_SECRET_KEY"}
+ALERTS = {"CHAT_URL", "CHAT_TOKEN", "DELTAWORKS_ALERTS_WEBHOOK"}
+
+
+def test_a_process_is_given_the_secrets_it_refers_to_and_no_other(render: Callable[..., Rendered]) -> None:
+    rendered = render()
+
+    assert rendered.secrets("relay-landing") == LAKE | AWS
+    assert rendered.secrets("deadman") == LAKE | AWS | ALERTS
+    assert rendered.secrets("collector") == AWS
+
+
+def test_what_a_setting_says_is_no_key_of_the_secret(render: Callable[..., Rendered]) -> None:
+    rendered = render()
+
+    assert set(secret_keys(rendered.catalog, SETTINGS)) == LAKE | AWS | {"CHAT_URL", "CHAT_TOKEN", "LINEAGE_KEY"}
+    assert rendered.objects["ConfigMap", SETTINGS_MAP]["data"] == SETTINGS
+
+
+def test_the_same_secrets_reach_a_process_as_compose_gives_it(render: Callable[..., Rendered]) -> None:
+    """But for the channels, which the environment here declares and that of Compose does not."""
+    files = [file for file in COMPOSE["services"]["deadman"]["env_file"] if file.startswith("docker/secrets/")]
+    names = {name for file in files for name in FILES.get(Path(file).name, ())}
+    if f"docker/secrets/{WEBHOOK_FILE}" in files:
+        names.add("DELTAWORKS_ALERTS_WEBHOOK")
+
+    assert render().secrets("deadman") - {"CHAT_URL", "CHAT_TOKEN"} == names
+
+
+def _relay(catalog: Catalog) -> None:
+    environment, relay = catalog.environment, catalog.relay("landing")
+    environment.lake.deltalake_options()
+    environment.landing.boto3_options()
+    environment.messaging.boto3_options()
+    resolve_text(relay.queue_url or "")
+
+
+def _deadman(catalog: Catalog) -> None:
+    environment = catalog.environment
+    environment.lake.boto3_options()
+    environment.messaging.boto3_options()
+    for channel in environment.alerts.channels:
+        resolve_text(channel.url)  # type: ignore[union-attr]
+        channel.token.resolve()  # type: ignore[union-attr]
+
+
+def _collector(catalog: Catalog) -> None:
+    catalog.environment.messaging.boto3_options()
+
+
+#: What each process resolves before it does anything.
+RESOLVES = {"relay-landing": _relay, "deadman": _deadman, "collector": _collector}
+
+
+def _variables(container: Mapping[str, Any], objects: Mapping[tuple[str, str], Any]) -> dict[str, str]:
+    """The variables of a container: settings by their values, secrets by a stand-in."""
+    maps = [source["configMapRef"]["name"] for source in container["envFrom"]]
+    variables = {name: value for map_name in maps for name, value in objects["ConfigMap", map_name]["data"].items()}
+    return variables | {variable["name"]: "0f3c9a71" for variable in container["env"]}
+
+
+@pytest.mark.parametrize("deployment", sorted(RESOLVES))
+def test_with_the_variables_of_its_container_a_process_resolves_every_reference(
+    render: Callable[..., Rendered], monkeypatch: pytest.MonkeyPatch, deployment: str
+) -> None:
+    rendered = render()
+    container = rendered.container(deployment)
+    variables = _variables(container, rendered.objects)
+    monkeypatch.setattr(os, "environ", dict(variables))
+
+    RESOLVES[deployment](rendered.catalog)
+
+    for secret in (variable["name"] for variable in container["env"]):
+        if secret == "DELTAWORKS_ALERTS_WEBHOOK":
+            continue  # read where it is set
+        monkeypatch.setattr(os, "environ", {name: value for name, value in variables.items() if name != secret})
+        with pytest.raises(ConfigError) as caught:
+            RESOLVES[deployment](rendered.catalog)
+        assert caught.value.condition == "REFERENCE_UNRESOLVED", f"{deployment} does not need {secret}"
+
+
+def test_with_the_variables_of_its_pod_a_driver_makes_its_session(
+    render: Callable[..., Rendered], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = render()
+    environment, spec = rendered.catalog.environment, rendered.catalog.environment.kubernetes
+    assert spec is not None
+    names = driver_variables(environment, rendered.catalog.pipelines.values())
+    template = driver_pod(spec, names)["spec"]["containers"][0]
+    monkeypatch.setattr(os, "environ", _variables(template, rendered.objects))
+
+    session_conf(environment)
+    assert environment.lineage is not None
+    environment.lineage.resolved_transport()
+
+    assert "CHAT_TOKEN" not in names, "a driver notifies nobody"
+
+
+def test_an_executor_has_no_secret_and_no_token_of_the_cluster(render: Callable[..., Rendered]) -> None:
+    spec = render().catalog.environment.kubernetes
+    assert spec is not None
+    pod = executor_pod(spec)["spec"]
+
+    assert pod["containers"][0]["env"] == []
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["serviceAccountName"] != driver_pod(spec, [])["spec"]["serviceAccountName"]
+
+
+def test_no_value_of_a_secret_is_rendered(render: Callable[..., Rendered], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAKE | AWS | ALERTS | {"LINEAGE_KEY"}:
+        monkeypatch.setenv(name, f"the-value-of-{name}")
+
+    assert "the-value-of-" not in as_yaml(render().objects.values())
+
+
+@pytest.mark.parametrize("deployment", sorted(RESOLVES))
+def test_a_pod_may_do_no_more_than_the_standard_restricted_allows(
+    render: Callable[..., Rendered], deployment: str
+) -> None:
+    pod, container = render().pod(deployment), render().container(deployment)
+
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_a_relay_is_one_pod_whose_successor_starts_after_its_end(render: Callable[..., Rendered]) -> None:
+    objects = render().objects
+    relay = objects["Deployment", "relay-landing"]["spec"]
+
+    assert (relay["replicas"], relay["strategy"]) == (1, {"type": "Recreate"})
+    assert [name for kind, name in objects if kind == "PodDisruptionBudget"] == ["collector"]
+
+
+def test_a_collector_of_one_pod_has_no_budget_that_would_hold_a_node(render: Callable[..., Rendered]) -> None:
+    objects = render(environment=ENVIRONMENT.replace("pipeline: shop", "pipeline: shop, replicas: 1")).objects
+
+    assert not [name for kind, name in objects if kind == "PodDisruptionBudget"]
+    assert objects["Deployment", "collector"]["spec"]["replicas"] == 1
+
+
+def test_the_collector_writes_to_the_stream_that_its_pipeline_reads(render: Callable[..., Rendered]) -> None:
+    rendered = render()
+    arguments, service = rendered.container("collector")["args"], rendered.objects["Service", "collector"]["spec"]
+
+    assert arguments[arguments.index("--stream") + 1] == "orders"
+    assert {"name": "http", "containerPort": 8090} in rendered.container("collector")["ports"]
+    assert service["ports"][0]["targetPort"] == "http"
+    labels = rendered.objects["Deployment", "collector"]["spec"]["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+
+
+def test_what_probes_and_arguments_name_is_there(render: Callable[..., Rendered]) -> None:
+    rendered = render()
+
+    for deployment in ("relay-landing", "deadman"):
+        container = rendered.container(deployment)
+        beat_file = container["args"][container["args"].index("--beat-file") + 1]
+        for probe in ("startupProbe", "livenessProbe"):
+            assert beat_file in container[probe]["exec"]["command"][-1]
+        assert beat_file.startswith(container["volumeMounts"][0]["mountPath"])
+
+
+def test_other_settings_are_other_pods(render: Callable[..., Rendered]) -> None:
+    catalog = render().catalog
+
+    def annotation(settings: Mapping[str, str]) -> str:
+        deployment = next(item for item in manifests(catalog, settings) if item["kind"] == "Deployment")
+        return str(deployment["spec"]["template"]["metadata"]["annotations"]["deltaworks/settings"])
+
+    assert annotation(SETTINGS) == annotation(dict(reversed(SETTINGS.items())))
+    assert annotation(SETTINGS) != annotation({**SETTINGS, "QUEUE": "http://aws:5000/other"})
+
+
+def test_airflows_settings_are_those_of_compose(render: Callable[..., Rendered]) -> None:
+    compose = COMPOSE["services"]["airflow-scheduler"]["environment"]
+    data = render().objects["ConfigMap", AIRFLOW_SETTINGS_MAP]["data"]
+
+    assert {name: compose[name] for name in AIRFLOW_SETTINGS} == dict(AIRFLOW_SETTINGS)
+    left = {name for name in compose if name not in data}
+    # Addresses and the login of Compose itself.
+    assert left == {
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE",
+    }
+    connection = json.loads(data["AIRFLOW_CONN_SPARK_DEFAULT"])
+    assert connection["host"].startswith("k8s://https://")
+    assert connection["extra"] == {"deploy-mode": "cluster", "namespace": "lakehouse"}
+
+
+def test_tasks_start_drivers_drivers_start_executors_and_nobody_else_asks_the_cluster(
+    render: Callable[..., Rendered],
+) -> None:
+    objects = render().objects
+    roles = {name: item["rules"][0] for (kind, name), item in objects.items() if kind == "Role"}
+    bound = {
+        name: [subject["name"] for subject in item["subjects"]]
+        for (kind, name), item in objects.items()
+        if kind == "RoleBinding"
+    }
+
+    assert bound == {"deltaworks-driver": ["deltaworks-driver"], "deltaworks-submitter": ["airflow-scheduler"]}
+    assert not any("secrets" in rule["resources"] or "*" in rule["verbs"] for rule in roles.values())
+    assert {"pods", "configmaps", "services"} <= set(roles["deltaworks-driver"]["resources"])
+    assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
+
+
+def test_an_environment_without_a_cluster_is_refused_with_what_to_write(render: Callable[..., Rendered]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _ = render(environment=ENVIRONMENT[: ENVIRONMENT.index("kubernetes:")]).objects
+
+    assert caught.value.condition == "KUBERNETES_UNDECLARED"
+    assert "kubernetes: {image:" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("pipeline: shop", "pipeline: shops", "there is no pipeline 'shops'; did you mean 'shop'?"),
+        ("namespace: lakehouse", "namespace: Lake_House", "kubernetes.namespace"),
+        ("pipeline: shop}", "pipeline: shop, replicas: 0}", "kubernetes.collector.replicas"),
+        ("image: registry", "imag: registry", "kubernetes.imag: unknown key 'imag'"),
+        (
+            "lineage:",
+            "spark: {protected: true, secret: env:DELTAWORKS_SPARK_SECRET}\nlineage:",
+            "spark.secret: on Kubernetes each application makes its own secret: remove it",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_written(
+    render: Callable[..., Rendered], old: str, new: str, problem: str
+) -> None:
+    assert old in ENVIRONMENT
+
+    with pytest.raises(ConfigError) as caught:
+        render(environment=ENVIRONMENT.replace(old, new, 1))
+
+    assert caught.value.condition == "SPEC_INVALID"
+    assert problem in caught.value.message
+    assert "local.yaml:" in caught.value.message
+
+
+def test_keys_of_airflows_connections_are_refused_since_pods_get_none(render: Callable[..., Rendered]) -> None:
+    keys = "  access_key: env:DELTAWORKS_LAKE_ACCESS_KEY\n  secret_key: env:DELTAWORKS_LAKE_SECRET_KEY\n"
+
+    with pytest.raises(ConfigError) as caught:
+        render(environment=ENVIRONMENT.replace(keys, "  aws_conn_id: my_lake\n"))
+
+    assert "lake.aws_conn_id: pods get no keys of Airflow's connections" in caught.value.message
+
+
+def test_a_collector_is_refused_in_front_of_what_reads_no_stream(render: Callable[..., Rendered]) -> None:
+    kinesis = "source: {kind: kinesis, stream: orders}"
+    objects = PIPELINE.replace(kinesis, "source: {kind: s3_sqs, relay: landing, bucket: landing}")
+
+    with pytest.raises(ConfigError) as caught:
+        render(pipeline=objects)
+
+    assert "the pipeline 'shop' reads s3_sqs, and the collector writes to Kinesis alone" in caught.value.message
+
+
+def test_an_environment_without_a_cluster_is_written_out_as_before() -> None:
+    assert "kubernetes" not in load_catalog("aws", root=ROOT, only=()).environment.model_dump(mode="json")
+
+
+def test_the_values_for_airflows_chart_name_what_is_rendered() -> None:
+    text = (ROOT / "docs" / "deploying.md").read_text()
+    block = text.partition("<!-- values of the chart of Airflow -->\n```yaml\n")[2].partition("```")[0]
+    values = YAML(typ="safe").load(block)
+    spec = KubernetesSpec(image="x")
+
+    sources = YAML(typ="safe").load(values["extraEnvFrom"])
+    assert sources == [
+        {"configMapRef": {"name": SETTINGS_MAP}},
+        {"configMapRef": {"name": AIRFLOW_SETTINGS_MAP}},
+        {"secretRef": {"name": spec.secret}},
+    ]
+    assert f"FROM apache/airflow:{values['airflowVersion']}-" in (ROOT / "Dockerfile").read_text()
+    assert spec.airflow_service_accounts == ("airflow-scheduler",)
