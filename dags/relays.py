@@ -1,4 +1,7 @@
-"""Airflow DAGs relay__<relay>, one endless relay per file of include/relays, and clean__<relay> where declared."""
+"""Airflow DAGs relay__<relay>, one endless relay per file of include/relays, and clean__<relay> where declared.
+
+Where the environment declares `kubernetes`, relays are pods of their own, and no DAG starts a second one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from deltaworks.airflow.scheduled_dags import clean_dag
 
 catalog = parsed_catalog()
 for relay in catalog.relays.values():
-    dag = relay_dag(relay, catalog.environment)
-    globals()[dag.dag_id] = dag
+    if catalog.environment.kubernetes is None:
+        dag = relay_dag(relay, catalog.environment)
+        globals()[dag.dag_id] = dag
     if relay.clean is not None:
         dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag

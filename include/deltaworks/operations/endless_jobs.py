@@ -48,6 +48,7 @@ class EndlessJob:
 
     Args:
         name: as sentences name it; `argument` as commands do.
+        dag_id: empty where Kubernetes runs it, as it does relays: its pod then waits while it is stopped.
         group: the group that a pipeline is a member of: its DAG is not paused for one.
     """
 
@@ -102,7 +103,7 @@ def stop_job(
     """
     job.flag.set(by=by, reason=reason)
     say(f"Asked {job.name} to stop: its stop flag is set.")
-    refusal = None if job.group else _refusal(connect, lambda airflow: airflow.pause(job.dag_id))
+    refusal = None if job.group or not job.dag_id else _refusal(connect, lambda airflow: airflow.pause(job.dag_id))
     if refusal is not None:
         say(f"{job.dag_id} is not paused ({refusal.condition}); {job.name} ends by its flag all the same.")
     say("Waiting for its job to end.")
@@ -127,7 +128,7 @@ def start_job(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) 
     if job.group_is_stopped:
         say(f"{job.name} may run again once its group does: `deltaworks start --group {job.group}`.")
         return
-    refusal = _refusal(connect, lambda airflow: airflow.unpause(job.dag_id))
+    refusal = _refusal(connect, lambda airflow: airflow.unpause(job.dag_id)) if job.dag_id else None
     if refusal is not None:
         raise _half_done(
             refusal,
@@ -135,7 +136,7 @@ def start_job(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) 
             "nothing starts it.",
             f"Then `deltaworks start {job.argument}` again, or unpause {job.dag_id} in Airflow by hand.",
         )
-    who = f"the driver of its group {job.group}" if job.group else "Airflow"
+    who = f"the driver of its group {job.group}" if job.group else "Airflow" if job.dag_id else "its pod"
     say(f"{job.name} may run again; {who} starts it within seconds.")
 
 
@@ -164,7 +165,8 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
     """
     objects = open_objects(catalog.environment.lake)
     if catalog.declares("relay", name) and not catalog.declares("pipeline", name):
-        folder, dag_id, group = paths.relay_control(name), f"relay__{name}", None
+        in_pod = catalog.environment.kubernetes is not None
+        folder, dag_id, group = paths.relay_control(name), "" if in_pod else f"relay__{name}", None
         if to_start:
             catalog.relay(name)
     else:

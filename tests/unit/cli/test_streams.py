@@ -104,6 +104,23 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
     assert (airflow.paused["relay__landing"], relay.read() is not None) == (False, False)
 
 
+def test_a_relay_in_a_pod_is_stopped_and_started_by_its_flag_alone(
+    airflow: AirflowServer, lake: ObjectStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "include" / "environments" / "local.yaml"
+    file.write_text(file.read_text() + "kubernetes: {image: deltaworks:1}\n")
+    flag = StopFlag(lake, paths.stop_request(paths.relay_control("landing")))
+
+    stopped = invoke("stop", "landing", "--wait-seconds", "0")
+    assert flag.read() is not None
+    started = invoke("start", "landing")
+
+    assert flag.read() is None
+    assert "landing is stopped." in stopped
+    assert "landing may run again; its pod starts it within seconds." in started
+    assert airflow.requests == []
+
+
 def test_the_flag_is_set_before_airflow_is_asked(
     airflow: AirflowServer, flag: StopFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
