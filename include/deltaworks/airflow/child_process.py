@@ -21,7 +21,7 @@ UI_PREFIX = "DELTAWORKS_UI "
 #: Results are one line, a JSON list of records. What exceeds this is omitted: Airflow keeps it in its database.
 _RESULTS_PREFIX = "[{"
 _RESULTS_LENGTH = 48_000
-_EXIT_CODE = re.compile(r"(?:Error code is|exit code)[ :]+(-?\d+)", re.IGNORECASE)
+_EXIT_CODE = re.compile(r"(?:Error code is|exit[ _]code)[ :=]+(-?\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
 _FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code})

@@ -17,6 +17,7 @@ from deltaworks.airflow.aws_connections import refuse_remote_drivers
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.job_environment import set_job_environment
 from deltaworks.airflow.names import RUN_TEMPLATE, SPARK_CONNECTION, spark_job
+from deltaworks.airflow.spark_pods import spark_pod_settings
 from deltaworks.control.provenance import RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import RESULTS_KEY, Operation
@@ -157,7 +158,8 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         master = _master_of(connection)
         check_master(self._environment, master)
         self._launch = launch_of(self.share, master, self._environment)
-        settings = submit_conf(self._environment, project_root(), self._launch)
+        pods = spark_pod_settings(self._environment, connection, master, self.pipeline)
+        settings = pods | submit_conf(self._environment, project_root(), self._launch)
         self._driver_memory = settings.pop("spark.driver.memory")  # an option of its own
         self.conf = {**settings, **(self.conf or {})}
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
@@ -220,6 +222,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         where = f"{connection.conn_type} {connection.host}"
         if "k8s" in where:
             self._track_driver_via_k8s_api = True
+            self.application = f"local://{self.application}"  # it is in the image, and not to be uploaded
             needed = "namespace"
         elif "yarn" in where:
             self._yarn_track_via_rm_api = True
