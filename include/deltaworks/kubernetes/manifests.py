@@ -58,7 +58,7 @@ def as_yaml(objects: Iterable[Manifest]) -> str:
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 4096
-    yaml.representer.ignore_aliases = lambda _: True  # type: ignore[method-assign,assignment]
+    yaml.representer.ignore_aliases = lambda _: True
     text = io.StringIO()
     for item in objects:
         text.write("---\n")
