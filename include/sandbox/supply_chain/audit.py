@@ -19,7 +19,7 @@ from deltaworks.errors import ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
 
 PIP_AUDIT = "pip-audit==2.10.1"
-LOCKS = ("requirements.lock", "docker/requirements.lock")
+LOCKS = ("requirements.lock", "docker/requirements.lock", "docker/kubernetes.lock")
 _TIMEOUT_SECONDS = 1800
 
 
