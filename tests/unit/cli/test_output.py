@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from deltaworks.cli import output
 from deltaworks.cli.commands import entries
 from deltaworks.control.listing import Cell, Listing, byte_count, count, listing_of, plain_text, visible
-from tests.unit.conftest import PROJECT_ROOT
+from deltaworks.specs.catalog import PROJECT_ROOT
 
 HOSTILE = (
     "[/x]",

@@ -18,8 +18,8 @@ from deltaworks.events.inference.time_formats import (
     still_fitting,
 )
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.times import parse_pattern
-from tests.unit.conftest import PROJECT_ROOT
 
 TIMES = ("", " %H:%M", ":%H:%M:%S", "T%H:%M:%S.%f", " %H:%M:%S,%f", ", %I:%M %p", " %I:%M:%S%p")
 OFFSETS = ("", " %z", "%z", " UTC", " GMT")
