@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, Manifest, metadata
 from deltaworks.specs.kubernetes import KubernetesSpec
@@ -10,8 +10,8 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 _SUBMITTER = "deltaworks-submitter"
 #: A driver finds its executors, and what it made for them, by their labels, and removes them so at its end.
 _DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", "deletecollection")
-#: spark-submit makes a pod with a service and maps of settings, whose owner the pod then becomes; the task follows and
-#: ends the pod.
+#: spark-submit makes a pod with a service, maps of settings and a policy that lets only the driver reach its executors;
+#: their owner the pod then becomes. The task follows and ends the pod.
 _SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
 
 
@@ -24,10 +24,10 @@ def accounts(spec: KubernetesSpec) -> Iterator[Manifest]:
             "metadata": metadata(spec, name, "accounts") | _annotations(spec),
             "automountServiceAccountToken": name == DRIVER_ACCOUNT,
         }
-    resources = ["configmaps", "persistentvolumeclaims", "pods", "services"]
-    yield _role(spec, DRIVER_ACCOUNT, resources, _DRIVER_VERBS)
+    yield _role(spec, DRIVER_ACCOUNT, {"": ["configmaps", "persistentvolumeclaims", "pods", "services"]}, _DRIVER_VERBS)
     yield _binding(spec, DRIVER_ACCOUNT, [DRIVER_ACCOUNT])
-    yield _role(spec, _SUBMITTER, ["configmaps", "pods", "services"], _SUBMITTER_VERBS)
+    submitted = {"": ["configmaps", "pods", "services"], "networking.k8s.io": ["networkpolicies"]}
+    yield _role(spec, _SUBMITTER, submitted, _SUBMITTER_VERBS)
     yield _binding(spec, _SUBMITTER, spec.airflow_service_accounts)
 
 
@@ -36,12 +36,16 @@ def _annotations(spec: KubernetesSpec) -> Manifest:
     return {"annotations": dict(annotations)} if annotations else {}
 
 
-def _role(spec: KubernetesSpec, name: str, resources: list[str], verbs: Sequence[str]) -> Manifest:
+def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]], verbs: Sequence[str]) -> Manifest:
+    """A role for resources by their group."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": metadata(spec, name, "accounts"),
-        "rules": [{"apiGroups": [""], "resources": resources, "verbs": list(verbs)}],
+        "rules": [
+            {"apiGroups": [group], "resources": list(of_group), "verbs": list(verbs)}
+            for group, of_group in resources.items()
+        ],
     }
 
 

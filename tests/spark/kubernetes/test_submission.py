@@ -1,5 +1,5 @@
-"""What spark-submit and a driver make in a cluster, of the settings and templates of an environment: pods that fit the
-schemas of Kubernetes, with the accounts, variables and sizes that are declared, by rights that their accounts have."""
+"""What spark-submit makes in a cluster, of settings and templates of an environment: objects that fit the schemas of
+Kubernetes, with the account and variables that are declared, by the rights of Airflow's tasks."""
 
 from __future__ import annotations
 
@@ -33,14 +33,6 @@ ENVIRONMENT = EnvironmentSpec.model_validate(
         "kubernetes": {"image": "registry.example.com/deltaworks:1", "namespace": "lakehouse"},
     }
 )
-#: A driver that has asked for its executors ends.
-DRIVER = """\
-import time
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.getOrCreate()
-time.sleep(8)
-spark.stop()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +62,12 @@ def submit(api: ClusterApi, templates: Mapping[str, str], *arguments: str, **mor
 def rights(role: str) -> set[tuple[str, str]]:
     """What a role may do, as verbs of kinds."""
     assert ENVIRONMENT.kubernetes is not None
-    (rule,) = next(
+    rules = next(
         item["rules"]
         for item in accounts(ENVIRONMENT.kubernetes)
         if (item["kind"], item["metadata"]["name"]) == ("Role", role)
     )
-    return {(verb, resource) for verb in rule["verbs"] for resource in rule["resources"]}
+    return {(verb, resource) for rule in rules for verb in rule["verbs"] for resource in rule["resources"]}
 
 
 def checked(pod: dict[str, Any]) -> dict[str, Any]:
@@ -109,35 +101,7 @@ def test_a_submission_makes_the_pod_of_a_driver_by_the_rights_of_airflows_tasks(
     assert keys == {"LAKE_KEY": "LAKE_KEY", "LAKE_SECRET": "LAKE_SECRET"}
     assert {"SPARK_DRIVER_BIND_ADDRESS", "SPARK_CONF_DIR"} <= {variable["name"] for variable in container["env"]}
     assert container["resources"]["requests"]["cpu"] == "1"
-    for config in api.of_kind("configmaps"):
+    for item in (*api.of_kind("configmaps"), *api.of_kind("services"), *api.of_kind("networkpolicies")):
         for version in VERSIONS:
-            check({"apiVersion": "v1", "kind": "ConfigMap", **config}, version)
+            check(item, version)
     assert api.verbs <= rights("deltaworks-submitter"), api.verbs - rights("deltaworks-submitter")
-
-
-def test_a_driver_makes_executors_of_its_share_by_its_own_rights(templates: dict[str, str], tmp_path: Path) -> None:
-    job = tmp_path / "driver.py"
-    job.write_text(DRIVER)
-    with running_api() as api:
-        submit(api, templates, "--deploy-mode", "client", str(job))
-
-    executors = api.of_kind("pods")
-    assert len(executors) == 1
-    container = checked(executors[0])
-    assert executors[0]["spec"]["serviceAccountName"] == "deltaworks"
-    assert executors[0]["spec"]["automountServiceAccountToken"] is False
-    assert container["args"] == ["executor"]
-    assert not [variable for variable in container["env"] if "secretKeyRef" in variable.get("valueFrom", {})]
-    assert container["resources"]["limits"] == {"cpu": "2", "memory": "4096Mi"}
-    assert api.verbs <= rights("deltaworks-driver"), api.verbs - rights("deltaworks-driver")
-    # What the script of the pod hands on, Spark sets.
-    script = (ROOT / "docker" / "spark_pod.sh").read_text()
-    names = {variable["name"] for variable in container["env"]}
-    assert {name for name in names if name.startswith("SPARK_EXECUTOR_") and name in script} >= {
-        "SPARK_EXECUTOR_ID",
-        "SPARK_EXECUTOR_CORES",
-        "SPARK_EXECUTOR_MEMORY",
-        "SPARK_EXECUTOR_POD_IP",
-        "SPARK_EXECUTOR_POD_NAME",
-    }
-    assert {"SPARK_DRIVER_URL", "SPARK_APPLICATION_ID", "SPARK_RESOURCE_PROFILE_ID"} <= names

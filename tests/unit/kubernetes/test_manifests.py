@@ -228,7 +228,7 @@ def test_tasks_start_drivers_drivers_start_executors_and_nobody_else_asks_the_cl
     render: Callable[..., Rendered],
 ) -> None:
     objects = render().objects
-    roles = {name: item["rules"][0] for (kind, name), item in objects.items() if kind == "Role"}
+    roles = {name: item["rules"] for (kind, name), item in objects.items() if kind == "Role"}
     bound = {
         name: [subject["name"] for subject in item["subjects"]]
         for (kind, name), item in objects.items()
@@ -236,8 +236,9 @@ def test_tasks_start_drivers_drivers_start_executors_and_nobody_else_asks_the_cl
     }
 
     assert bound == {"deltaworks-driver": ["deltaworks-driver"], "deltaworks-submitter": ["airflow-scheduler"]}
-    assert not any("secrets" in rule["resources"] or "*" in rule["verbs"] for rule in roles.values())
-    assert {"pods", "configmaps", "services"} <= set(roles["deltaworks-driver"]["resources"])
+    rules = [rule for of_role in roles.values() for rule in of_role]
+    assert not any("secrets" in rule["resources"] or "*" in rule["verbs"] for rule in rules)
+    assert {"pods", "configmaps", "services"} <= set(roles["deltaworks-driver"][0]["resources"])
     assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
 
 
