@@ -11,9 +11,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import examples
+
 SLOW_MACHINES = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
-settings.register_profile("explore", **SLOW_MACHINES)
+settings.register_profile("explore", max_examples=examples(100), **SLOW_MACHINES)
 settings.register_profile("repeatable", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeatable")
 

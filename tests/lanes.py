@@ -20,9 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.examples import SHARE_VARIABLE
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Spark's three parts take the longest and wait for a third of it; two others run beside them.
 LANES = 5
+#: Of the examples of properties, which are the same in every run.
+EXAMPLES_SHARE = "0.4"
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5
@@ -111,8 +115,9 @@ def run_part(part: Part) -> Outcome:
     """Run one part to its end."""
     began = time.monotonic()
     command = ("nice", "-n", str(_STANDS_BACK), *part.command) if part.gives_way else part.command
+    environment = {SHARE_VARIABLE: EXAMPLES_SHARE, **os.environ}
     process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert process.stdout is not None
     output = process.stdout.read().decode(errors="replace")

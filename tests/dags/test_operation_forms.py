@@ -15,6 +15,7 @@ from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
+from tests.examples import examples
 from tests.unit.operations.option_values import options_of
 
 each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
@@ -101,7 +102,7 @@ def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declar
 
 
 @each_operation
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_form_asks_for_the_same_as_a_command(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))

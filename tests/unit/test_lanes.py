@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import lanes
+from tests.examples import SHARE_VARIABLE, examples
 from tests.lanes import PARTS, Part, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,3 +83,16 @@ def test_what_one_part_leaves_out_is_in_another() -> None:
     left_out = {argument.removeprefix("--ignore=") for argument in arguments if argument.startswith("--ignore=")}
     assert left_out
     assert left_out <= set(arguments)
+
+
+def test_parts_try_a_share_of_the_examples_of_properties(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SHARE_VARIABLE, raising=False)
+    assert examples(300) == 300
+
+    run([Part("shows", (sys.executable, "-c", f"import os; print(os.environ[{SHARE_VARIABLE!r}])"), False)], lanes=1)
+    assert lanes.EXAMPLES_SHARE in capsys.readouterr().out.splitlines()
+
+    monkeypatch.setenv(SHARE_VARIABLE, "0.4")
+    assert [examples(count) for count in (3, 10, 300)] == [3, 6, 120]

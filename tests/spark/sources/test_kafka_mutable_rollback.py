@@ -24,7 +24,7 @@ from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage, declared
 from tests.spark.sources.kafka_stage import Topic
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 STREAM = {"tasks_per_batch": 1, "lease_ttl_seconds": 3}
 
 

@@ -32,6 +32,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.steps import REPLAYS
+from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Crash, Stage, declared
 from tests.unit.rework.replay_stage import Stage as ReplayStage
@@ -252,7 +253,9 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(st.sampled_from(EVENTS), min_size=4, max_size=16))
 def test_whatever_happens_nothing_is_told_before_it_has_landed_and_everything_once(

@@ -29,6 +29,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.replacement import recreate_table
+from tests.examples import examples
 
 NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)
 Ids = Sequence[str]
@@ -120,7 +121,7 @@ IDS = st.lists(st.sampled_from([f"e{number}" for number in range(12)]), min_size
 BATCHES = st.lists(st.tuples(st.lists(IDS, min_size=1, max_size=3), st.booleans(), st.booleans()), max_size=6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_a_flag_says_whether_the_id_came_before_in_whatever_order_tasks_end(
     batches: list[tuple[list[Ids], bool, bool]], order: random.Random

@@ -14,6 +14,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.engine import commit as commit_phase
 from deltaworks.errors import DeltaworksError, FencedError
+from tests.examples import examples
 from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at
 
 
@@ -307,7 +308,7 @@ class TestTablesThatCannotBeOpened:
         assert stage.landed("orders") == stage.expected(0)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.lists(
         st.sampled_from(["land", "break", "mend", "resume", "restart", "crash_commit", "crash_catch_up"]),

@@ -18,6 +18,7 @@ from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.times import TimeForm, TimeUnit
 from deltaworks.specs.types import parse_type
+from tests.examples import examples
 
 UTC = dt.UTC
 UNITS: list[TimeUnit] = ["epoch_seconds", "epoch_millis", "iso8601"]
@@ -101,7 +102,7 @@ def one_by_one(values: list[Any], kind: str, unit: TimeUnit) -> tuple[list[Any],
     return converted, misfits
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.sampled_from(TYPES), st.sampled_from(UNITS), st.data())
 def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
     kind: str, unit: TimeUnit, data: st.DataObject
@@ -131,7 +132,7 @@ def test_a_misfit_is_null_and_costs_no_neighbour(numbers: list[Any]) -> None:
 
 
 @given(st.sets(st.integers(0, 999), max_size=8), st.sampled_from(["int", "double", "decimal(12,2)", "array<int>"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> None:
     good: Any = [1] if kind == "array<int>" else 1
     values = ["no number" if index in bad else good for index in range(1_000)]

@@ -23,6 +23,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, raise_owner
 from deltaworks.tables.lake import Lake
+from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -252,7 +253,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(LINES)
 def test_no_value_of_an_event_that_lands_is_lost(lines: list[dict[str, Any]]) -> None:
     """What is in columns and what is rescued, put together, is the event without its nulls."""

@@ -21,6 +21,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
 SPEC: dict[str, Any] = {
@@ -81,7 +82,7 @@ def test_arrays_inside_the_wrapper_are_read_event_by_event(
     assert [[reader.event(value) for value, _ in each] for each in again] == [[event] for event in events]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=20), st.booleans(), st.integers(1, 3))
 def test_compressed_in_one_or_several_members_it_is_the_same(
     numbers: list[int], compressed: bool, members: int

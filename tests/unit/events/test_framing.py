@@ -18,6 +18,7 @@ from deltaworks.events.budget import Budget, Exceeded
 from deltaworks.events.formats import json as framing
 from deltaworks.events.formats import json_recovery
 from deltaworks.events.formats.json import Malformed, values
+from tests.examples import examples
 
 #: Vectors no JSON parser may accept as one document, and which are nevertheless whole values in a payload, since a
 #: payload is a sequence of values. Anything not named here must give at least one `Malformed`.
@@ -232,7 +233,7 @@ def test_garbage_between_objects_costs_none_of_them(before: list[Any], garbage: 
     assert broken.raw.decode() == garbage.strip(" \n")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=60) | st.text('{}[]":,\\ab1 \n', max_size=60).map(str.encode))
 @example(b'{"a":"}{\xff"}{}')
 @example(b"}{" * 50)

@@ -19,6 +19,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
+from tests.examples import examples
 from tests.unit.events.oracle import expected
 
 MakeSpec = Callable[..., PipelineSpec]
@@ -254,7 +255,7 @@ BROKEN = st.sampled_from(['{"a": nul}', '{"a": [7}', "{]}", '{"name": "order" "t
 LINES = st.one_of(LIKELY_GOOD.map(json.dumps), EVENTS.map(json.dumps), BROKEN)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=12), st.booleans(), st.integers(1, 5))
 def test_every_event_is_once_in_all_its_tables_or_once_in_quarantine(
     lines: list[str], with_id: bool, chunk_events: int

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.examples import examples
 from tests.unit.events.slow_parsing import ARRIVED, DECLARED, KEPT, tell
 
 STAMP = BatchStamp(batch_id=3, ingested_at_us=ARRIVED * 1_000_000, fingerprint="fp")
@@ -76,7 +77,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(LINES, min_size=1, max_size=8), st.integers(1, 6), st.booleans())
 def test_every_event_becomes_what_the_slow_reading_says(pieces: list[list[str]], chunk_events: int, keep: bool) -> None:
     lines = [line for piece in pieces for line in piece]

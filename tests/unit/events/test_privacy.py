@@ -19,6 +19,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.examples import examples
 
 CANARY = "canary7f3a"
 STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -91,7 +92,7 @@ def surfaces(spec: PipelineSpec, data: bytes, heartbeat: LocalObjects) -> str:
 
 @pytest.mark.parametrize("evolve", ["rescue", "add_columns", "fail"])
 @pytest.mark.parametrize("rules", CHECKS)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(sent=st.lists(events, min_size=1, max_size=4))
 def test_no_value_of_an_event_leaves_the_lake(
     tmp_path_factory: pytest.TempPathFactory, evolve: str, rules: str, sent: list[dict[str, Any]]

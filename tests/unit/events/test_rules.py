@@ -20,6 +20,7 @@ from deltaworks.events.rules import RuleChecker, RuleEngine
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
+from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -121,7 +122,7 @@ def test_a_row_that_cannot_be_evaluated_fails_and_its_neighbours_do_not(make_spe
     assert [(rule.name, places) for rule, places in found] == [("number", [1, 3]), ("short", [4])]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.none() | st.integers(-3, 3), max_size=40), st.integers(-2, 2))
 def test_the_rows_that_fail_are_those_a_plain_comparison_finds(levels: list[int | None], limit: int) -> None:
     table = TableSpec.model_validate(

@@ -20,6 +20,7 @@ from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import NoMatch, PatternReader, pattern_reader
 from deltaworks.specs.times import TimeForm, parse_pattern
 from deltaworks.specs.types import parse_type
+from tests.examples import examples
 
 EPOCH = dt.datetime(1970, 1, 1)
 UTC = dt.UTC
@@ -91,7 +92,7 @@ def read_together(texts: list[str], pattern: str) -> list[dt.datetime]:
     return [EPOCH + int(at) * dt.timedelta(microseconds=1) for at in micros]
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.sampled_from(PATTERNS),
     st.lists(st.tuples(TIMES, OFFSETS, st.booleans(), st.booleans()), min_size=1, max_size=6),
@@ -109,7 +110,7 @@ def test_times_are_exactly_what_was_written(pattern: str, times: list[tuple[dt.d
         assert expected == [at - shift for (at, _, _, _), shift in zip(times, shifts, strict=True)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(PATTERNS), TIMES, OFFSETS, st.data())
 @example("%Y-%m-%d", dt.datetime(2024, 2, 29), 0, None)
 def test_a_text_that_was_changed_is_read_as_python_reads_it_or_refused(

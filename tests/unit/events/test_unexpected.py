@@ -18,6 +18,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Part, Payload
 from deltaworks.events.reasons import Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -92,7 +93,7 @@ def parsed(parser: Parser, payloads: Sequence[Payload]) -> Rows:
     return rows
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(EVENTS, max_size=12), min_size=1, max_size=4), st.integers(1, 9), st.booleans())
 def test_only_the_events_that_fail_are_left_out_and_named(
     make_spec: MakeSpec, poisoned: None, batch: list[list[Any]], chunk_events: int, with_proof: bool

@@ -17,6 +17,7 @@ from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.zones import EPOCH, MICROSECOND, SkippedTime, instant_us, instants_us
 from deltaworks.specs.times import TimeForm
 from deltaworks.specs.types import parse_type
+from tests.examples import examples
 
 #: Clocks set by an hour, by half of one, at midnight, at a minute past it, by a whole day, back in summer; by seconds.
 ZONES = (
@@ -75,7 +76,7 @@ NEAR_CHANGES = st.sampled_from(ZONES).flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(NEAR_CHANGES)
 @example(("Pacific/Apia", [dt.datetime(2011, 12, 30, 12)]))
 @example(("America/St_Johns", [dt.datetime(2010, 11, 6, 23, 30), dt.datetime(2010, 3, 14, 0, 30)]))

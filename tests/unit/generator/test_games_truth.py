@@ -17,6 +17,7 @@ from generator.games import deliveries, write_files
 from generator.reference_scan import at_next_object, at_record_start, scan
 from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
+from tests.examples import examples
 from tests.unit.generator import slow_reading
 from tests.unit.generator.slow_reading import Reading, Row
 
@@ -71,7 +72,7 @@ def test_the_truth_is_what_a_slow_reading_of_the_bytes_finds(seed: int) -> None:
     assert_truth(truth, slow_reading.read(emitted), options.live_slack_files)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     players=st.integers(1, 25),

@@ -25,6 +25,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables import changes as changes_module
 from deltaworks.tables import touched_hours
 from deltaworks.tables.changes import Changes, Partition
+from tests.examples import examples
 from tests.spark.gold.made_traffic import (
     FIRST,
     SQL,
@@ -132,7 +133,7 @@ def happen(traffic: Traffic, kind: str, detail: Any) -> None:
         traffic.delete(rows[detail % len(rows)]["event_id"])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(first=LANDED, steps=STEPS)
 @example(first=[(0, "a"), (90, "a")], steps=[("land", [(45, "a")])])
 @example(first=[(1439, "a")], steps=[("land", [(1441, "a")]), ("delete", 0)])

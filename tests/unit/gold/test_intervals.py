@@ -17,6 +17,7 @@ from deltaworks.gold.intervals import differing_from
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake
+from tests.examples import examples
 
 START = dt.date(2025, 1, 1)
 SCHEMA = pa.schema(
@@ -105,7 +106,7 @@ def test_versions_whose_files_are_gone_are_everything(tmp_path: Path) -> None:
     assert "versions 0 and 1 cannot be compared" in changes.reason
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, ROWS)
 def test_the_first_date_is_that_of_rows_counted_one_by_one(tmp_path: Path, before: list[Row], after: list[Row]) -> None:
     shutil.rmtree(tmp_path / "t", ignore_errors=True)

@@ -27,6 +27,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
+from tests.examples import examples
 from tests.unit.maintenance.made_tables import DAYS, append, make
 
 GROUP = "7d1c"
@@ -302,7 +303,7 @@ COLUMNS = pa.schema(
 OLDER = pa.schema([*list(COLUMNS)[:4], ("nested", pa.struct([("a", pa.string())]))])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=FILES, chosen=st.sets(st.integers(0, 3)))
 def test_rows_stay_the_same_and_no_file_of_another_partition_is_touched(
     tmp_path: Path, made: list[Any], chosen: set[int]

@@ -23,11 +23,12 @@ from deltaworks.operations.infer_pipeline import InferredPipeline, inferred
 from deltaworks.sources.objects.landing.inputs import inputs_of
 from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 from tests.webhook_events import TYPES, webhooks
 
 PLACE = {"relay": "landing", "bucket": "landing", "prefix": "shop/"}
-SETTINGS = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 AT = "2026-03-01T12:00:00Z"
 
 

@@ -21,6 +21,7 @@ from deltaworks.operations.options import (
     split_names,
 )
 from deltaworks.operations.registry import OPERATIONS
+from tests.examples import examples
 from tests.unit.operations.option_values import NAMES, options_of, values
 
 each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
@@ -74,7 +75,7 @@ def test_what_was_left_empty_is_the_default(declared: Operation, field: OptionFi
 
 
 @pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionField, data: st.DataObject) -> None:
     value = data.draw(values(field))

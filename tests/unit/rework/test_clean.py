@@ -31,6 +31,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from tests.examples import examples
 from tests.unit.engine.ledger_stage import Stage
 
 OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -188,7 +189,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["a/x", "a/y", "b/x"]), st.booleans(
 READERS = st.lists(st.tuples(st.sampled_from(["", "a/", "b/"]), st.integers(0, 8)), max_size=3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(events=EVENTS, readers=READERS, again=st.integers(0, 8), limit=st.integers(1, 9))
 def test_what_goes_is_what_the_plain_rule_says(
     tmp_path_factory: pytest.TempPathFactory,

@@ -29,6 +29,7 @@ from deltaworks.sources.deaths import Care, death_in
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.storage import StorageSpec
+from tests.examples import examples
 
 CRASH = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
 _RUNS = iter(range(1_000_000))
@@ -104,7 +105,7 @@ def run_of(worker: Worker, batch: Care) -> Callable[[Sequence[Any]], TaskOutput]
 NUMBERS = st.frozensets(st.integers(0, 30), max_size=6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shares=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     evil=NUMBERS,
@@ -131,7 +132,7 @@ def test_all_but_what_kills_is_read_once_and_in_order(
     assert batch.objects.list(batch.folder) == []
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(1, 9_000), evil=st.frozensets(st.integers(0, 9_000), max_size=3), most=st.integers(1, 2))
 def test_records_that_kill_are_told_apart_within_a_few_passes(
     tmp_path: Path, count: int, evil: frozenset[int], most: int

@@ -12,6 +12,7 @@ from deltaworks.specs.bounded_yaml import MOST_DEPTH, MOST_VALUES, load_yaml
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import to_plain
 from deltaworks.specs.plain_yaml import MOST_EVENTS, MOST_OPEN, NotPlain, load_plain_yaml
+from tests.examples import examples
 
 DECLARATIONS = sorted((PROJECT_ROOT / "include").glob("*/**/*.yaml"))
 
@@ -90,7 +91,7 @@ lines = st.builds(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(lines, max_size=6).map("\n".join) | st.text("ab:-[]{}?*&!|>'\"#\n ,~<1.\\", max_size=40))
 @example("a: |\n  x\n\n  y\n")
 @example('a: "x\\\n  y\\u00e9\\/"')

@@ -27,6 +27,7 @@ from deltaworks.tables.removable_files import (
     removable_by_listing,
     removable_by_log,
 )
+from tests.examples import examples
 
 KEY = "tables/shop/orders"
 KEPT_HOURS = 168
@@ -209,7 +210,7 @@ def ages(life: Life) -> dict[str, float]:
     return {path: (time.time() - at) / 3600 for path, at in kept if not path.startswith("_delta_log/")}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_what_may_go_is_what_no_version_within_the_retention_has(steps: list[tuple[str, int, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -18,6 +18,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, selected_rows
+from tests.examples import examples
 
 SCHEMA = arrow_schema({"outcome": "string", "batch_id": "long", "row": "long"})
 MADE = user_metadata(pipeline="p", batch=1, operation="append")
@@ -38,7 +39,7 @@ def table_of(root: Path, files: list[list[dict[str, Any]]]) -> tuple[Lake, Any]:
     return lake, table
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FILES, st.sets(st.sampled_from(OUTCOMES[:4]), min_size=1), st.sets(st.integers(0, 5), min_size=1))
 def test_the_rows_found_are_those_a_plain_search_finds(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[Any, Any]]], outcomes: set[str], batches: set[int]

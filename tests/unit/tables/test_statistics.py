@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.tables.statistics import STATISTICS_COLUMNS, STRING_PREFIX, IndexedColumns, statistics
+from tests.examples import examples
 
 UTC = dt.UTC
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4) | st.builds(
@@ -63,7 +64,7 @@ def column_values(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
     return kind, draw(st.lists(st.none() | strategy, max_size=6))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(column_values())
 @example((pa.string(), ["a" * 32 + "\U0010ffff" + "x"]))
 @example((pa.float64(), [math.nan, 1.0]))
@@ -178,7 +179,7 @@ def flat(record: dict[str, Any], path: str = "") -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(tables(), st.integers(0, 6))
 def test_nested_columns_are_counted_leaf_by_leaf_as_a_plain_reading_counts_them(data: pa.Table, first: int) -> None:
     said = json.loads(statistics(data, IndexedColumns(first=first)))

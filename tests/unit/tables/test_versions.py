@@ -16,6 +16,7 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.versions import Versions
+from tests.examples import examples
 
 KEY = "tables/shop/orders"
 START = dt.datetime(2026, 5, 1, tzinfo=dt.UTC)
@@ -64,7 +65,7 @@ def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(
     steps=st.lists(st.integers(0, 3), min_size=12, max_size=12),
     asked=st.integers(-1, 40),

@@ -108,6 +108,7 @@ def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: Stage, 
     assert stage.landed() == stage.expected()
 
 
+@pytest.mark.integration
 def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
     stage.redeclare(EVENTS, MENDED)
     lease = Lease(stage.shop.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=60, name="shop")

@@ -23,7 +23,7 @@ from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import ProjectOf, numbers, order
 from tests.spark.sources.kinesis.conftest import Stage
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 MESSAGING = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
 
 
@@ -52,7 +52,7 @@ def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
         path.write_text(json.dumps(end))
 
 
-@pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
+@pytest.mark.parametrize("protected", [True, False])
 def test_a_gap_is_a_row_in_quarantine_where_going_on_is_allowed(
     make_stage: Callable[..., Stage],
     spark: SparkSession,

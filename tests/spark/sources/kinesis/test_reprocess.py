@@ -83,6 +83,7 @@ def test_all_records_of_all_shards_come_again_with_their_ordinals(
     assert [row["keyed"] for row in landed.rows(without=())] == [str(row["number"]) for row in before]
 
 
+@pytest.mark.integration
 def test_sequence_numbers_name_the_shares_that_have_them(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
@@ -100,6 +101,7 @@ def test_sequence_numbers_name_the_shares_that_have_them(
     assert landed.rows() == before
 
 
+@pytest.mark.integration
 def test_what_the_shards_have_let_go_of_comes_from_the_archive_and_is_gone_without_one(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
@@ -116,6 +118,7 @@ def test_what_the_shards_have_let_go_of_comes_from_the_archive_and_is_gone_witho
     assert all(row["keyed"] is not None for row in landed.rows(without=()))
 
 
+@pytest.mark.integration
 def test_without_an_archive_expired_records_are_gone_and_nothing_changes(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:

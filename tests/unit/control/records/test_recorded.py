@@ -24,6 +24,7 @@ from deltaworks.control.records.start_over import StartOver, StartOverEnd, Table
 from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.versions import SchemaRecord
+from tests.examples import examples
 
 #: One object of every kind, as the last release without record models wrote them; later kinds as their first one did.
 RECORDED = Path(__file__).parent / "recorded"
@@ -277,7 +278,7 @@ def records_of(kind: type[Part]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", sorted(set(CLASSES.values()), key=lambda kind: kind.__name__))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_record_survives_being_written_and_read(kind: type[UnversionedRecord], data: st.DataObject) -> None:
     record = data.draw(records_of(kind))

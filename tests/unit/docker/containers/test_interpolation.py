@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.integration.containers.interpolation import ComposeFileError, interpolate, interpolate_tree
 
 VARIABLES = {"SET": "value", "EMPTY": "", "OTHER": "other", "_x1": "underscore"}
@@ -76,7 +77,7 @@ def forms(word: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.lists(st.one_of(LITERALS, braced, NAMES.map("${{{}}}".format), st.just("$$")), max_size=4).map("".join)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.recursive(LITERALS, forms, max_leaves=6), min_size=20, max_size=20))
 def test_bash_puts_the_same_in(texts: list[str]) -> None:
     script = "\n".join(f'printf "%s\\0" "{text.replace("$$", chr(92) + "$")}"' for text in texts)

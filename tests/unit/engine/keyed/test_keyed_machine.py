@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.engine.keyed.tables import KeyedTables
 from deltaworks.errors import FencedError
+from tests.examples import examples
 from tests.unit.engine.keyed.keyed_stage import START, KeyedStage, declared, tick
 
 DAYS = [START.date(), START.date() + dt.timedelta(days=1)]
@@ -142,6 +143,6 @@ class KeyedMachine(RuleBasedStateMachine):
 
 
 KeyedMachine.TestCase.settings = settings(
-    max_examples=8, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(8), stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestKeyedMachine = KeyedMachine.TestCase

@@ -25,6 +25,7 @@ from deltaworks.engine.keyed import following, horizon, merge
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.engine.keyed.tables import KeyedTables
 from deltaworks.errors import FencedError
+from tests.examples import examples
 from tests.unit.engine.keyed.latest_stage import LatestStage, priced
 
 ROWS = st.lists(
@@ -139,7 +140,7 @@ class LatestMachine(RuleBasedStateMachine):
 
 
 LatestMachine.TestCase.settings = settings(
-    max_examples=6, stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(6), stateful_step_count=10, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLatestMachine = LatestMachine.TestCase
 

@@ -19,6 +19,7 @@ from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
+from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 
 CITY = SHARED_DATA / "maxmind" / "GeoLite2-City-Test.mmdb"
@@ -189,7 +190,7 @@ LINES = st.tuples(SECRETS, st.sampled_from([b"\t", b'"', b"{", b",", b"\xff", b"
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(EVENTS | LINES, min_size=1, max_size=4),
     st.sampled_from(["json", "tsv", "csv", "text"]),

@@ -24,6 +24,7 @@ from deltaworks.events.inference.column_types import (
     with_added,
 )
 from deltaworks.specs.types import parse_type
+from tests.examples import examples
 
 SCALARS = st.one_of(
     st.none(),
@@ -65,7 +66,7 @@ def texts(columns: Columns) -> dict[str, str]:
     return {name: str(kind) for name, kind in columns.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(SCALARS, max_size=8))
 def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have_a_conflict(values: list[Any]) -> None:
     conflicts: list[Conflict] = []
@@ -83,7 +84,7 @@ def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have
     assert bool(conflicts) == (not fitting)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(EVENTS, max_size=6), st.randoms(use_true_random=False))
 def test_samples_merged_in_any_order_and_grouping_are_one_sample(
     events: list[dict[str, Any]], chance: random.Random
@@ -99,7 +100,7 @@ def test_samples_merged_in_any_order_and_grouping_are_one_sample(
     assert list(columns_of(merged).items()) == list(columns_of(whole).items())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(EVENTS, max_size=4), st.lists(EVENTS, min_size=1, max_size=4))
 def test_what_is_new_in_one_event_is_new_in_all_and_adding_it_comes_to_an_end(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
@@ -135,7 +136,7 @@ WRITTEN = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(WRITTEN, min_size=1, max_size=5))
 def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_written_otherwise(found: list[str]) -> None:
     shape = Shape()

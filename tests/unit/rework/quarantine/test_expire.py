@@ -29,6 +29,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
+from tests.examples import examples
 from tests.unit.rework.replay_stage import ARRIVED_US, Stage, orders, shop
 
 ARRIVED = dt.datetime.fromtimestamp(ARRIVED_US / 1e6, tz=dt.UTC)
@@ -129,7 +130,7 @@ def test_two_runs_of_maintenance_do_not_meet(stage: Stage) -> None:
         expire(stage, after=31 * DAY)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(ages=st.lists(st.integers(0, 60), min_size=1, max_size=6), days=st.integers(1, 40))
 def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
@@ -158,7 +159,7 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["eve
 
 
 @given(ages=st.lists(st.integers(0, 6), min_size=1, max_size=5), days=st.integers(1, 5))
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_archived_payloads_go_by_whole_dates(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:

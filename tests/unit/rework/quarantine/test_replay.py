@@ -31,6 +31,7 @@ from deltaworks.rework.quarantine.replay_commit import complete_torn_replay
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.needed_files import uncommitted_files
+from tests.examples import examples
 from tests.unit.rework import replay_stage
 from tests.unit.rework.replay_stage import ARRIVED_US, MADE_US, Stage
 
@@ -583,7 +584,7 @@ LINES = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(st.lists(LINES, max_size=4), min_size=1, max_size=3),
     st.integers(20, 200),

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from deltaworks.errors import TransientError
 from deltaworks.sources.kinesis.shards import row_seq
+from tests.examples import examples
 from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine, engine_on, put, read
 from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
 
@@ -165,7 +166,7 @@ class Reading(RuleBasedStateMachine):
 
 
 Reading.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(150), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestReading = Reading.TestCase
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.events.formats.json import Malformed, values
+from tests.examples import examples
 from tests.unit.sources.objects.landing.landing_stage import landed, source
 from tests.unit.sources.objects.landing.slow_reading import (
     content,
@@ -34,7 +35,7 @@ VALUES = st.recursive(
 )
 OBJECTS = st.dictionaries(TEXTS, VALUES, max_size=5)
 ANY_SIZE = st.integers(1, 300)
-SETTINGS = settings(max_examples=30)
+SETTINGS = settings(max_examples=examples(30))
 
 
 def on_lines(events: list[Any]) -> bytes:

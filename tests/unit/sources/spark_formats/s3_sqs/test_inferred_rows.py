@@ -35,6 +35,7 @@ from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
 )
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
+from tests.examples import examples
 from tests.unit.events.inference.test_shapes import EVENTS
 
 GIVEN = {
@@ -93,7 +94,7 @@ def put_together(row: Any, rest: Any) -> Any:
     return row if rest is None else rest
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.lists(EVENTS, max_size=4))
 def test_nothing_of_an_event_vanishes_whatever_was_sampled(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
@@ -107,7 +108,7 @@ def test_nothing_of_an_event_vanishes_whatever_was_sampled(
         assert told(put_together(told(columns), told(rest))) == told(event)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.lists(EVENTS, max_size=4))
 def test_a_watch_speaks_of_a_field_until_it_is_a_column_and_then_no_more(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
