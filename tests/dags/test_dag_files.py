@@ -10,6 +10,7 @@ from airflow.sdk.definitions._internal.dag_parsing_context import _AIRFLOW_PARSI
 
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import REPOSITORY, run_python, write_project
 from tests.dags.test_mutation_dags import option_arguments
@@ -86,10 +87,14 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
 
 def test_the_pipelines_of_this_project_have_their_dags() -> None:
     parsed = run_python(PARSE, REPOSITORY)
-    pipelines = sorted(path.parent.name for path in (REPOSITORY / "include" / "pipelines").glob("*/pipeline.yaml"))
+    pipelines = load_catalog("local", root=REPOSITORY).pipelines
+    assert sorted(pipelines) == sorted(
+        path.parent.name for path in REPOSITORY.glob("include/pipelines/*/pipeline.yaml")
+    )
 
     assert parsed["errors"] == {}
-    assert [dag for dag in parsed["dags"] if dag.startswith("stream__")] == [f"stream__{name}" for name in pipelines]
+    streams = {dag for dag in parsed["dags"] if dag.startswith(("stream__", "stream_group__"))}
+    assert streams == {stream_dag_id(name, spec.stream_group) for name, spec in pipelines.items()}
 
 
 def test_dag_files_only_wire() -> None:
