@@ -56,7 +56,7 @@ def _check(name: str, *command: str) -> Part:
 #: Folders of tests/unit with a part of their own; the rest of tests/unit is another, whatever is added to it.
 _OWN_PARTS = ("sources", "rework", "events")
 #: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
-_SESSIONS = {"spark/sources": ("sources",), "spark/rework": ("maintenance", "mutations", "rework", "sandbox")}
+_SESSIONS = {"spark/sources": ("gold", "sources"), "spark/rework": ("maintenance", "mutations", "rework", "sandbox")}
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
 #: The longest first, so that no part is left alone at the end: Spark's do one thing after the other, whatever is free
 #: beside them, so what they want they get, and the others fill what they leave.

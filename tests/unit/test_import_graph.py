@@ -27,10 +27,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 127, 22),
-    Walk("batch", "deltaworks.engine.batches", 134, 19),
-    Walk("stream", "deltaworks.engine.runner", 147, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 76, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 130, 22),
+    Walk("batch", "deltaworks.engine.batches", 136, 19),
+    Walk("stream", "deltaworks.engine.runner", 150, 21),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 79, 13),
 )
 
 

@@ -22,8 +22,9 @@ def project(make_project: Callable[..., Any]) -> Any:
     folder = project_root() / "include" / "pipelines"
     found = {}
     for path in sorted(folder.glob("*/pipeline.yaml")):
-        sql = {str(file.relative_to(path.parent)): file.read_text() for file in sorted(path.parent.glob("*/*.sql"))}
-        found[path.parent.name] = (path.read_text(), sql)
+        files = [*path.parent.glob("*/*.sql"), *path.parent.glob("reference/*.csv")]
+        texts = {str(file.relative_to(path.parent)): file.read_text() for file in sorted(files)}
+        found[path.parent.name] = (path.read_text(), texts)
     return make_project(found)
 
 
@@ -83,4 +84,5 @@ def test_a_build_of_every_pipeline_is_whole_without_its_inputs(spark: SparkSessi
     for pipeline in project.catalog.pipelines:
         result = rebuild_gold(spark, project.catalog, pipeline)
 
-        assert all(table.skipped for table in result.tables)
+        # What reads reference tables alone is built, and has no rows.
+        assert all(table.skipped or table.rows == 0 for table in result.tables)

@@ -32,6 +32,8 @@ class Roster:
         self.catalog = catalog
         self._seen = _signature(catalog)
         self._changed: tuple[_Signature, float] = (self._seen, 0.0)
+        #: Whether something has changed that is not read yet: nobody is to be started as it was declared before.
+        self.is_settling = False
 
     @property
     def group(self) -> StreamGroup:
@@ -44,7 +46,8 @@ class Roster:
         seen, now = _signature(self.catalog), time.monotonic()
         if seen != self._changed[0]:
             self._changed = (seen, now)
-        if seen == self._seen or now - self._changed[1] < SETTLED_SECONDS:
+        self.is_settling = seen != self._seen and now - self._changed[1] < SETTLED_SECONDS
+        if seen == self._seen or self.is_settling:
             return False
         self._seen = seen
         try:

@@ -143,6 +143,9 @@ class GroupRun:
         self._roster.look()
         group = self._roster.group
         self._begin_to_close(group, now)
+        if self._roster.is_settling and self._closing_since is None:
+            self._looked = now - LOOK_SECONDS + POLL_SECONDS
+            return
         for name in group.members:
             if name not in self._members:
                 self._members[name], self._states[name] = self._member(name), MemberState()

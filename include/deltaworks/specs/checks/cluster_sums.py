@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from deltaworks.specs.base import Place
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.share_conf import stream_share
 from deltaworks.specs.shares import ClusterSpec, JobClass, Share
@@ -22,12 +23,12 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
     """
     cluster, stream = environment.shares.cluster, environment.shares.of("stream")
     slots = environment.shares.pools()[stream.pool].slots
-    if len(pipelines) > slots:
-        number = f"{len(pipelines)} streams need as many slots, and the pool {stream.pool!r} has {slots}"
+    streams = _streams(environment, pipelines)
+    if len(streams) > slots:
+        number = f"{len(streams)} streams need as many slots, and the pool {stream.pool!r} has {slots}"
         yield ("shares", "stream", "slots"), f"{number}; some streams wait for ever"
     if cluster is None:
         return
-    streams = {f"stream__{spec.pipeline}": stream_share(spec, environment) for spec in pipelines}
     jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _classes(pipelines)}
     if (text := _without_room(cluster, streams, {})) is not None:
         yield _PLACE, f"the streams do not fit: {text}; some wait for ever"
@@ -38,6 +39,16 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
             yield _PLACE, f"{text}; a {name} job waits for ever"
     if not any(stuck.values()) and (text := _without_room(cluster, streams, jobs)) is not None:
         yield _PLACE, f"{text}; jobs of one class wait for those of another"
+
+
+def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
+    """What each driver of streams takes, by its DAG: that of a group takes what one stream does."""
+    return {
+        stream_dag_id(spec.pipeline, spec.stream_group): (
+            stream_share(spec, environment) if spec.stream_group is None else environment.shares.of_stream()
+        )
+        for spec in pipelines
+    }
 
 
 def _classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:

@@ -88,3 +88,15 @@ def test_without_a_declared_cluster_nothing_is_summed_up(make_project: Callable[
     declared = "shares: {stream: {executors: 500}}\n"
 
     assert remarks(check_project("local", root=make_project(environment=ENVIRONMENT + declared))) == []
+
+
+def test_streams_of_a_group_take_what_one_does(make_project: Callable[..., Path]) -> None:
+    declared = SHARES.format(workers=1, stream=2, reprocess=1, memory="2g")
+    root = make_project(pipeline=PIPELINE + "stream_group: small\n", environment=ENVIRONMENT + declared)
+    other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
+    other.parent.mkdir()
+    other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store") + "stream_group: small\n")
+
+    (remark, *_) = remarks(check_project("local", root=root))
+
+    assert "stream_group__small 2 + maintenance 1 are 3 cores, and the cluster has 2" in remark
