@@ -1,0 +1,9 @@
+-- The providers whose viewers stall most, of those with an hour of play.
+SELECT coalesce(isp, 'unknown') AS provider, sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)) AS "rebuffer ratio",
+  sum(stalls)::BIGINT AS stalls, round(sum(played_ms) / 3600000, 1) AS "hours played"
+FROM qos_minute
+WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+GROUP BY isp
+HAVING sum(played_ms) >= 3600000
+ORDER BY 2 DESC
+LIMIT 15
