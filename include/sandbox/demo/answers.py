@@ -198,7 +198,7 @@ def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> N
     hours = {_utc(hour): edits for hour, edits in sheet.rows("SELECT hour, edits FROM edits.edits_per_hour")}
     sheet.table_equal("edits", "edits per hour", hours, truth.per_hour)
     top = sheet.rows("SELECT event_date, page, edits FROM edits.top_pages ORDER BY edits DESC, page LIMIT 10")
-    sheet.equal("edits", "top 10 pages", [tuple(row) for row in top] == truth.top_pages, True)
+    sheet.table_equal("edits", "top 10 pages", dict(enumerate(map(tuple, top))), dict(enumerate(truth.top_pages)))
 
 
 def _utc(value: datetime) -> datetime:

@@ -121,7 +121,7 @@ def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], repor
             "SELECT org_id, contact_name, contact_id, activities FROM engagement.top_contacts"
             " WHERE place <= 3 ORDER BY org_id, place"
         ).fetchall()
-        names = ["organisation", "contact", "as it is called today", "activities"]
+        names = ["organisation", "contact", "its id today", "activities"]
         parts.append(_table("Engagement: busiest contacts", names, rows))
     if "edits.top_pages" in tables:
         rows = connection.execute(
