@@ -88,15 +88,16 @@ class SpecRecords:
         record = self._specs.read(key)
         return None if record is None else _understood(record.spec, key)
 
-    def is_same(self, fingerprint: str, spec: PipelineSpec) -> bool:
-        """Whether `spec` declares what a stream started with under this fingerprint.
+    def reads_alike(self, fingerprint: str, spec: PipelineSpec) -> bool:
+        """Whether `spec` makes the same rows of the same input as what a stream started with under this fingerprint.
 
-        A release that adds keys changes fingerprints, and not what is declared: the added ones have their defaults.
+        Keys and defaults of a later release change fingerprints and no row, and so do edits of what holds beside the
+        stream: descriptions, gold, maintenance.
         """
         if fingerprint == spec.fingerprint():
             return True
         started_with = self.read(fingerprint)
-        return started_with is not None and started_with.fingerprint() == spec.fingerprint()
+        return started_with is not None and all(change.effect is Effect.SAFE for change in classify(started_with, spec))
 
     def places(self) -> set[tuple[str, str, str]]:
         """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""

@@ -123,7 +123,7 @@ class Planner:
                 f"over since, in generation {generation}.",
                 hint="Nothing is left to do for it; begin a new reprocess under another id.",
             )
-        if not self._home.specs.is_same(plan.spec_fingerprint, self._spec):
+        if not self._home.specs.reads_alike(plan.spec_fingerprint, self._spec):
             raise ContractError(
                 "REPROCESS_SPEC_DIFFERS",
                 f"Reprocess {plan.id!r} was planned with another pipeline.yaml ({plan.spec_fingerprint}).",
