@@ -55,6 +55,7 @@ class SparkMarket:
         return answer_of(self._project.rows("market", "price_with_eps"))
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"
 )

@@ -43,6 +43,7 @@ def traffic(spark: SparkSession, make_project: Callable[..., Any]) -> SparkTraff
     return SparkTraffic(spark, make_project({"traffic": (TRAFFIC, SQL)}))
 
 
+@pytest.mark.integration
 def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic: SparkTraffic) -> None:
     live_through(traffic)
 

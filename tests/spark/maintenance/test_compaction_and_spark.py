@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control.objects import open_objects
@@ -27,6 +28,7 @@ COLUMNS = (
 )
 
 
+@pytest.mark.integration
 def test_spark_reads_the_same_rows_no_stream_or_feed_sees_a_change_and_spark_writes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: 
     assert sum(path.startswith("day=") for path in gone) > 2
 
 
+@pytest.mark.integration
 def test_after_either_the_other_goes_on_where_it_ended_and_the_rows_are_the_same(
     spark: SparkSession, lake: Lake, uri: str
 ) -> None:

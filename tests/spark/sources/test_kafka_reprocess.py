@@ -127,7 +127,13 @@ def test_offsets_and_the_time_of_arrival_name_what_comes_again(
         stage.reprocess("unnamed", selection=Selection(offsets=("named:0:5",)))
 
 
-@pytest.mark.parametrize("point", ["planned", "staged", "committed:orders", "committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "staged",
+        *(pytest.param(it, marks=pytest.mark.integration) for it in ("planned", "committed:orders", "committed")),
+    ],
+)
 def test_a_reprocess_that_is_killed_is_completed_by_the_next_run(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
 ) -> None:

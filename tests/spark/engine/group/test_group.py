@@ -37,6 +37,7 @@ def lease_record(stage: GroupStage, pipeline: str) -> LeaseRecord:
     return record
 
 
+@pytest.mark.integration
 def test_a_pipeline_moves_from_its_own_driver_into_a_group_and_all_land_exactly(
     spark: SparkSession, stage: GroupStage
 ) -> None:

@@ -67,6 +67,7 @@ class Landed:
         return Reprocess(self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
 
 
+@pytest.mark.integration
 def test_all_records_of_all_shards_come_again_with_their_ordinals(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
