@@ -58,8 +58,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    # As in the local environment: hundreds of small queries, none of which lives to see code compiled well.
-    spark = {"conf": conf, "java_options": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m"}
+    # Hundreds of small queries, none of which lives to see code compiled well; and beside two other sessions a
+    # collector that works on several processors only takes them from the tests.
+    java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xms512m -Xmn256m"
+    spark = {"conf": conf, "java_options": java}
     environment = environment.model_copy(update={"spark": environment.spark.model_copy(update=spark)})
     session = build_session(environment, app_name="tests", master="local[2]")
     yield session

@@ -141,12 +141,17 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
             # The driver's without links, since its path is a part of what the archive of classes holds for.
             "spark.driver.extraClassPath": f"{jars.resolve()}/*",
             "spark.executor.extraClassPath": f"{jars}/*",
-            "spark.driver.extraJavaOptions": f"{java} -XX:+UseG1GC {java_archive_options(root)}".rstrip(),
+            "spark.driver.extraJavaOptions": f"{java} {_collector(java)}{java_archive_options(root)}".rstrip(),
             "spark.executor.extraJavaOptions": java,
             "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
             "spark.driver.memory": launch.driver_memory if launch is not None else environment.spark.driver_memory,
         }
     )
+
+
+def _collector(java: str) -> str:
+    """Which collector a driver gets: two are refused by the JVM, so one that the environment names is left alone."""
+    return "" if re.search(r"-XX:\+Use\w+GC\b", java) else "-XX:+UseG1GC "
 
 
 def _cluster_conf(environment: EnvironmentSpec) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_what_ends_on_a_command_line_holds_no_secret(environment: EnvironmentSpe
     for name, value in conf.items():
         assert "hidden" not in value
         assert "fs.s3a" not in name
+
+
+def test_a_driver_has_one_collector_and_the_one_its_environment_names(environment: EnvironmentSpec) -> None:
+    def collectors(java_options: str) -> list[str]:
+        spark = environment.spark.model_copy(update={"java_options": java_options})
+        conf = submit_conf(environment.model_copy(update={"spark": spark}), Path("/checkout"))
+        return re.findall(r"-XX:\+Use(\w+)GC", conf["spark.driver.extraJavaOptions"])
+
+    assert collectors("-XX:+UseStringDeduplication") == ["G1"]
+    assert collectors("-XX:+UseSerialGC -Xmn256m") == ["Serial"]
 
 
 def test_the_session_gets_the_keys_of_both_storages(environment: EnvironmentSpec) -> None:
