@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs import rules
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.rules import problem_of
 
@@ -69,14 +74,14 @@ def test_what_is_no_rule_is_told(check: str, told: str) -> None:
 
 
 def test_a_wrong_rule_is_told_with_file_line_and_key(make_project: Callable[..., Path], pipeline_text: str) -> None:
-    rules = """\
+    declared = """\
     rules:
       - {name: paid, check: "amount > 0"}
       - {name: known, check: "amout < 10"}
       - {name: paid, check: "true", on_fail: warn}
 stream:
 """
-    text = pipeline_text.replace("stream:\n", rules)
+    text = pipeline_text.replace("stream:\n", declared)
     line = text.splitlines().index('      - {name: known, check: "amout < 10"}') + 1
 
     with pytest.raises(ConfigError) as caught:
@@ -86,3 +91,67 @@ stream:
     assert f"pipeline.yaml:{line}: tables.0.rules.1.check: rule 'known': no column 'amout'" in message
     assert "did you mean 'amount'?" in message
     assert f"pipeline.yaml:{line + 1}: tables.0.rules.2.name: rule 'paid' is declared twice" in message
+
+
+def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_code_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    judged: list[str] = []
+    judge = rules._judged
+
+    def counted(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
+        judged.append(check)
+        return judge(check, columns)
+
+    monkeypatch.setattr(rules, "_judged", counted)
+
+    def problem_in_a_new_process(columns: dict[str, str] = COLUMNS) -> str | None:
+        rules._problem_of.cache_clear()
+        rules._sound_rules.cache_clear()
+        return problem_of("level > 0", columns)
+
+    assert [problem_in_a_new_process() for _ in range(3)] == [None] * 3
+    assert len(judged) == 1
+
+    assert "Cannot compare" in str(problem_in_a_new_process(COLUMNS | {"level": "array<int>"}))
+    assert len(judged) == 2
+
+    monkeypatch.setattr(rules, "digest_of_code", lambda libraries, files: "another DuckDB")
+    assert problem_in_a_new_process() is None
+    assert len(judged) == 3
+
+    monkeypatch.setattr(rules, "digest_of_code", lambda libraries, files: "")
+    assert [problem_in_a_new_process() for _ in range(2)] == [None] * 2
+    assert len(judged) == 5
+
+
+def test_a_rule_that_is_wrong_is_never_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    for _ in range(2):
+        rules._problem_of.cache_clear()
+        assert "true or false" in str(problem_of("amount + 1", COLUMNS))
+
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_specs_whose_rules_are_remembered_are_read_without_duckdb(
+    make_project: Callable[..., Path], pipeline_text: str, tmp_path: Path
+) -> None:
+    text = pipeline_text.replace("stream:\n", '    rules: [{name: paid, check: "amount > 0"}]\nstream:\n')
+    root = make_project(pipeline=text)
+    program = (
+        "import sys, pathlib; from deltaworks.specs.project import load_catalog; "
+        f"load_catalog('local', root=pathlib.Path({str(root)!r})); print('duckdb' in sys.modules)"
+    )
+    variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT_ROOT / "include")}
+
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+
+    assert [line.strip() for line in said] == ["True", "False"]
