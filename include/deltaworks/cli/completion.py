@@ -37,6 +37,6 @@ def _pipelines() -> Iterator[str]:
 
 
 def _root() -> Path:
-    from deltaworks.specs.catalog import project_root
+    from deltaworks.specs.project_folder import project_root
 
     return project_root()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from deltaworks.cli.output import document, line
-from deltaworks.specs.base import NAME_PATTERN
 
 if TYPE_CHECKING:
     from deltaworks.events.inference.pipeline_proposal import Overrides
@@ -96,6 +95,7 @@ def _inferred(
     project: Catalog, files: list[str], name: str, overrides: Overrides, relay: str, mebibytes: int
 ) -> InferredPipeline:
     from deltaworks.operations.infer_pipeline import infer_pipeline
+    from deltaworks.specs.base import NAME_PATTERN
 
     if not NAME_PATTERN.match(name):
         text = f"{name!r}: use lower-case letters, digits and underscores, starting with a letter"

@@ -26,17 +26,15 @@ app = typer.Typer(no_args_is_help=True)
 @listing_command
 def check() -> Answer:
     """Look through every spec and all gold SQL, and list every mistake with its file and line; exits with 10 on any."""
-    from deltaworks.specs.checks.project import check_project
+    from deltaworks.specs.checks.sound_project import project_answer
 
-    project = check_project()
+    project = project_answer()
     pipelines = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"), title="pipelines")
-    for name, spec in project.pipelines.items():
-        source = f"{spec.source.kind} {spec.source.place()}"
-        counts = (len(section) for section in (spec.tables, spec.live, spec.gold.tables))
-        pipelines.add(name, spec.owner, source, *counts, spec.fingerprint())
+    for facts in project.pipelines:
+        counts = (facts.tables, facts.live, facts.gold)
+        pipelines.add(facts.name, facts.owner, facts.source, *counts, facts.fingerprint)
     sound = (
-        f"{_number(len(project.pipelines), 'pipeline')} and {_number(len(project.relays), 'relay')} are declared "
-        "correctly."
+        f"{_number(len(project.pipelines), 'pipeline')} and {_number(project.relays, 'relay')} are declared correctly."
     )
     parts: list[str | Listing] = [
         _mistakes("mistakes", project.mistakes),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,10 +15,12 @@ from typing import Literal, TypeVar
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project_folder import PROJECT_ROOT, project_root
 from deltaworks.specs.relay import RelaySpec
 
+__all__ = ["PROJECT_ROOT", "Catalog", "named", "project_root"]
+
 T = TypeVar("T")
-PROJECT_ROOT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,3 @@ def named(name: str, declared: Mapping[str, T], kind: str) -> T:
     nearest = difflib.get_close_matches(name, declared, n=1, cutoff=0.4)
     hint = f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(declared) or 'none'}."
     raise ConfigError(f"{kind.upper()}_UNKNOWN", f"There is no {kind} called {name!r}.", hint=hint)
-
-
-def project_root() -> Path:
-    """The checkout's folder, or what DELTAWORKS_PROJECT says."""
-    return Path(os.environ.get("DELTAWORKS_PROJECT", PROJECT_ROOT))

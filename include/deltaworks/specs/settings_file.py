@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import project_root
+from deltaworks.specs.project_folder import project_root
 
 
 def settings_file() -> Path:
