@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import boto3
 import typer
 from botocore.exceptions import ClientError
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
+from deltaworks.control.aws_sessions import aws_session
 
 
 def collect(
@@ -28,9 +28,7 @@ def collect(
     from collector.handler import Collector
     from collector.stream_writer import StreamWriter
 
-    client = boto3.session.Session().client(
-        "kinesis", **catalog(needs="messaging").environment.messaging.boto3_options()
-    )
+    client = aws_session().client("kinesis", **catalog(needs="messaging").environment.messaging.boto3_options())
     if create_shards:
         _create(client, stream, create_shards)
     line(f"POST http://{host}:{port}/v1/events puts events into {stream}. Ctrl-C ends it.")

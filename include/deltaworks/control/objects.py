@@ -80,8 +80,9 @@ class S3Objects:
     """Objects in a bucket, by conditional requests."""
 
     def __init__(self, storage: StorageSpec) -> None:
-        import boto3
         from botocore.config import Config
+
+        from deltaworks.control.aws_sessions import aws_session
 
         config = Config(
             s3={"addressing_style": "path" if storage.path_style else "auto"},
@@ -91,8 +92,7 @@ class S3Objects:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        # A session of its own: boto3's default session is not safe to create clients from in threads.
-        self._client: Any = boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+        self._client: Any = aws_session().client("s3", config=config, **storage.boto3_options())
         self._bucket = storage.bucket
         self._prefix = f"{storage.prefix}/" if storage.prefix else ""
 

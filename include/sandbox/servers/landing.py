@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from deltaworks.control.aws_sessions import aws_session
 
 LAKE_BUCKET = "deltaworks-lake"
 LANDING_BUCKET = "deltaworks-landing"
@@ -49,7 +50,7 @@ def queue_url(endpoint: str, queue: str = LANDING_QUEUE) -> str:
 def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> Any:
     """A boto3 client of the landing side."""
     # The stubs know each service by its literal name; this one is chosen at run time.
-    session: Any = boto3.session.Session()
+    session: Any = aws_session()
     return session.client(
         service,
         endpoint_url=endpoint,

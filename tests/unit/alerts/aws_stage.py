@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import boto3
+import pytest
 
+from deltaworks.control.aws_sessions import aws_session
 from deltaworks.specs.storage import AwsSpec
+from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
+
+
+@contextmanager
+def running_aws() -> Iterator[str]:
+    """A server that does with topics and queues what AWS does; its address."""
+    correct_moto()
+    with running_moto() as address:
+        yield address
 
 
 @dataclass
@@ -23,13 +36,20 @@ class Aws:
     def messaging(self) -> AwsSpec:
         return AwsSpec(endpoint=self.endpoint, access_key="env:TEST_ACCESS_KEY", secret_key="env:TEST_SECRET_KEY")
 
+    @classmethod
+    def at(cls, address: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
+        """The server at an address, its keys in the variables that are declared for them."""
+        monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+        monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+        return cls(address)
+
     def client(self, service: Any) -> Any:
         if service not in self._clients:
             self._clients[service] = self._opened(service)
         return self._clients[service]
 
     def _opened(self, service: Any) -> Any:
-        return boto3.session.Session().client(service, **self.messaging.boto3_options())
+        return aws_session().client(service, **self.messaging.boto3_options())
 
     def topic(self, *, fifo: bool = False) -> str:
         name = f"alerts-{uuid.uuid4().hex[:8]}"

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from sandbox.servers.moto_corrections import correct_moto
-from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_stage import Aws, running_aws
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -39,13 +37,10 @@ def objects(tmp_path: Path) -> LocalObjects:
 
 @pytest.fixture(scope="session")
 def aws_server() -> Iterator[str]:
-    correct_moto()
-    with running_moto() as address:
+    with running_aws() as address:
         yield address
 
 
 @pytest.fixture
 def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    return Aws(aws_server)
+    return Aws.at(aws_server, monkeypatch)

@@ -22,9 +22,7 @@ from deltaworks.errors import ContractError, TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from sandbox.servers.moto_corrections import correct_moto
-from tests.moto_server import running_moto
-from tests.unit.alerts.aws_stage import Aws
+from tests.unit.alerts.aws_stage import Aws, running_aws
 from tests.unit.engine.keyed.latest_stage import LatestStage, live_declared, priced
 from tests.waiting import eventually
 
@@ -39,16 +37,13 @@ class Lost:
 
 @pytest.fixture(scope="module")
 def aws_server() -> Iterator[str]:
-    correct_moto()
-    with running_moto() as address:
+    with running_aws() as address:
         yield address
 
 
 @pytest.fixture
 def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    return Aws(aws_server)
+    return Aws.at(aws_server, monkeypatch)
 
 
 class Widgets:

@@ -45,12 +45,13 @@ def sns_message(topic: str, notice: Notice) -> SnsMessage:
 
 def sns_client(messaging: AwsSpec) -> Any:
     """A client that gives up within seconds: whoever raises an alert waits for it."""
-    import boto3
     from botocore.config import Config
+
+    from deltaworks.control.aws_sessions import aws_session
 
     config = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard", "max_attempts": 2})
     # Chosen at run time, since the stubs of boto3 are not installed.
-    session: Any = boto3.session.Session()
+    session: Any = aws_session()
     return session.client("sns", config=config, **messaging.boto3_options())
 
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
+from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.sources.kinesis.calls import (
@@ -52,7 +52,7 @@ class KinesisStream:
     def __init__(self, aws: AwsSpec, *, name: str, arn: str | None = None) -> None:
         # Attempts are made here, where throttling is distinguished from failure and waits are bounded as a whole.
         config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}, max_pool_connections=32)
-        self._client: Any = boto3.session.Session().client("kinesis", config=config, **aws.boto3_options())
+        self._client: Any = aws_session().client("kinesis", config=config, **aws.boto3_options())
         self._client.meta.events.register("before-parse.kinesis.GetRecords", take_body)
         self._client.meta.events.register("before-parse.kinesis.SubscribeToShard", take_events)
         self.name = name

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from deltaworks.control.aws_sessions import aws_session
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.messages import FileEvent, is_folder_marker
 from deltaworks.sources.outages import error_code, through_outages
@@ -46,7 +46,7 @@ def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+    return aws_session().client("s3", config=config, **storage.boto3_options())
 
 
 def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> float | None:

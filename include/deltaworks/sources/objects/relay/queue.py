@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.control.attempts import attempts
+from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
@@ -92,7 +92,7 @@ class NotificationQueue:
             retries={"mode": "standard", "max_attempts": 2},
             max_pool_connections=64,
         )
-        self._client: Any = boto3.session.Session().client("sqs", config=config, **messaging.boto3_options())
+        self._client: Any = aws_session().client("sqs", config=config, **messaging.boto3_options())
         self._messaging = messaging
         self._url = queue_url
         self._wait_seconds = wait_seconds

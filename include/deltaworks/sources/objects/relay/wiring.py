@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import boto3
 from botocore.exceptions import ClientError
 
+from deltaworks.control.aws_sessions import aws_session
 from deltaworks.errors import ContractError
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -71,7 +71,7 @@ class Wiring:
 
     def __init__(self, messaging: AwsSpec, *, name: str, buckets: Sequence[str], prefix: str = "") -> None:
         options = messaging.boto3_options()
-        session: Any = boto3.session.Session()
+        session: Any = aws_session()
         self._s3, self._sns, self._sqs = (session.client(service, **options) for service in ("s3", "sns", "sqs"))
         identity = session.client("sts", **options).get_caller_identity()
         # In China and GovCloud names begin otherwise than with arn:aws.
