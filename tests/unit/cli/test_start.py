@@ -52,9 +52,9 @@ def test_the_help_lists_every_command_and_loads_nothing_but_help_texts() -> None
     ids=" ".join,
 )
 def test_what_reads_declarations_alone_loads_no_engine(words: tuple[str, ...]) -> None:
-    # Rules are DuckDB's, so what says whether one is sound is DuckDB.
+    # Rules are DuckDB's, so what says whether one is sound is DuckDB; those that were sound are remembered.
     needed = {"duckdb"} if words == ("pipelines", "check") else set()
-    assert run(*words)[1] & ENGINES == needed
+    assert run(*words)[1] & ENGINES <= needed
 
 
 def single_commands() -> Iterator[str]:

@@ -53,16 +53,21 @@ def sources() -> dict[Path, str]:
 
 def raised() -> dict[str, set[str]]:
     """Every condition given to an error of ours anywhere in the library, with the classes of those errors."""
-    trees = [ast.parse(text) for text in sources().values()]
+    nodes = [
+        node
+        for text in sources().values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef | ast.Call | ast.Dict)
+    ]
     kinds = {kind.__name__: kind.__name__ for kind in KINDS}
     for _ in range(3):  # classes derived from classes derived from ours
-        for node in (node for tree in trees for node in ast.walk(tree)):
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 for base in node.bases:
                     if (name := getattr(base, "id", None)) in kinds:
                         kinds.setdefault(node.name, kinds[name])
     conditions: dict[str, set[str]] = defaultdict(set)
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         for code, kind in codes(node, kinds):
             conditions[code].add(kind)
     return conditions
