@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
 from deltaworks.specs.base import Bytes, Name, Problem, Spec, later_key, raise_located
+from deltaworks.specs.business_alert import BusinessAlertSpec, alert_problems
 from deltaworks.specs.dashboards import DashboardSpec, dashboard_problems
 from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
 from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
@@ -56,6 +57,11 @@ _VIEWS = Edit(
     "Nothing: the next `deltaworks sql` has it. What is announced of it, a stream announces from its next start on.",
 )
 _DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next page drawn has it.")
+_RULES = Edit(
+    Effect.SAFE,
+    "Nothing: the process that judges rules takes it over within a minute. A new rule is judged from then on, one that is "
+    "gone ends the alerts it had raised.",
+)
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
@@ -180,6 +186,9 @@ class PipelineSpec(Spec):
     dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = later_key(
         (), description="pages of charts over the tables and views"
     )
+    alerts: Annotated[tuple[BusinessAlertSpec, ...], _RULES] = later_key(
+        (), description="rules on answers: figures judged by the minute, of which people are told"
+    )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
@@ -195,7 +204,7 @@ class PipelineSpec(Spec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
-        problems += dashboard_problems(self.dashboards)
+        problems += [*dashboard_problems(self.dashboards), *alert_problems(self)]
         raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 

@@ -14,6 +14,10 @@ from deltaworks.specs.environment import SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
 
+#: What the notice of a rule says of it in its detail, for filter policies.
+_NAMED = ("pipeline", "rule")
+
+
 @dataclass(frozen=True, slots=True)
 class SnsMessage:
     """A message as SNS takes it. `group` and `deduplication_id` are for FIFO topics only."""
@@ -27,17 +31,20 @@ class SnsMessage:
 
 
 def sns_message(topic: str, notice: Notice) -> SnsMessage:
-    """The notice for a topic. Attributes let subscriptions filter by severity, cause and kind.
+    """The notice for a topic. Attributes let subscriptions filter by severity, cause and kind, and notices of rules by
+    pipeline and rule too.
 
     On a FIFO topic SNS itself drops a notice of the same id within five minutes.
     """
     fifo = topic.endswith(".fifo")
+    named = {name: notice.detail.get(name) for name in _NAMED if notice.cause.startswith("RULE_")}
     group = hashlib.sha256(f"{notice.cause} {notice.subject}".encode()).hexdigest()[:32]
     return SnsMessage(
         topic=topic,
         subject=notice.title,
         body=json.dumps(notice.record(), indent=2, ensure_ascii=False),
-        attributes={"severity": notice.severity, "cause": notice.cause, "kind": notice.kind},
+        attributes={"severity": notice.severity, "cause": notice.cause, "kind": notice.kind}
+        | {name: value for name, value in named.items() if isinstance(value, str) and value},
         group=group if fifo else None,
         deduplication_id=notice.id if fifo else None,
     )

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from deltaworks.control.troubles.alerts import JOBS, STREAMS, WATCH
+from deltaworks.control.troubles.alerts import JOBS, RULES, STREAMS, WATCH
 from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
 from deltaworks.control.troubles.health import HEALTH
@@ -65,7 +65,7 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
 )
 
 #: What people are alerted on.
-ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *WATCH), lambda row: row.name)
+ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *WATCH), lambda row: row.name)
 _OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
 
 

@@ -82,6 +82,14 @@ JOBS: Final = (
     ),
 )
 
+#: Of the rules that pipelines declare under `alerts`.
+RULES: Final = (
+    AlertCause("RULE_FIRING", "warning", "rules.md#a-rule-fires", "a figure is beyond the bounds of a declared rule"),
+    AlertCause("RULE_UNKNOWN", "warning", "rules.md#a-rule-is-unknown", "a rule has no data that say how it is"),
+    AlertCause("RULE_BROKEN", "warning", "rules.md#a-rule-is-broken", "the SQL of a rule fails"),
+    AlertCause("RULE_TOO_WIDE", "warning", "rules.md#a-rule-is-too-wide", "a rule has too many label sets at once"),
+)
+
 #: Of the watch itself.
 WATCH: Final = (
     AlertCause("HEALTH_SILENT", "critical", "alerts.md#nobody-watches", "the health check has not run for too long"),

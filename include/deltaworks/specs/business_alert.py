@@ -1,0 +1,334 @@
+"""Rules on answers that a pipeline declares under `alerts`: which figure is judged by the minute, against what, and when
+people are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+
+from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.environment import Severity
+from deltaworks.specs.gold import circle_in
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: More label sets than this in one minute are no rule that people could be told of: RULE_TOO_WIDE.
+MOST_LABEL_SETS: Final = 1_000
+#: Minutes that are taken together, one after the other, where a single one has too few samples.
+TOGETHER_STEPS: Final = (1, 5, 15)
+#: Columns of the answer of a rule that are no labels.
+MINUTE, VALUE, SAMPLES, BUCKET = "minute", "value", "samples", "bucket"
+Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
+
+_UPWARDS: Final = ("above", "above_baseline", "and_above_by")
+_DOWNWARDS: Final = ("below", "below_baseline", "and_below_by")
+_RELATIVE: Final = ("above_baseline", "below_baseline", "spreads", "and_above_by", "and_below_by")
+
+
+class BoundsSpec(Spec):
+    """Bounds of a value in one direction; all that are named must be crossed.
+
+    `above_baseline: 1.1` is ten percent above the baseline, `and_above_by: 20` besides by 20 in the value's own unit;
+    `spreads: 3` is three times the usual spread away from it.
+    """
+
+    above: float | None = Field(default=None, description="the value is above this")
+    below: float | None = Field(default=None, description="the value is below this")
+    above_baseline: float | None = Field(default=None, gt=0, description="above the baseline times this")
+    below_baseline: float | None = Field(default=None, gt=0, description="below the baseline times this")
+    spreads: float | None = Field(default=None, ge=0, description="so many spreads away from the baseline")
+    and_above_by: float | None = Field(default=None, ge=0, description="above the baseline by more than this")
+    and_below_by: float | None = Field(default=None, ge=0, description="below the baseline by more than this")
+
+    @model_validator(mode="after")
+    def _has_one_direction(self) -> Self:
+        up = [name for name in _UPWARDS if getattr(self, name) is not None]
+        down = [name for name in _DOWNWARDS if getattr(self, name) is not None]
+        problems: list[Problem] = []
+        if up and down:
+            problems.append(((down[0],), f"{up[0]} and {down[0]} are two directions; write a rule for each"))
+        if not up and not down:
+            text = "name a bound, such as above: 0.05 or above_baseline: 1.1"
+            problems.append((("spreads",) if self.spreads is not None else (), text))
+        raise_located(problems)
+        return self
+
+    @property
+    def is_upper(self) -> bool:
+        """Whether high values are bad."""
+        return any(getattr(self, name) is not None for name in _UPWARDS)
+
+    @property
+    def declared(self) -> dict[str, float]:
+        """The bounds that are named."""
+        return {name: value for name in BoundsSpec.model_fields if (value := getattr(self, name)) is not None}
+
+    @property
+    def relative(self) -> tuple[str, ...]:
+        """The bounds that say nothing without a baseline."""
+        return tuple(name for name in _RELATIVE if getattr(self, name) is not None)
+
+
+class BaselineSpec(Spec):
+    """What a value is compared with.
+
+    `hour_of_week`: the median of the same hour of the past weeks, for the same labels; where too few weeks are there,
+    that of the same hour of their days. `hour_of_day`: the latter alone. `peers`: the other label sets of the same
+    minute, weighted by samples. `fixed`: a number.
+    """
+
+    of: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
+    weeks: int = Field(default=4, ge=1, le=12, description="how far back the past is looked at")
+    min_weeks: int = Field(default=2, ge=1, le=12, description="so many weeks must have the hour")
+    within: Names = Field(default=(), description="of peers: labels that peers have alike")
+    min_peers: int = Field(default=2, ge=1, description="of peers: so many others must be there")
+    value: float | None = Field(default=None, description="of fixed: the number")
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        kinds = {
+            "weeks": ("hour_of_week", "hour_of_day"),
+            "min_weeks": ("hour_of_week",),
+            "within": ("peers",),
+            "min_peers": ("peers",),
+            "value": ("fixed",),
+        }
+        problems: list[Problem] = [
+            ((name,), f"{name} is of {' and '.join(of)}, and this is {self.of}; leave it out")
+            for name, of in kinds.items()
+            if name in self.model_fields_set and self.of not in of
+        ]
+        if self.of == "fixed" and self.value is None:
+            problems.append((("value",), "name the number that values are compared with"))
+        if self.of == "hour_of_week" and self.min_weeks > self.weeks:
+            problems.append((("min_weeks",), f"only {self.weeks} weeks are looked at; write {self.weeks} at most"))
+        raise_located(problems)
+        return self
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether it is made of the past."""
+        return self.of in ("hour_of_week", "hour_of_day")
+
+
+class TogetherSpec(Spec):
+    """Storms: where so many label sets with the same values of `by` fire at once, one alert tells of all of them."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    by: Names = ()
+    start: int = Field(default=20, ge=2, alias="from", description="so many at once are told as one")
+
+
+class BusinessAlertSpec(Spec):
+    """A rule: SQL whose answer has a row for each minute and label set, judged minute by minute.
+
+    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The answer
+    has `minute`, the labels, `value`, and where `samples` is declared `samples`, of how many the value is made. With
+    `percentile` it has `bucket` instead of `value`, buckets of floor(100 * log10(x)) as histograms of gold have them.
+    """
+
+    name: Name
+    description: str = ""
+    reads: Names = Field(min_length=1)
+    sql: str
+    labels: Names = Field(default=(), max_length=8)
+    samples: int | None = Field(default=None, ge=1, description="a value of fewer says nothing; minutes are added up")
+    percentile: float | None = Field(default=None, gt=0, lt=1, description="the value is this percentile of buckets")
+    baseline: BaselineSpec | None = None
+    fire: BoundsSpec
+    clear: BoundsSpec | None = Field(default=None, description="without it the bounds of `fire`")
+    for_minutes: int = Field(default=3, ge=1, le=10_080, description="so long all bounds must be crossed")
+    keep_minutes: int = Field(default=5, ge=1, le=10_080, description="so long it must be clear before it is over")
+    step_minutes: Literal[1, 5, 15, 60, 1440] = Field(default=1, description="how far apart the judged minutes lie")
+    settle_seconds: int = Field(default=90, ge=0, le=864_000, description="after so long a minute is judged")
+    stale_seconds: int | None = Field(
+        default=None, ge=60, description="newest data older than this are `unknown`; without it settle_seconds"
+    )
+    no_data: Literal["unknown", "hold", "ok"] = "unknown"
+    severity: Severity = "warning"
+    together: TogetherSpec = TogetherSpec.defaults()
+    unless: Names = Field(default=(), description="while one of these rules fires, nobody is told of this one")
+    runbook: str = Field(default="", description="what to do, as people are to read it")
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        raise_located([*self._bound_problems(), *self._label_problems(), *self._step_problems()])
+        return self
+
+    @property
+    def clear_bounds(self) -> BoundsSpec:
+        """The bounds that a value must be back behind."""
+        return self.clear or self.fire
+
+    @property
+    def for_steps(self) -> int:
+        """How many judged minutes one after the other fire it."""
+        return -(-self.for_minutes // self.step_minutes)
+
+    @property
+    def keep_steps(self) -> int:
+        """How many clear ones one after the other end it."""
+        return -(-self.keep_minutes // self.step_minutes)
+
+    @property
+    def unknown_after_seconds(self) -> int:
+        """Newest data older than this say nothing of now."""
+        stale = self.settle_seconds if self.stale_seconds is None else self.stale_seconds
+        return stale + 60 * self.step_minutes
+
+    def _bound_problems(self) -> Iterator[Problem]:
+        for key, bounds in (("fire", self.fire), ("clear", self.clear)):
+            for name in bounds.relative if bounds is not None else ():
+                if self.baseline is None:
+                    yield (key, name), f"{name} says nothing without a baseline; declare `baseline`"
+                elif self.samples is None:
+                    text = "of how many samples a value is made decides how far it strays; declare `samples`"
+                    yield (key, name), f"{name} compares with a baseline, and {text}"
+                elif name == "spreads" and self.baseline.of == "fixed":
+                    yield (key, name), "a fixed baseline has no spread; write and_above_by or and_below_by"
+        if self.baseline is not None and not self.fire.relative:
+            yield ("baseline",), "no bound compares with it; write above_baseline in `fire`, or leave it out"
+        if self.clear is not None:
+            yield from _beyond(self.fire, self.clear)
+
+    def _label_problems(self) -> Iterator[Problem]:
+        for index, label in enumerate(self.labels):
+            if label in (MINUTE, VALUE, SAMPLES, BUCKET):
+                yield ("labels", index), f"{label!r} is a column of its own in the answer; name another"
+            elif label in self.labels[:index]:
+                yield ("labels", index), f"{label!r} is named twice"
+        of_peers = self.baseline is not None and self.baseline.of == "peers"
+        within = self.baseline.within if self.baseline is not None else ()
+        if of_peers and not set(self.labels) - {*within}:
+            yield ("baseline", "of"), "peers are told apart by a label that is not among `within`; name it in `labels`"
+        places: list[tuple[Place, str]] = [(("baseline", "within", index), name) for index, name in enumerate(within)]
+        places += [(("together", "by", index), name) for index, name in enumerate(self.together.by)]
+        for place, name in places:
+            if name not in self.labels:
+                yield place, f"{name!r} is no label of this rule; {nearest_of(name, self.labels)}"
+
+    def _step_problems(self) -> Iterator[Problem]:
+        for key in ("for_minutes", "keep_minutes"):
+            if key in self.model_fields_set and getattr(self, key) % self.step_minutes:
+                yield (key,), f"minutes are judged every {self.step_minutes}; write a multiple of that"
+        if self.stale_seconds is not None and self.stale_seconds < self.settle_seconds:
+            yield ("stale_seconds",), f"a minute is judged after {self.settle_seconds} s; write no less"
+        if self.percentile is not None and self.samples is None:
+            yield ("samples",), "a percentile of few values says nothing; declare how many it needs"
+
+
+def _beyond(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
+    """Where what is clear would fire."""
+    for name, bound in clear.declared.items():
+        at = fire.declared.get(name)
+        if at is None:
+            yield ("clear", name), f"`fire` has no {name}; write bounds of `fire` that lie nearer to what is usual"
+        elif (bound < at) if name in ("below", "below_baseline") else (bound > at):
+            yield ("clear", name), f"{bound:g} lies beyond {at:g} of `fire`: it would be clear and fire at once"
+
+
+def alert_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between the rules of a pipeline, its tables and its private fields."""
+    from deltaworks.specs.pipeline_tables import readable_by_views
+
+    first: dict[str, int] = {}
+    readable = readable_by_views(pipeline) if pipeline.alerts else []
+    for index, alert in enumerate(pipeline.alerts):
+        if alert.name in first:
+            others: tuple[Place, ...] = (("alerts", first[alert.name], "name"),)
+            yield ("alerts", index, "name"), f"rule {alert.name} is declared twice; rename one", others
+        first.setdefault(alert.name, index)
+        for position, read in enumerate(alert.reads):
+            if read not in readable:
+                place: Place = ("alerts", index, "reads", position)
+                yield place, f"{alert.name!r} reads {read!r}, no table here; {nearest_of(read, readable)}"
+        yield from _private_labels(pipeline, index, alert)
+        yield from _settling_problems(pipeline, index, alert)
+    yield from _unless_problems(pipeline)
+
+
+def _private_labels(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec) -> Iterator[Problem]:
+    private = {field.path for field in pipeline.private}
+    columns = {
+        column.name: column.path
+        for table in pipeline.tables
+        for column in table.columns
+        if column.path in private
+    }
+    for position, label in enumerate(alert.labels):
+        if label in columns:
+            text = f"{label!r} is made of the private field {columns[label]}, and labels are sent to people"
+            yield ("alerts", index, "labels", position), f"{text}; name another column"
+
+
+def _settling_problems(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec) -> Iterator[Problem]:
+    slowest = max(((refresh_seconds(pipeline, name), name) for name in _tables_behind(pipeline, alert)), default=None)
+    if slowest is not None and alert.settle_seconds < slowest[0]:
+        text = f"{slowest[1]!r} is brought up to date every {slowest[0]:g} s"
+        yield ("alerts", index, "settle_seconds"), f"{text}: a minute is whole only after that; write no less"
+
+
+def _tables_behind(pipeline: PipelineSpec, alert: BusinessAlertSpec) -> set[str]:
+    """The tables a rule reads, by itself and through views."""
+    views = {view.name: view.reads for view in pipeline.views}
+    waiting, tables = [*alert.reads], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in tables:
+            continue
+        tables.add(name)
+        waiting += views.get(name, ())
+    return tables - views.keys()
+
+
+def refresh_seconds(pipeline: PipelineSpec, table: str) -> float:
+    """How far apart the times lie at which a table is brought up to date; 0 where nothing says so."""
+    for gold in pipeline.gold.tables:
+        if gold.name == table:
+            if gold.refresh_seconds is not None:
+                return gold.refresh_seconds
+            return _schedule_seconds(pipeline.gold.schedule) if pipeline.gold.schedule is not None else 0
+    for live in pipeline.live:
+        if live.name == table:
+            return live.trigger_seconds
+    landed = any(table == bronze.name for bronze in pipeline.tables)
+    keyed = any(table == other.name for other in pipeline.keyed_tables)
+    return pipeline.stream.trigger_seconds if landed or keyed else 0
+
+
+def _schedule_seconds(schedule: str) -> float:
+    """How far apart the runs of a plain `*/n` schedule lie; a day for any other than that and `*`."""
+    minute, _, rest = schedule.partition(" ")
+    if rest.split() != ["*"] * 4:
+        return 86_400 if schedule != "@hourly" else 3_600
+    if minute == "*":
+        return 60
+    head, _, step = minute.partition("/")
+    return 60 * int(step) if head == "*" and step.isdigit() else 3_600
+
+
+def _unless_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    names = [alert.name for alert in pipeline.alerts]
+    for index, alert in enumerate(pipeline.alerts):
+        for position, name in enumerate(alert.unless):
+            if name not in names:
+                text = f"there is no rule {name!r} in this pipeline; {nearest_of(name, names)}"
+                yield ("alerts", index, "unless", position), text
+    circle = circle_in([_Held(alert) for alert in pipeline.alerts])
+    if circle:
+        places = {alert.name: ("alerts", index, "unless") for index, alert in enumerate(pipeline.alerts)}
+        head, *others = sorted(places[name] for name in {*circle})
+        text = f"rules hold each other back in a circle: {' unless '.join(circle)}; leave one out"
+        yield head, text, tuple(others)
+
+
+class _Held:
+    """A rule as what it waits for, for the search for circles."""
+
+    def __init__(self, alert: BusinessAlertSpec) -> None:
+        self.name = alert.name
+        self.reads = alert.unless
