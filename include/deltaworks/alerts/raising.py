@@ -156,6 +156,12 @@ def alerts(objects: ObjectStore) -> Iterator[Alert]:
             yield alert
 
 
+def read_alert(objects: ObjectStore, *, cause: str, subject: str) -> Alert | None:
+    """One alert as it is stored, open or ended lately; None where there is none, or none that can be read."""
+    item = objects.get(alert_key(cause, subject))
+    return None if item is None else _decoded(item.data)
+
+
 def open_subjects(objects: ObjectStore, cause: str) -> set[str]:
     """Whose alert of this cause is open: one listing, and a request for each alert of it there has been lately."""
     items = (objects.get(key) for key in objects.list(paths.alerts(f"state/{cause}/")))

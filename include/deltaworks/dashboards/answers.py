@@ -8,21 +8,21 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
 import duckdb
 
 from deltaworks.control.clock import utc_now
-from deltaworks.dashboards.ages import TableAge, newest_of, table_age
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.ages import TableAge, newest_of, table_age
+from deltaworks.tables.bounded_query import confine, ended_after, one_select, said
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, table_keys
 
@@ -137,7 +137,7 @@ class _Questions:
             answered = PanelAnswer(panel=panel, problem=f"it took more than {seconds:.0f} s and was ended")
         # Whatever becomes of one panel, the others are to be seen.
         except Exception as error:
-            answered = PanelAnswer(panel=panel, problem=_said(error))
+            answered = PanelAnswer(panel=panel, problem=said(error))
         return dataclasses.replace(answered, seconds=time.monotonic() - started)
 
     def _answer(self, panel: PanelSpec, bounds: Bounds, seconds: float) -> PanelAnswer:
@@ -155,7 +155,7 @@ class _Questions:
         except duckdb.InterruptException:
             raise
         except duckdb.Error as error:
-            return dataclasses.replace(answered, problem=_said(error))
+            return dataclasses.replace(answered, problem=said(error))
         missing = [name for _, name in panel.columns() if name not in columns]
         if missing:
             return dataclasses.replace(answered, problem=f"the answer of {panel.sql} has no column {missing[0]!r}")
@@ -183,13 +183,7 @@ class _Questions:
         """A connection that reads these tables of the pipeline and nothing else, within bounds."""
         connection, _ = connect(self._catalog, statement=" ".join(sorted(names)) or "nothing")
         self._open.enter_context(connection)
-        connection.execute(f'USE "{self._spec.pipeline}"')
-        # What does not fit into memory is refused, and not spilled into the folder this process happens to be in.
-        connection.execute("SET temp_directory = ''")
-        connection.execute("SET enable_external_access = false")
-        connection.execute(f"SET memory_limit = '{bounds.memory_mib}MiB'")
-        connection.execute(f"SET threads = {bounds.threads}")
-        connection.execute("SET lock_configuration = true")
+        confine(connection, self._spec.pipeline, memory_mib=bounds.memory_mib, threads=bounds.threads)
         return connection
 
     def _names(self, text: str) -> set[str]:
@@ -226,34 +220,8 @@ def _rows(
     connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, most: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The columns and up to `most` rows of a query, which is interrupted after so many seconds."""
-    # Alone first: behind a bracket too many it could go on with another statement.
-    statements = connection.extract_statements(text)
-    if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-        raise duckdb.ParserException("write one SELECT and nothing else")
-    named = {name: span[name] for name in statements[0].named_parameters if name in span}
-    with _ended_after(connection, seconds):
-        result = connection.execute(f"SELECT * FROM (\n{_bare(text)}\n) AS panel LIMIT {most}", named)
+    query, parameters = one_select(connection, text)
+    named = {name: span[name] for name in parameters if name in span}
+    with ended_after(connection, seconds):
+        result = connection.execute(f"SELECT * FROM (\n{query}\n) AS panel LIMIT {most}", named)
         return tuple(column[0] for column in result.description or ()), result.fetchall()
-
-
-def _bare(text: str) -> str:
-    """One statement without the semicolon that ends it and what stands behind."""
-    tokens = duckdb.tokenize(text)
-    ends = (at for at, kind in tokens if kind == duckdb.token_type.operator and text[at] == ";")
-    return text[: next(ends, len(text))]
-
-
-@contextmanager
-def _ended_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, connection.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _said(error: Exception) -> str:
-    """What an error says, on one line, without what DuckDB shows of the query."""
-    return " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__

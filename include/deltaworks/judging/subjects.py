@@ -1,8 +1,8 @@
 """What a rule's alerts are called, and the form of their notices, which others act on.
 
-The subject of an alert is `pipeline.rule{label=value,…}`, its labels in the order that the rule declares them; of a storm
-those that its label sets share; of the rule itself `pipeline.rule`. Within values `%`, `,`, `=`, `{` and `}` are written
-as in addresses (`%2C`), and null is written as nothing.
+The subject of an alert is `pipeline.rule{label=value,…}`, its labels in the order that the rule declares them; of a
+storm those that its label sets share; of the rule itself `pipeline.rule`. Within values `%`, `,`, `=`, `{` and `}` are
+written as in addresses (`%2C`), and null is written as nothing.
 """
 
 from __future__ import annotations

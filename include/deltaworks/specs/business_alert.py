@@ -254,10 +254,7 @@ def alert_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _private_labels(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec) -> Iterator[Problem]:
     private = {field.path for field in pipeline.private}
     columns = {
-        column.name: column.path
-        for table in pipeline.tables
-        for column in table.columns
-        if column.path in private
+        column.name: column.path for table in pipeline.tables for column in table.columns if column.path in private
     }
     for position, label in enumerate(alert.labels):
         if label in columns:

@@ -109,6 +109,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
         for index, dashboard in enumerate(spec.dashboards)
         for number, panel in enumerate(dashboard.panels)
     ]
+    files += [(("alerts", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.alerts)]
     files += [
         (("references", index, "file"), f"reference table {reference.name!r}", reference.file)
         for index, reference in enumerate(spec.references)
@@ -118,7 +119,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
         path = folder / name
         if not path.is_file():
             yield place, f"{what} names {name}, which is not in its folder; {_file_meant(folder, name)}"
-        elif place[0] in ("references", "dashboards") and not path.resolve().is_relative_to(folder.resolve()):
+        elif place[0] in ("references", "dashboards", "alerts") and not path.resolve().is_relative_to(folder.resolve()):
             yield place, f"{what} names {name}, which leads out of its folder; put the file itself there"
         elif place[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
             most = MAX_REFERENCE_BYTES >> 20

@@ -7,7 +7,7 @@ datasets read the same snapshot, push filters and columns down, and need nothing
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import duckdb
@@ -41,7 +41,9 @@ _LISTS_TABLES = re.compile(
 )
 
 
-def connect(catalog: Catalog, *, statement: str = "") -> tuple[duckdb.DuckDBPyConnection, list[str]]:
+def connect(
+    catalog: Catalog, *, statement: str = "", opened: Callable[[str], DeltaTable | None] | None = None
+) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
     Gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, those that mutations keep, the
@@ -52,8 +54,9 @@ def connect(catalog: Catalog, *, statement: str = "") -> tuple[duckdb.DuckDBPyCo
     Args:
         statement: what is going to be asked: tables that neither it nor a view in it names are not opened. By default
             all are.
+        opened: gives the table at a key, None where there is none; by default each as it is now.
     """
-    lake = Lake(catalog.environment.lake)
+    opened = opened or Lake(catalog.environment.lake).open
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     names = []
@@ -64,7 +67,7 @@ def connect(catalog: Catalog, *, statement: str = "") -> tuple[duckdb.DuckDBPyCo
         for name, key in table_keys(spec).items():
             if words and not _is_asked_for(spec, name, words):
                 continue
-            table = lake.open(key)
+            table = opened(key)
             if table is None:
                 continue
             bind(connection, pipeline, name, table)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.dashboards.ages import TableAge
+from deltaworks.tables.ages import TableAge
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.bars import binned
 from deltaworks.dashboards.page import dashboard_page

@@ -87,7 +87,7 @@ def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
         ("SELECT minute, class, errors FROM errors_minute AS e JOIN (SELECT 1) AS o ON e.minute >= $from", ""),
         (
             "SELECT minute, class, errors\nFROM errors_minute -- since $from",
-            "errors.sql:1: the panel reads all there is",
+            "errors.sql:1: it reads all there is",
         ),
         ("SELECT minute, class, errors\nFROM errors_minute WHERE class <> '$from'", "it has no $from"),
         (

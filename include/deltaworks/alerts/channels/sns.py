@@ -13,7 +13,6 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
-
 #: What the notice of a rule says of it in its detail, for filter policies.
 _NAMED = ("pipeline", "rule")
 

@@ -16,6 +16,22 @@ DATA: Final = (
             "ask for the view by `deltaworks sql`, which says the same, and mend its file",
         ),
         Trouble(
+            "RULE_BROKEN",
+            "the SQL of a rule under `alerts` fails, takes too long, or its answer lacks a column",
+            "mend the file that is named: `deltaworks pipelines check` and `deltaworks alerts backtest` ask it too",
+            runbook="rules.md#a-rule-is-broken",
+        ),
+        Trouble(
+            "RULE_STATE_UNREADABLE",
+            "what is on record of a rule is torn, or of another release",
+            "delete the object that is named: the rule is judged from then on",
+        ),
+        Trouble(
+            "ANNOTATION_UNREADABLE",
+            "a note on a pipeline is torn, or of another release",
+            "delete the object that is named",
+        ),
+        Trouble(
             "ANNOUNCEMENT_TOO_LARGE",
             "the answer of a view is more than SNS takes as one message",
             "aggregate further, name fewer columns, or LIMIT the rows",

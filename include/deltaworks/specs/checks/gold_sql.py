@@ -1,4 +1,4 @@
-"""SQL of gold tables, views and panels as declared: whether Spark, or DuckDB, could read it, and whether the tables and
+"""SQL of gold tables, views, panels and rules as declared: whether Spark, or DuckDB, could read it, and whether the tables and
 columns it names are there."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from deltaworks.specs.base import Place
+from deltaworks.specs.checks.alert_sql import alert_mistakes
 from deltaworks.specs.checks.panel_sql import panel_mistakes
 from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
 from deltaworks.specs.checks.sql_files import read_sql_file
@@ -19,7 +20,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 def gold_sql_mistakes(
     spec: PipelineSpec, declared: Declared, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[Mistake]:
-    """Everything that is wrong with the SQL of gold tables, views and panels, and with what they say of its answers.
+    """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what they say of its answers.
 
     Args:
         unknown: tables whose columns are not known.
@@ -47,6 +48,7 @@ def gold_sql_mistakes(
                 yield declared.mistake((*places[table.name], *place), text)
     yield from _view_mistakes(spec, declared, columns, sound)
     yield from panel_mistakes(spec, declared, columns, sound)
+    yield from alert_mistakes(spec, declared, columns, sound)
     sound.save()
     yield from _dedupe_mistakes(spec, declared, unknown)
 

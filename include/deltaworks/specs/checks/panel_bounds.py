@@ -1,6 +1,6 @@
-"""Whether a panel's SQL is bounded in time, and asks for nothing but the bounds.
+"""Whether the SQL of a panel or a rule is bounded in time, and asks for nothing but the bounds.
 
-A dashboard is drawn again and again, for whoever looks: a question that grows with the table ends it one day.
+Both are asked again and again: a question that grows with the table ends them one day.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def bound_mistakes(path: Path, sql: str) -> list[Mistake]:
     if mistakes:
         return mistakes
     if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
-        return [Mistake(path, 1, "", f"the panel reads all there is: it has no $from; {_HOW}")]
+        return [Mistake(path, 1, "", f"it reads all there is: it has no $from; {_HOW}")]
     if not any(_bounds_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
         line = _line(sql, "from")
         return [Mistake(path, line, "", f"$from leaves no row out: it is in no WHERE and no JOIN; {_HOW}")]

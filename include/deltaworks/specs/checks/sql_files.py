@@ -1,4 +1,4 @@
-"""One file of SQL, looked at for what it is for: a gold table, a view or a panel."""
+"""One file of SQL, looked at for what it is for: a gold table, a view, a panel or a rule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from deltaworks.specs.checks.sound_queries import Columns, SoundQueries, digest_
 from deltaworks.specs.mistakes import Mistake
 from deltaworks.specs.pipeline import PipelineSpec
 
-Purpose = Literal["gold", "view", "panel"]
+Purpose = Literal["gold", "view", "panel", "alert"]
 #: What stands before the text of a query where it is digested, so that one that is right for gold is none for a view.
-_KINDS: Final[Mapping[Purpose, str]] = {"gold": "", "view": "duckdb\0", "panel": "panel\0"}
+_KINDS: Final[Mapping[Purpose, str]] = {"gold": "", "view": "duckdb\0", "panel": "panel\0", "alert": "alert\0"}
 
 
 def read_sql_file(
@@ -36,10 +36,14 @@ def read_sql_file(
 
     dialect = "spark" if purpose == "gold" else "duckdb"
     answer, mistakes = read_query(path, sql, tables, spec, dialect=dialect)
-    if purpose == "panel" and not mistakes:
+    if purpose in ("panel", "alert") and not mistakes:
         from deltaworks.specs.checks.panel_bounds import bound_mistakes
 
         mistakes = bound_mistakes(path, sql)
+    if purpose == "alert" and not mistakes:
+        from deltaworks.specs.checks.alert_sql import changing_mistakes
+
+        mistakes = changing_mistakes(path, sql)
     if digest is not None and not mistakes:
         sound.remember(digest, answer)
     return answer, mistakes

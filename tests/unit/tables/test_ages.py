@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control.clock import utc_now
-from deltaworks.dashboards.ages import TableAge, newest_of, table_age
+from deltaworks.tables.ages import TableAge, newest_of, table_age
 from tests.unit.dashboards.dashboard_stage import START, lake_of, put, shop
 
 TODAY = utc_now()

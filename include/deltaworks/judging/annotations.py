@@ -1,0 +1,77 @@
+"""Notes of what was changed: a price, a version, a campaign. Rules show what came before they fired."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterator
+from typing import ClassVar
+
+from deltaworks.control import rule_paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Record, RecordKind, RecordStore
+from deltaworks.errors import ContractError, DeltaworksError
+
+#: How long before an episode a note may lie to be shown with it.
+SHOWN_HOURS = 24
+_MOST_SHOWN = 5
+
+
+class Annotation(Record):
+    """A note of a pipeline: what happened at a time, and who says so."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="annotation", unreadable="ANNOTATION_UNREADABLE", hint="Delete it, and write the note again."
+    )
+
+    pipeline: str
+    text: str
+    at: dt.datetime
+    by: str = ""
+
+    @property
+    def line(self) -> str:
+        """The note on one line."""
+        return f"{self.at:%Y-%m-%d %H:%M}Z {self.text}" + (f" ({self.by})" if self.by else "")
+
+
+def annotate(
+    objects: ObjectStore, pipeline: str, text: str, *, at: dt.datetime | None = None, by: str = ""
+) -> Annotation:
+    """Keep a note. The same text at the same time is one note, however often it is written.
+
+    Raises:
+        TransientError: the control area does not answer.
+    """
+    note = Annotation(pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), by=by)
+    digest = hashlib.sha256(note.text.encode()).hexdigest()[:8]
+    key = rule_paths.annotations(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
+    return RecordStore(objects, Annotation).fix(key, note)
+
+
+def annotations(objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime) -> list[Annotation]:
+    """The notes from one time up to another, the oldest first. One that cannot be read is left out."""
+    return [note for note in _read(objects, pipeline, since, until) if since <= note.at < until]
+
+
+def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
+    """The notes of the day before a time, as lines, the newest ones."""
+    notes = annotations(
+        objects, pipeline, since=at - dt.timedelta(hours=SHOWN_HOURS), until=at + dt.timedelta(minutes=1)
+    )
+    return [note.line for note in notes[-_MOST_SHOWN:]]
+
+
+def _read(objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime) -> Iterator[Annotation]:
+    folder = rule_paths.annotations(pipeline)
+    first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
+    for key in objects.list(folder):
+        if not first <= key.removeprefix(folder) <= last:
+            continue
+        try:
+            note = RecordStore(objects, Annotation).read(key)
+        except (ContractError, DeltaworksError):
+            continue
+        if note is not None:
+            yield note
