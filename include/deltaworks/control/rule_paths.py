@@ -1,8 +1,14 @@
-"""Where what belongs to rules lies in the lake, beside what `deltaworks.control.paths` has. Keys are relative to its root."""
+"""Where what belongs to rules lies in the lake, beside what `deltaworks.control.paths` has."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from deltaworks.control import paths
+
+#: What the process that judges rules is called by commands, and the DAG that runs it.
+PROCESS: Final = "judging"
+RULES_DAG: Final = f"rules__{PROCESS}"
 
 
 def rules_control() -> str:

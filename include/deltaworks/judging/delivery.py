@@ -14,7 +14,8 @@ def deliver(objects: ObjectStore, outbox: Iterable[TellingRecord]) -> None:
     episode that the alert has already seen the end of is not raised a second time.
 
     Raises:
-        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer. The outbox stays, to be tried again.
+        ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer. The outbox stays, for another
+            try.
     """
     for telling in outbox:
         if telling.kind == "resolve":

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from deltaworks.control import paths
+from deltaworks.control import paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
 from deltaworks.control.health.heartbeat import read_heartbeat
@@ -158,13 +158,16 @@ def restart_job(
 
 
 def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
-    """A stream or a relay by name. One whose declaration is wrong can be stopped, but not started.
+    """A stream or a relay by name, or `judging`. One whose declaration is wrong can be stopped, but not started.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN, or what is wrong with a declaration.
     """
     objects = open_objects(catalog.environment.lake)
-    if catalog.declares("relay", name) and not catalog.declares("pipeline", name):
+    declared = catalog.declares("pipeline", name) or catalog.declares("relay", name)
+    if name == rule_paths.PROCESS and not declared:
+        folder, dag_id, group = rule_paths.rules_control(), rule_paths.RULES_DAG, None
+    elif catalog.declares("relay", name) and not catalog.declares("pipeline", name):
         in_pod = catalog.environment.kubernetes is not None
         folder, dag_id, group = paths.relay_control(name), "" if in_pod else f"relay__{name}", None
         if to_start:

@@ -1,5 +1,5 @@
-"""Rules on answers that a pipeline declares under `alerts`: which figure is judged by the minute, against what, and when
-people are told."""
+"""Rules on answers that a pipeline declares under `alerts`: which figure is judged by the minute, against what, and
+when people are told."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ class TogetherSpec(Spec):
 class BusinessAlertSpec(Spec):
     """A rule: SQL whose answer has a row for each minute and label set, judged minute by minute.
 
-    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The answer
-    has `minute`, the labels, `value`, and where `samples` is declared `samples`, of how many the value is made. With
-    `percentile` it has `bucket` instead of `value`, buckets of floor(100 * log10(x)) as histograms of gold have them.
+    Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The
+    answer has `minute`, the labels, `value`, and where `samples` is declared `samples`, of how many the value is made.
+    With `percentile` it has `bucket` instead of `value`: floor(100 * log10(x)), as histograms of gold have it.
     """
 
     name: Name

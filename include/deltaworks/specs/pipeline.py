@@ -59,8 +59,8 @@ _VIEWS = Edit(
 _DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next page drawn has it.")
 _RULES = Edit(
     Effect.SAFE,
-    "Nothing: the process that judges rules takes it over within a minute. A new rule is judged from then on, one that is "
-    "gone ends the alerts it had raised.",
+    "Nothing: the process that judges rules takes it over within a minute. A new rule is judged from then on, one that "
+    "is gone ends the alerts it had raised.",
 )
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")

@@ -38,8 +38,11 @@ def table_age(lake: Lake, key: str, name: str) -> TableAge | None:
     date, of its end. No row is of a time after it was written, whatever a producer's clock said.
     """
     table = lake.open(key)
-    if table is None:
-        return None
+    return None if table is None else age_of(lake, key, name, table)
+
+
+def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
+    """The age of a table as it is open."""
     commits = commit_history(lake, key, newest=table.version(), limit=_MOST_COMMITS)
     written_at = next((commit.at for commit in commits if commit.changes_rows), None)
     times = [at for at in (_newest(table), written_at) if at is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -40,6 +41,17 @@ def relay_runbook(relay: RelaySpec) -> str:
         buckets=", ".join(f"`{bucket}`" for bucket in relay.buckets),
         max_run_seconds=relay.max_run_seconds,
         owner=relay.owner,
+    )
+
+
+def rules_runbook(judged: Mapping[str, PipelineSpec]) -> str:
+    """For `rules__judging`."""
+    return _runbook(
+        "rules",
+        rules="; ".join(
+            f"{', '.join(f'`{rule.name}`' for rule in spec.alerts)} of {name}" for name, spec in judged.items()
+        ),
+        owner=", ".join(sorted({spec.owner for spec in judged.values()})),
     )
 
 

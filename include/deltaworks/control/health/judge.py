@@ -34,7 +34,7 @@ from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import Throughput, rejection
 from deltaworks.errors import DeltaworksError
 
-SubjectKind = Literal["relay", "stream"]
+SubjectKind = Literal["relay", "stream", "rules"]
 #: A cause of verdicts, and the alert on it.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"
 
@@ -163,7 +163,7 @@ def _expiring(finding: Finding, left_seconds: float) -> Finding:
 
 def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKind) -> datetime | None:
     """When a stream last had input: its last batch, since batches run only on input, or else the start of its run."""
-    if kind == "relay":
+    if kind != "stream":
         return None
     # Input is not expected of a stream that was stopped or paused.
     before = previous if previous is not None and previous.state not in ("stopped", "stopping", "paused") else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deltaworks.control import paths
+from deltaworks.control import paths, rule_paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health.groups import group_stop_flag
@@ -72,7 +72,7 @@ class Report:
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Every relay and stream of the catalog."""
+    """Every relay and stream of the catalog, and the process that judges rules where there are any."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
@@ -85,7 +85,9 @@ def subjects(catalog: Catalog) -> list[Subject]:
         )
         for name, spec in catalog.pipelines.items()
     ]
-    return relays + streams
+    judged = any(spec.alerts for spec in catalog.pipelines.values())
+    rules = [Subject("rules", rule_paths.PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
+    return relays + streams + rules
 
 
 def limits_of(spec: PipelineSpec) -> HealthLimits:

@@ -11,6 +11,11 @@ RUNNING: Final = (
     *raised_as(
         ConcurrencyError,
         Trouble(
+            "RULE_JUDGED_ELSEWHERE",
+            "a rule was judged by another process meanwhile",
+            "none: what that one wrote is read, and judged on from",
+        ),
+        Trouble(
             "ALERT_BUSY",
             "one alert was changed by others again and again while it was raised",
             "nothing: the next time it is raised it is reported",
@@ -249,6 +254,12 @@ RUNNING: Final = (
             "RELAY_FAILED",
             "a relay failed in a way nobody foresaw",
             "read the traceback in its log",
+            default_retryable=True,
+        ),
+        Trouble(
+            "RULES_FAILED",
+            "the process that judges rules failed in a way nobody foresaw",
+            "read the traceback in its log; minutes that wait are judged once it runs again",
             default_retryable=True,
         ),
         Trouble(

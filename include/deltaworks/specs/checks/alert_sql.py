@@ -1,5 +1,5 @@
-"""SQL of rules as declared: whether DuckDB could read it, whether it is bounded and says the same whenever it is asked, and
-whether its answer has what the rule needs."""
+"""SQL of rules as declared: whether DuckDB could read it, whether it is bounded and says the same whenever it is asked,
+and whether its answer has what the rule needs."""
 
 from __future__ import annotations
 

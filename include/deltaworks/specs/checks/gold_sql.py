@@ -1,5 +1,5 @@
-"""SQL of gold tables, views, panels and rules as declared: whether Spark, or DuckDB, could read it, and whether the tables and
-columns it names are there."""
+"""SQL of gold tables, views, panels and rules as declared: whether Spark, or DuckDB, could read it, and whether the
+tables and columns it names are there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 def gold_sql_mistakes(
     spec: PipelineSpec, declared: Declared, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[Mistake]:
-    """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what they say of its answers.
+    """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what these say of it.
 
     Args:
         unknown: tables whose columns are not known.

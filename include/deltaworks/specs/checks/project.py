@@ -222,7 +222,7 @@ class _Checker:
 
 
 def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistake]:
-    """What is wrong with the SQL of a pipeline's gold tables, views, panels and rules, those left out that were put aside."""
+    """What is wrong with the SQL of gold tables, views, panels and rules, those left out that were put aside."""
     if not (spec.gold.tables or spec.views or spec.dashboards or spec.alerts):
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_aside(("tables", index))}

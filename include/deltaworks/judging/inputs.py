@@ -1,0 +1,132 @@
+"""The tables that rules read: opened once and kept up to date, with how far their data reach."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping
+
+import duckdb
+from deltalake import DeltaTable
+
+from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.ages import TableAge, age_of
+from deltaworks.tables.bounded_query import confine
+from deltaworks.tables.commit import refresh
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.query import connect, table_keys
+
+Opened = Callable[[str], DeltaTable | None]
+_MEMORY_MIB = 1024
+_THREADS = 2
+
+
+class OpenTables:
+    """Tables of the lake that stay open between two looks. Used by one thread."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._open: dict[str, DeltaTable] = {}
+        self._fresh: set[str] = set()
+        self._ages: dict[str, tuple[int, TableAge]] = {}
+
+    def look_again(self) -> None:
+        """From here on every table is brought up to date when it is used first."""
+        self._fresh.clear()
+
+    def opened(self, key: str) -> DeltaTable | None:
+        """The table at a key as it is now, None where there is none."""
+        table = self._open.get(key)
+        if key in self._fresh:
+            return table
+        if table is not None:
+            try:
+                refresh(table)
+            # Recreated, restored or gone: whatever it is, opening it anew says.
+            except Exception:
+                table = None
+        table = table or self._lake.open(key)
+        self._fresh.add(key)
+        if table is None:
+            self._open.pop(key, None)
+        else:
+            self._open[key] = table
+        return table
+
+    def age(self, key: str, name: str) -> TableAge | None:
+        """The age of the table at a key, None where there is none; its log is read again where it has grown."""
+        table = self.opened(key)
+        if table is None:
+            return None
+        version, age = self._ages.get(key, (-1, None))
+        if age is None or version != table.version():
+            version, age = table.version(), age_of(self._lake, key, name, table)
+            self._ages[key] = version, age
+        return age
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the tables of a rule reach: to the newest row of the one that lags most, None where one has none.
+
+    `absent` are declared tables that nothing has made yet. `kinds` says of each what it is: `cdn_minute (gold)`.
+    """
+
+    newest_at: dt.datetime | None
+    absent: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+def reach_of(spec: PipelineSpec, rule: BusinessAlertSpec, tables: OpenTables) -> Reach:
+    """How far the tables of a rule reach that bring new rows; reference tables and names do not."""
+    keys, still = table_keys(spec), _still_tables(spec)
+    times: list[dt.datetime | None] = []
+    absent, names = [], tables_behind(spec, rule.reads)
+    for name in names:
+        age = tables.age(keys[name], name)
+        if age is None:
+            absent.append(name)
+        elif name not in still:
+            times.append(age.newest_at)
+    known = [at for at in times if at is not None]
+    newest_at = min(known) if known and len(known) == len(times) else None
+    return Reach(newest_at, tuple(absent), tuple(f"{name} ({_kind(spec, name)})" for name in names))
+
+
+def tables_behind(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
+    """The tables behind these names, views being followed to what they read."""
+    views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
+    waiting, tables = list(reads), dict[str, None]()
+    while waiting:
+        name = waiting.pop(0)
+        if name in views:
+            waiting += [read for read in views[name] if read not in tables]
+        else:
+            tables.setdefault(name)
+    return list(tables)
+
+
+def connected(
+    catalog: Catalog, spec: PipelineSpec, rules: Collection[BusinessAlertSpec], opened: Opened
+) -> duckdb.DuckDBPyConnection:
+    """A connection that reads what these rules read and nothing else, within bounds."""
+    own = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
+    reads = sorted({read for rule in rules for read in rule.reads})
+    connection, _ = connect(own, statement=" ".join(reads) or "nothing", opened=opened)
+    confine(connection, spec.pipeline, memory_mib=_MEMORY_MIB, threads=_THREADS)
+    return connection
+
+
+def _still_tables(spec: PipelineSpec) -> set[str]:
+    names = {reference.name for reference in spec.references}
+    return names | ({spec.mutations.names, spec.mutations.intervals} if spec.mutations is not None else set())
+
+
+def _kind(spec: PipelineSpec, name: str) -> str:
+    if name in {table.name for table in spec.gold.tables}:
+        return "gold"
+    if name in {table.name for table in (*spec.live, *spec.keyed_tables)}:
+        return "live"
+    return "reference" if name in _still_tables(spec) else "bronze"
