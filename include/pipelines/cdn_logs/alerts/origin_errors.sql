@@ -1,0 +1,5 @@
+-- Answers with 5xx over all answers; a client who left before one is none.
+SELECT minute, cdn, sum(errors_5xx) / nullif(sum(answered), 0) AS value, sum(answered) AS samples
+FROM cdn_minute
+WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+GROUP BY ALL

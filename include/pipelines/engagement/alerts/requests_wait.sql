@@ -1,0 +1,6 @@
+-- Of the requests of five minutes, how many waited for more than ten minutes before they were here.
+SELECT time_bucket(INTERVAL 5 MINUTES, event_time) AS minute,
+  avg((_ingested_at - event_time > INTERVAL 10 MINUTES)::INT) AS value, count(*) AS samples
+FROM requests
+WHERE event_date >= $from::DATE AND event_time >= $from AND event_time < $to
+GROUP BY ALL

@@ -1,0 +1,7 @@
+-- Of the sessions of each five minutes, how many crashed, by version.
+SELECT time_bucket(INTERVAL 5 MINUTES, event_time) AS minute, coalesce(app_version, 'unknown') AS app_version,
+  count(DISTINCT session_id) FILTER (event_name = 'crash') / count(DISTINCT session_id) AS value,
+  count(DISTINCT session_id) AS samples
+FROM events
+WHERE event_date >= $from::DATE AND event_time >= $from AND event_time < $to
+GROUP BY ALL
