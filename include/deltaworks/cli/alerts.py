@@ -13,6 +13,7 @@ from deltaworks.alerts.raising import Alert, alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line, listing_command
+from deltaworks.cli.rules import backtest, rules
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
@@ -39,6 +40,10 @@ def alert_listing(shown: Iterable[Alert]) -> Listing:
         at = Cell(since, f"{since:%Y-%m-%d %H:%M}" if since else "")
         listing.add(severity, alert.cause, alert.subject, at, alert.summary, alert.runbook)
     return listing
+
+
+app.command()(rules)
+app.command()(backtest)
 
 
 @app.command()

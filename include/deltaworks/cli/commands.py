@@ -70,7 +70,10 @@ COMMANDS: Mapping[str, Command] = {
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
-    "alerts": Command("Alerts: what is open, and whether channels work.", "deltaworks.cli.alerts:app"),
+    "alerts": Command(
+        "Alerts: what is open, how rules stand, what they would have said, whether channels work.",
+        "deltaworks.cli.alerts:app",
+    ),
     "deadman": Command(
         "Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob.",
         "deltaworks.cli.alerts:deadman",

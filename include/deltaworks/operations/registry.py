@@ -87,6 +87,12 @@ _OPERATIONS = (
         family="maintenance",
     ),
     Operation(
+        name="annotate",
+        command="annotate",
+        summary="Note what was changed, such as a price or a version: rules show what came before they fired.",
+        run="deltaworks.operations.annotate:annotate",
+    ),
+    Operation(
         name="snapshot_health",
         command="tables snapshot",
         summary="Measure the health of every table of a pipeline and keep it, for trends.",

@@ -1,4 +1,4 @@
-"""A pipeline with a table of minutes and rules over it, in a lake on disk written by delta-rs, and a clock of its own."""
+"""A pipeline with a table of minutes and rules over it, in a lake on disk written by delta-rs, and its own clock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ SELECT minute, cdn, rate AS value, requests AS samples
 FROM errors_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
 """
-RATE = "{name: rate, reads: [errors_minute], sql: alerts/rate.sql, labels: [cdn], fire: {above: 0.1}, clear: {above: 0.09}}"
+RATE = (
+    "{name: rate, reads: [errors_minute], sql: alerts/rate.sql, labels: [cdn], "
+    "fire: {above: 0.1}, clear: {above: 0.09}}"
+)
 SCHEMA = pa.schema(
     {
         "event_date": pa.date32(),

@@ -3,12 +3,16 @@ counted by other means."""
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import json
 from pathlib import Path
 
 import pytest
 
+from deltaworks.judging.backtest import backtest
+from deltaworks.judging.minutes import minute_text
+from deltaworks.judging.trial_bounds import with_settings
 from tests.unit.pipelines.shipped_lake import ShippedLake
 
 #: The first fields of a standard log, which the files without a header have.
@@ -232,3 +236,25 @@ def test_the_player_is_recognised_however_often_its_query_is_encoded(tmp_path: P
     sessions = lake.rows("SELECT sid, requests, starved_requests::INT FROM cdn_logs.cdn_sessions ORDER BY sid DESC")
     assert sessions == [("aB1", 2, 2), ("Ab1", 1, 0)]
     assert lake.rows("SELECT player_requests::INT, starved_requests::INT FROM cdn_logs.cdn_minute") == [(3, 2)]
+
+
+def test_a_rule_on_the_error_rate_fires_in_the_minute_it_should(waf: ShippedLake) -> None:
+    """Above 10 % for three minutes, clear below 9 %: 13.19, 8.75, 14.68, 14.33, 14.62 and 13.61 % from 22:56 on."""
+    rule = {rule.name: rule for rule in waf.catalog.pipeline("cdn_logs").alerts}["origin_errors"]
+    tried = with_settings(rule, ["fire.above=0.1", "clear.above=0.09", "for_minutes=3", "samples=1"])
+
+    result = backtest(
+        waf.catalog,
+        "cdn_logs",
+        tried,
+        since=dt.datetime(2026, 1, 11, 22, 56, tzinfo=dt.UTC),
+        until=dt.datetime(2026, 1, 11, 23, 2, tzinfo=dt.UTC),
+    )
+
+    phases = [f"{minute_text(minute)[11:16]} {phase}" for minute, _, phase in result.phases]
+    assert phases == ["22:56 pending", "22:57 ok", "22:58 pending", "22:59 pending", "23:00 firing", "23:01 firing"]
+    (episode,) = result.episodes
+    assert [minute_text(at)[11:16] for at in (episode.began, episode.fired)] == ["22:58", "23:00"]
+    assert [(notice.kind, notice.subject) for notice in result.notices] == [
+        ("raised", "cdn_logs.origin_errors{cdn=waf}")
+    ]

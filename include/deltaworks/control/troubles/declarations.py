@@ -93,6 +93,26 @@ DECLARATIONS: Final = (
         Trouble("PIPELINE_UNKNOWN", "there is no such pipeline", "use the nearest one that is given"),
         Trouble("DASHBOARD_UNKNOWN", "the pipeline declares no such dashboard", "use the nearest one that is given"),
         Trouble(
+            "BACKTEST_SPAN_INVALID",
+            "a backtest is asked for between two times that are none, or of which the later one comes first",
+            "write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC",
+        ),
+        Trouble(
+            "RULE_SETTING_INVALID",
+            "`--set` of a backtest names no key of a rule, has no value, or makes a rule that would be refused",
+            "write `--set key=value` with a key of the rule; the message names the nearest one",
+        ),
+        Trouble(
+            "INCIDENTS_INVALID",
+            "a file of incidents is no CSV with the columns `from` and `to`, or has a line without times",
+            "mend the line that is named",
+        ),
+        Trouble(
+            "ANNOTATION_INVALID",
+            "a note has no text, or the time it is of is none",
+            "write the text, and a time such as 2026-03-01T22:56 in UTC",
+        ),
+        Trouble(
             "DASHBOARD_SPAN_INVALID",
             "a dashboard is asked for between what are no times, or from a later one to an earlier one",
             "write both in UTC, as `2026-01-31` or `2026-01-31T14:00`, the earlier one first",

@@ -1,0 +1,97 @@
+"""The chart of a backtest: its figures over time and how many of them fired, drawn as a dashboard is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+
+from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.dashboards.spans import Span
+from deltaworks.judging.backtest import Backtest, Point
+from deltaworks.judging.minutes import start_of
+from deltaworks.judging.subjects import Labels
+from deltaworks.judging.wording import bounds_text, labels_text
+from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+
+#: Points of a line; of more, the most extreme one of each stretch is drawn.
+_MOST_POINTS = 1_500
+#: Label sets that are drawn: those that fired longest, then those with the most extreme values.
+_MOST_LINES = 8
+
+
+def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.datetime) -> str:
+    """The page, as HTML that needs no server."""
+    rule = result.rule
+    wanted = _shown(result)
+    panels = [
+        _panel(
+            "Value", "line", "value", "labels", _lines(result, wanted, "value"), f"Fires when {bounds_text(rule.fire)}."
+        ),
+        _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets that fire at once."),
+    ]
+    if rule.baseline is not None and rule.baseline.of != "fixed":
+        usual = _lines(result, wanted, "baseline")
+        panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "What values were compared with."))
+    dashboard = DashboardSpec(
+        name="backtest",
+        title=f"{pipeline}.{rule.name}",
+        description=f"{rule.description or rule.name}: {len(result.episodes)} episodes, {len(result.notices)} notices.",
+        panels=tuple(panel.panel for panel in panels),
+    )
+    at = dt.datetime.now(dt.UTC)
+    return dashboard_page(
+        DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=Span(start, end), at=at, panels=tuple(panels))
+    )
+
+
+def _panel(
+    title: str, chart: str, y: str, by: str | None, rows: list[tuple[object, ...]], description: str
+) -> PanelAnswer:
+    declared = {"title": title, "chart": chart, "sql": "backtest", "x": "minute", "y": y, "by": by, "wide": True}
+    panel = PanelSpec.model_validate(declared | {"description": description})
+    columns = ("minute", *([by] if by else []), y)
+    return PanelAnswer(panel=panel, columns=columns, rows=tuple(rows))
+
+
+def _shown(result: Backtest) -> set[Labels]:
+    fired: dict[Labels, int] = defaultdict(int)
+    for episode in result.episodes:
+        fired[episode.labels] += (result.last if episode.ended is None else episode.ended) - episode.began
+    sign = 1 if result.rule.fire.is_upper else -1
+    extreme: dict[Labels, float] = {}
+    for point in result.points:
+        if point.value is not None:
+            extreme[point.labels] = max(extreme.get(point.labels, float("-inf")), sign * point.value)
+    return set(sorted(extreme, key=lambda labels: (fired[labels], extreme[labels]), reverse=True)[:_MOST_LINES])
+
+
+def _lines(result: Backtest, wanted: set[Labels], what: str) -> list[tuple[object, ...]]:
+    sign = 1 if result.rule.fire.is_upper else -1
+    width = max(1, (result.last - result.first) // _MOST_POINTS)
+    kept: dict[tuple[Labels, int], tuple[Point, float]] = {}
+    for point in result.points:
+        value = point.value if what == "value" else point.baseline
+        if point.labels not in wanted or value is None:
+            continue
+        key = (point.labels, point.minute // width)
+        if key not in kept or sign * value > sign * kept[key][1]:
+            kept[key] = point, value
+    return [
+        (start_of(point.minute), labels_text(result.rule, point.labels), value)
+        for point, value in sorted(kept.values(), key=lambda item: item[0].minute)
+    ]
+
+
+def _firing(result: Backtest) -> list[tuple[object, ...]]:
+    changes: dict[int, int] = defaultdict(int)
+    for episode in result.episodes:
+        changes[episode.fired] += 1
+        changes[result.last + 1 if episode.ended is None else episode.ended] -= 1
+    rows: list[tuple[object, ...]] = [(start_of(result.first), 0)]
+    number = 0
+    for minute in sorted(changes):
+        rows.append((start_of(minute), number))
+        number += changes[minute]
+        rows.append((start_of(minute), number))
+    return [*rows, (start_of(result.last), number)]

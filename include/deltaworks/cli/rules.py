@@ -1,0 +1,193 @@
+"""`deltaworks alerts rules` and `alerts backtest`: how rules stand, and what they would have said."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.listing import Cell, Listing, count
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import named
+
+if TYPE_CHECKING:
+    from deltaworks.judging.backtest import Backtest
+    from deltaworks.judging.incidents import Detection
+    from deltaworks.judging.states import RuleState
+
+_SETTINGS = typer.Option(None, "--set", help="Another value of a key, such as fire.above=0.07; several times.")
+_MOST_LISTED = 200
+
+
+@listing_command
+def rules(
+    pipeline: EveryPipelineArgument = "",
+    every: bool = typer.Option(False, "--all", help="Also figures that are well; by default only their number."),
+) -> Listing:
+    """List the rules of pipelines and how their figures stand: the state, the value, since when."""
+    project = catalog()
+    objects = open_objects(project.environment.lake)
+    from deltaworks.judging.states import read_rule_state
+
+    listing = Listing(
+        ("pipeline", "rule", "labels", "state", "value", "usual", "since", "judged to", "data to", "problem")
+    )
+    for name, spec in project.pipelines.items():
+        if pipeline and name != pipeline:
+            continue
+        for rule in spec.alerts:
+            _add(listing, name, rule.name, read_rule_state(objects, name, rule.name), every=every)
+    if pipeline:
+        project.pipeline(pipeline)
+    return listing
+
+
+def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *, every: bool) -> None:
+    if state is None:
+        listing.add(pipeline, rule, "", "not judged yet", "", "", "", "", "", "")
+        return
+    reach = (state.last_minute or "", state.data_to)
+    problem = state.problem or ", ".join(state.conditions)
+    shown = [item for item in state.figures if every or item.phase not in ("ok", "learning") or item.unknown]
+    order = ("firing", "recovering", "pending", "ok", "learning")
+    for item in sorted(shown, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])):
+        labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
+        word = f"{item.phase}, unknown" if item.unknown else item.phase
+        listing.add(
+            pipeline, rule, labels, word, _figure(item.value), _figure(item.baseline), item.since, *reach, problem
+        )
+    well = len(state.figures) - len(shown)
+    if well or not state.figures:
+        phases = {item.phase for item in state.figures if item not in shown}
+        word = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
+        listing.add(pipeline, rule, f"{well} of {len(state.figures)}", word, "", "", "", *reach, problem)
+
+
+def _figure(value: float | None) -> Cell:
+    return Cell(value, "" if value is None else f"{value:.4g}")
+
+
+@listing_command
+def backtest(
+    pipeline: PipelineArgument,
+    rule: str = typer.Argument(help="The rule."),
+    since: str = typer.Option(..., "--from", help="A date or time in UTC."),
+    until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
+    settings: list[str] = _SETTINGS,
+    incidents: Path | None = typer.Option(None, "--incidents", help="A CSV file with from, to, and labels."),
+    as_known: bool = typer.Option(
+        False, "--as-known", help="Read the tables as they were when each minute was judged."
+    ),
+    html: Path | None = typer.Option(None, "--html", help="The file to write a chart to."),
+) -> Answer:
+    """Judge a rule over a time that has passed: its episodes, its notices, how soon it told, what it made up."""
+    project = catalog()
+    spec = project.pipeline(pipeline)
+    declared = named(rule, {item.name: item for item in spec.alerts}, "rule")
+    start, end = _span(since, until)
+    from deltaworks.judging.backtest import backtest as run
+    from deltaworks.judging.incidents import read_incidents
+    from deltaworks.judging.trial_bounds import with_settings
+
+    tried = with_settings(declared, settings or ())
+    known = read_incidents(incidents) if incidents is not None else None
+    began = time.monotonic()
+    result = run(project, pipeline, tried, since=start, until=end, as_known=as_known, keep_points=html is not None)
+    seconds = time.monotonic() - began
+    parts: list[Part] = [_episodes(result), _notices(result)]
+    if known is not None:
+        from deltaworks.judging.incidents import detections
+
+        detected, false = detections(result, known)
+        parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
+    parts += _sentences(result, as_known=as_known, seconds=seconds)
+    if html is not None:
+        from deltaworks.cli.backtest_chart import backtest_page
+
+        html.parent.mkdir(parents=True, exist_ok=True)
+        html.write_text(backtest_page(pipeline, result, start, end), encoding="utf-8")
+        parts.append(f"Written to {html}.")
+    return Answer(parts)
+
+
+def _span(since: str, until: str) -> tuple[dt.datetime, dt.datetime]:
+    times = []
+    for text in (since, until):
+        try:
+            times.append(parse_iso(text.strip()) or utc_now())
+        except ValueError:
+            raise _span_invalid(f"{text!r} is no date and no time.") from None
+    if times[0] >= times[1]:
+        raise _span_invalid(f"{times[0]:%Y-%m-%d %H:%M} is not before {times[1]:%Y-%m-%d %H:%M} UTC.")
+    return times[0], times[1]
+
+
+def _span_invalid(message: str) -> ConfigError:
+    hint = "Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC, the earlier one as --from."
+    return ConfigError("BACKTEST_SPAN_INVALID", message, hint=hint)
+
+
+def _episodes(result: Backtest) -> Listing:
+    from deltaworks.judging.minutes import minute_text
+    from deltaworks.judging.wording import labels_text
+
+    listing = Listing(("labels", "began", "fired", "told", "ended", "minutes", "worst", "held by"), title="episodes")
+    for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MOST_LISTED]:
+        end = result.last + result.rule.step_minutes if episode.ended is None else episode.ended
+        listing.add(
+            labels_text(result.rule, episode.labels),
+            minute_text(episode.began),
+            minute_text(episode.fired),
+            f"{result.judged_at(episode.fired):%Y-%m-%dT%H:%M:%SZ}",
+            "lasts" if episode.ended is None else minute_text(episode.ended),
+            count(end - episode.began),
+            _figure(episode.worst),
+            episode.held_by,
+        )
+    return listing
+
+
+def _notices(result: Backtest) -> Listing:
+    listing = Listing(("at", "kind", "subject"), title="notices")
+    for notice in result.notices[:_MOST_LISTED]:
+        listing.add(f"{notice.at:%Y-%m-%dT%H:%M:%SZ}", notice.kind, notice.subject)
+    return listing
+
+
+def _detections(detected: Sequence[Detection]) -> Listing:
+    listing = Listing(("incident from", "to", "labels", "told after minutes"), title="incidents")
+    for item in detected:
+        labels = ", ".join(f"{name}={value}" for name, value in item.incident.labels.items())
+        delay = Cell(item.delay_minutes, "never" if item.delay_minutes is None else f"{item.delay_minutes:.1f}")
+        times = (f"{at:%Y-%m-%dT%H:%MZ}" for at in (item.incident.since, item.incident.until))
+        listing.add(*times, labels, delay)
+    return listing
+
+
+def _sentences(result: Backtest, *, as_known: bool, seconds: float) -> list[str]:
+    kinds = Counter(notice.kind for notice in result.notices)
+    told = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
+    span = result.days * 86_400 / max(seconds, 1e-9)
+    lines = [
+        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notices: {told}.",
+        f"{result.minutes:,} minutes judged in {seconds:.1f} s, {span:,.0f} times as fast as they passed. "
+        "Nothing was written.",
+    ]
+    if not as_known:
+        lines.append(
+            "Of today's data: rows that came late are in it, so that it is optimistic; --as-known reads as of then."
+        )
+    elif result.optimistic_until is not None:
+        at = f"{result.optimistic_until:%Y-%m-%d %H:%M}"
+        lines.append(f"Until {at} UTC the logs do not reach back, and today's data stand in: that part is optimistic.")
+    return lines

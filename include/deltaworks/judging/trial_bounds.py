@@ -1,0 +1,54 @@
+"""A rule with other settings than declared, for a backtest: `fire.above=0.07`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import nearest_of
+from deltaworks.specs.business_alert import BusinessAlertSpec
+
+#: What a trial may not change: it would be another rule.
+_FIXED = ("name", "sql", "reads")
+
+
+def with_settings(rule: BusinessAlertSpec, settings: Sequence[str]) -> BusinessAlertSpec:
+    """The rule with some of its keys set, each as `key=value` or `key.below=value`; `null` takes one away.
+
+    Raises:
+        ConfigError: RULE_SETTING_INVALID, an unknown key, no value, or a rule that would be refused.
+    """
+    data: dict[str, Any] = rule.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        keys = path.strip().split(".")
+        if not separator or not path:
+            raise _invalid(f"{setting!r} has no value", "Write --set fire.above=0.07.")
+        if keys[0] not in BusinessAlertSpec.model_fields or keys[0] in _FIXED:
+            known = [name for name in BusinessAlertSpec.model_fields if name not in _FIXED]
+            raise _invalid(f"there is no key {keys[0]!r} to set", f"{nearest_of(keys[0], known).capitalize()}.")
+        node = data
+        for key in keys[:-1]:
+            below = node.setdefault(key, {})
+            if not isinstance(below, dict):
+                raise _invalid(f"{key!r} has nothing below it", f"Write --set {key}=….")
+            node = below
+        value = yaml.safe_load(text)
+        if value is None:
+            node.pop(keys[-1], None)
+        else:
+            node[keys[-1]] = value
+    try:
+        return BusinessAlertSpec.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise _invalid(f"{place}: {first['msg']}", "Mend what --set says; the declaration is as it was.") from error
+
+
+def _invalid(what: str, hint: str) -> ConfigError:
+    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be tried so: {what}.", hint=hint)
