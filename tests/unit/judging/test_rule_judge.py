@@ -122,7 +122,7 @@ def test_an_episode_that_was_told_to_its_end_is_not_raised_again_after_the_coold
     long_ago = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     standing = dataclasses.replace(stored.standing, raised_at=long_ago, notices=())
     stage.objects.put(
-        [key for key in stage.objects.list("") if "/state/RULE_FIRING/" in key][0],
+        next(key for key in stage.objects.list("") if "/state/RULE_FIRING/" in key),
         dataclasses.replace(stored, standing=standing).encode(),
     )
     again = [item.replace(kind=kind) for kind, item in (("raise", _telling(stored)), ("resolve", _telling(stored)))]

@@ -1,0 +1,50 @@
+"""`rules`: judging 100 rules of 200 label sets each for one minute, against the minute there is for it.
+
+`share_of_minute` is of one look of the process, without a JVM: the table has grown by a minute, every rule is asked its
+SQL over a quarter of an hour (since `samples` is declared), 20,000 figures are judged, and 100 states are written. The
+median of several minutes, after one that opens everything.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+import time
+
+from benchmarks.harness import Benchmark, Figure, Options, measured_once
+
+RULES, LABEL_SETS = 100, 200
+_BEFORE = 30
+
+
+def run(options: Options) -> list[Figure]:
+    """One figure."""
+    from benchmarks.rule_lakes import START, rules_lake, write_minutes
+    from benchmarks.scratch import scratch_folder
+    from deltaworks.control.objects import open_objects
+    from deltaworks.judging.inputs import OpenTables
+    from deltaworks.judging.pipeline_judge import PipelineJudge
+    from deltaworks.tables.lake import Lake
+
+    taken: list[float] = []
+    with scratch_folder("rules") as folder:
+        catalog = rules_lake(folder, rules=RULES, edges=LABEL_SETS, minutes=_BEFORE)
+        storage = catalog.environment.lake
+        tables = OpenTables(Lake(storage))
+        judge = PipelineJudge(catalog, "delivery", open_objects(storage), tables)
+        for minute in range(_BEFORE, _BEFORE + options.repeats + 1):
+            write_minutes(catalog, first=minute, minutes=1, edges=LABEL_SETS)
+            now = START + dt.timedelta(minutes=minute, seconds=91)
+            tables.look_again()
+            started = time.perf_counter()
+            judged = judge.look(now)
+            taken.append(time.perf_counter() - started)
+            if judged != RULES:
+                raise RuntimeError(f"{judged} of {RULES} rules were judged")
+            options.progress(f"rules: minute {minute - _BEFORE}: {taken[-1]:.2f} s")
+    sizes = {"rules": RULES, "label_sets": LABEL_SETS, "figures": RULES * LABEL_SETS}
+    sides = (statistics.median(taken[1:]), 60.0)
+    return [measured_once(BENCHMARK.name, "share_of_minute", sides, other_name="a minute", sizes=sizes, digits=3)]
+
+
+BENCHMARK = Benchmark(name="rules", summary="judging 100 rules of 200 label sets, against the minute it has", run=run)
