@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -34,6 +34,7 @@ from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.judging.backtest import backtest
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.checks.project import check_project
@@ -216,6 +217,28 @@ def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
 
     assert [panel.rows for panel in answer.panels] == [((days[1], "NL", Decimal("9.50")),)]
     assert "9.50" in dashboard_page(answer)
+
+
+def test_a_rule_that_is_added_is_judged(project: Path) -> None:
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{project}/lake")
+    write(project, "include/environments/local.yaml", environment)
+    path, pipeline = example("Add a pipeline")
+    write(project, path, pipeline + example("Add a rule on answers")[1])
+    write(project, *example("Add a rule on answers", 1))
+    assert check_project("local", root=project).mistakes == []
+    declared = catalog(project)
+    (rule,) = declared.pipeline("orders").alerts
+    start = datetime(2026, 3, 2, 10, tzinfo=UTC)
+    weeks_ago = [start - timedelta(days=7 * week) for week in (1, 2)]
+    times = [at + timedelta(minutes=number) for at in weeks_ago for number in range(50)]
+    times += [start + timedelta(minutes=number) for number in range(25)] + [start + timedelta(hours=1)]
+    rows = [{"event_date": at.date(), "event_time": at, "country": "NL"} for at in times]
+    write_deltalake(declared.environment.lake.uri("tables/orders/placed"), pa.Table.from_pylist(rows))
+
+    result = backtest(declared, "orders", rule, since=start, until=start + timedelta(hours=1))
+
+    assert [(point.value, point.baseline) for point in result.points] == [(25.0, 50.0)]
+    assert [notice.subject for notice in result.notices] == ["orders.few_orders{country=NL}"]
 
 
 def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: Path) -> None:

@@ -47,7 +47,7 @@ def telling_record(
         pipeline=alert.episode.partition(".")[0], rule=rule.name, episode=alert.episode, labels=dict(alert.by)
     )
     if telling.kind == "resolve":
-        over = f"{rule.name} is over: {_who(rule, alert)}, as of {minute_text(telling.minute)}."
+        over = f"{rule.name} is over: {_who(alert)}, as of {minute_text(telling.minute)}."
         return TellingRecord(
             kind="resolve", cause=FIRING, subject=alert.subject, severity=None, summary=over, detail=detail.record()
         )
@@ -89,7 +89,7 @@ def _summary(rule: BusinessAlertSpec, alert: OpenAlert, worst: Labels, detail: R
     compared = "" if detail.baseline is None else f", usual is {number(detail.baseline)}"
     of = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
     sentences = [
-        f"{rule.description.rstrip('.') or rule.name}: {_who(rule, alert)} at {number(detail.value)}{of}{compared}; "
+        f"{rule.description.rstrip('.') or rule.name}: {_who(alert)} at {number(detail.value)}{of}{compared}; "
         f"it is to be told when {detail.bounds} for {rule.for_minutes} minutes.",
         f"Beyond it since {detail.began}; data of {', '.join(detail.reads)} reach to {detail.data_to or '?'}.",
     ]
@@ -100,9 +100,9 @@ def _summary(rule: BusinessAlertSpec, alert: OpenAlert, worst: Labels, detail: R
     return " ".join(sentences)
 
 
-def _who(rule: BusinessAlertSpec, alert: OpenAlert) -> str:
+def _who(alert: OpenAlert) -> str:
     if not alert.is_storm:
-        return labels_text(rule, next(iter(alert.members), ())) if alert.members else _of_names(alert.by)
+        return _of_names(alert.by)
     within = f" of {_of_names(alert.by)}" if alert.by else ""
     return f"{len(alert.members)} at once{within}"
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from deltaworks.tables.ages import TableAge
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.bars import binned
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
+from deltaworks.tables.ages import TableAge
 
 NOW = dt.datetime(2026, 3, 1, 14, 0, tzinfo=dt.UTC)
 SPAN = Span(NOW - dt.timedelta(hours=4), NOW)

@@ -71,12 +71,12 @@ def changing_mistakes(path: Path, sql: str) -> list[Mistake]:
             names.add(str(node.this).lower())
         elif isinstance(node, exp.Func):
             names |= {str(name).lower() for name in node.sql_names()}
-    mistakes = []
+    mistakes: dict[int, Mistake] = {}
     for name in sorted(names & _CHANGING):
         instead = "write $to instead" if name not in _CHANCE else "leave it out"
         text = f"{name} says something else each time it is asked, and a rule must not; {instead}"
-        mistakes.append(Mistake(path, _line(sql, name), "", text))
-    return mistakes
+        mistakes.setdefault(_line(sql, name), Mistake(path, _line(sql, name), "", text))
+    return list(mistakes.values())
 
 
 _CHANCE = frozenset({"rand", "random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sample"})

@@ -1,0 +1,122 @@
+"""Rules as declared: what is refused, with the file, the line, the key, the nearest name and what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.business_alert import refresh_seconds
+from deltaworks.specs.changes import classify
+from deltaworks.specs.checks.project import check_project
+from deltaworks.specs.effects import Effect
+from tests.unit.judging.rule_stage import RATE, RATE_SQL, rules_project
+
+BASED = RATE.replace(
+    "fire: {above: 0.1}, clear: {above: 0.09}",
+    "samples: 100, baseline: {of: hour_of_week}, fire: {above_baseline: 1.1}, clear: {above_baseline: 1.05}",
+)
+
+
+def mistakes(folder: Path) -> list[str]:
+    return [str(mistake) for mistake in check_project("local", root=folder / "project").mistakes]
+
+
+def refused(folder: Path, *rules: str, **options: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        rules_project(folder, *rules, **options)
+    return error.value.message
+
+
+def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
+    (rule,) = rules_project(tmp_path, BASED).pipeline("shop").alerts
+
+    assert (rule.for_minutes, rule.keep_minutes, rule.settle_seconds, rule.no_data) == (3, 5, 90, "unknown")
+    assert rule.baseline is not None
+    assert (rule.baseline.weeks, rule.baseline.min_weeks, rule.together.start) == (4, 2, 20)
+    assert mistakes(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("baseline: {of: hour_of_week}, ", "", "above_baseline says nothing without a baseline; declare `baseline`"),
+        ("samples: 100, ", "", "of how many samples a value is made decides how far it strays; declare `samples`"),
+        ("{above_baseline: 1.05}", "{above_baseline: 1.2}", "1.2 lies beyond 1.1 of `fire`"),
+        ("clear: {above_baseline: 1.05}", "clear: {above: 2}", "`fire` has no above"),
+        ("{above_baseline: 1.1}", "{above_baseline: 1.1, below: 0}", "are two directions; write a rule for each"),
+        ("fire: {above_baseline: 1.1}", "fire: {}", "name a bound, such as above: 0.05"),
+        ("{of: hour_of_week}", "{of: fixed}", "name the number that values are compared with"),
+        ("{of: hour_of_week}", "{of: hour_of_weak}", "did you mean 'hour_of_week'?"),
+        ("{of: hour_of_week}", "{of: peers, weeks: 3}", "weeks is of hour_of_week and hour_of_day"),
+        ("{of: hour_of_week}", "{of: peers, within: [cnd]}", "'cnd' is no label of this rule; did you mean 'cdn'?"),
+        ("{of: hour_of_week}", "{of: peers, within: [cdn]}", "peers are told apart by a label"),
+        ("{of: hour_of_week}", "{of: hour_of_week, weeks: 2, min_weeks: 3}", "only 2 weeks are looked at"),
+        ("labels: [cdn]", "labels: [value]", "'value' is a column of its own in the answer"),
+        ("labels: [cdn]", "labels: [cdn], together: {by: [region]}", "'region' is no label of this rule"),
+        ("labels: [cdn]", "labels: [cdn], unless: [origin]", "there is no rule 'origin' in this pipeline"),
+        ("labels: [cdn]", "labels: [cdn], unless: [rate]", "rules hold each other back in a circle: rate unless rate"),
+        ("labels: [cdn]", "labels: [cdn], step_minutes: 15, for_minutes: 20", "write a multiple of that"),
+        ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is judged after 90 s; write no less"),
+        ("labels: [cdn]", "labels: [cdn], percentile: 0.95, setle_seconds: 5", "did you mean 'settle_seconds'?"),
+        ("reads: [errors_minute]", "reads: [errors_minutes]", "did you mean 'errors_minute'?"),
+        ("alerts/rate.sql", "alerts/rates.sql", "did you mean 'alerts/rate.sql'?"),
+        ("reads: [errors_minute]", "reads: [orders], settle_seconds: 30", "'orders' is brought up to date every 60 s"),
+    ],
+)
+def test_a_rule_that_cannot_be_judged_is_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert before in BASED
+    message = refused(tmp_path, BASED.replace(before, after))
+
+    assert said in message
+    assert "pipelines/shop/pipeline.yaml:" in message
+    assert "alerts.0" in message
+
+
+def test_two_rules_have_two_names(tmp_path: Path) -> None:
+    assert "alerts.1.name: rule rate is declared twice" in refused(tmp_path, RATE, RATE)
+
+
+def test_a_label_is_no_private_field(tmp_path: Path) -> None:
+    message = refused(tmp_path, RATE.replace("[cdn]", "[amount]"), more="private: [{path: amount, keep: nothing}]\n")
+
+    assert "'amount' is made of the private field amount, and labels are sent to people" in message
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        (RATE_SQL.replace("rate AS value", "rate AS valeu"), "has no column 'value'; did you mean 'valeu'?"),
+        (RATE_SQL.replace("cdn,", ""), "has no column 'cdn'"),
+        (RATE_SQL.replace("rate AS", "ratte AS"), "ratte"),
+        (RATE_SQL.replace("minute < $to", "minute < now()"), "write $to instead"),
+        (RATE_SQL.replace("rate AS", "rate * random() AS"), "says something else each time it is asked"),
+        (RATE_SQL.replace("rate AS", "epoch(current_date) AS"), "says something else each time it is asked"),
+        ("SELECT minute, cdn, rate AS value FROM errors_minute", "it reads all there is: it has no $from"),
+        ("DELETE FROM errors_minute", "write one SELECT"),
+    ],
+)
+def test_sql_that_a_rule_cannot_rest_on_is_refused(tmp_path: Path, sql: str, said: str) -> None:
+    rules_project(tmp_path, rate=sql)
+
+    (mistake,) = mistakes(tmp_path)
+    assert said in mistake
+
+
+def test_an_edit_of_rules_needs_nothing_of_the_stream(tmp_path: Path) -> None:
+    before = rules_project(tmp_path / "a").pipeline("shop")
+    after = rules_project(tmp_path / "b", BASED).pipeline("shop")
+
+    assert {change.effect for change in classify(before, after)} == {Effect.SAFE}
+
+
+def test_how_often_tables_are_brought_up_to_date_is_known(tmp_path: Path) -> None:
+    spec = rules_project(tmp_path).pipeline("shop")
+    gold = spec.gold.model_copy(update={"schedule": "*/15 * * * *"})
+    hourly = spec.gold.model_copy(update={"schedule": "5 * * * *"})
+
+    assert refresh_seconds(spec, "orders") == 60
+    assert refresh_seconds(spec, "errors_minute") == 0
+    assert refresh_seconds(spec.model_copy(update={"gold": gold}), "errors_minute") == 900
+    assert refresh_seconds(spec.model_copy(update={"gold": hourly}), "errors_minute") == 3_600
