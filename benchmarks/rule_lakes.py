@@ -87,7 +87,7 @@ def write_minutes(catalog: Catalog, *, first: int, minutes: int, edges: int) -> 
             SELECT minute::DATE AS event_date, minute, 'e' || edge AS edge,
               50 + 20 * sin(epoch(minute) / 13751) + hash(edge, minute) % 1000 / 500.0 AS latency,
               1000 AS requests
-            FROM (SELECT ?::TIMESTAMPTZ + to_minutes(at::INT) AS minute FROM range(?, ?) AS steps(at))
+            FROM (SELECT ?::TIMESTAMPTZ + to_minutes(number::INT) AS minute FROM range(?, ?) AS steps(number))
             CROSS JOIN range(?) AS edges(edge) ORDER BY minute""",
             [START, first, first + minutes, edges],
         ).to_arrow_table()

@@ -182,6 +182,8 @@ class _Past:
             if versions is None:
                 self.optimistic_until = judged_at(query.rule, end)
                 yield from query.observe(self.connection(), begin, end, seconds=_DAY_SECONDS)
+            elif not self._known.are_there(versions):
+                yield from (Minute(minute, []) for minute in range(begin, end + step, step))
             else:
                 with connected(self._catalog, self._spec, [query.rule], self._known.opener(versions)) as pinned:
                     yield from query.observe(pinned, begin, end, seconds=_DAY_SECONDS)

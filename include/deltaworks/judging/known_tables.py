@@ -42,24 +42,23 @@ class KnownTables:
                 return None
         return versions
 
+    def are_there(self, versions: Mapping[str, int]) -> bool:
+        """Whether all tables were there already."""
+        return len(versions) == len(self._keys)
+
     def opener(self, versions: Mapping[str, int]) -> Opened:
-        """Opens the tables at their versions; nothing of a table that was not there yet but its columns."""
+        """Opens the tables at their versions, others as they are now."""
 
         def opened(key: str) -> DeltaTable | None:
             version = versions.get(key)
             if version is None:
-                return self._lake.open(key) if key not in self._commits else self._empty(key)
+                return self._lake.open(key)
             before = self._open.get(key)
             if before is None or before[0] != version:
                 self._open[key] = version, self._versions[key].open(version)
             return self._open[key][1]
 
         return opened
-
-    def _empty(self, key: str) -> DeltaTable | None:
-        """The oldest version there is, which is mostly that of its creation."""
-        versions = self._versions.get(key)
-        return None if versions is None else versions.open(versions.oldest)
 
     def _times(self, key: str) -> list[tuple[dt.datetime, int]]:
         table = self._lake.open(key)

@@ -51,12 +51,12 @@ SCHEMA = pa.schema(
 )
 
 
-def rules_project(folder: Path, *rules: str, more: str = "", **sql: str) -> Catalog:
+def rules_project(folder: Path, *rules: str, more: str = "", tables: str = ORDERS, **sql: str) -> Catalog:
     """A project whose pipeline `shop` declares these rules; `sql` are their files, `rate` is there."""
     files = {"gold/errors_minute.sql": GOLD_SQL, "alerts/rate.sql": RATE_SQL}
     files |= {f"alerts/{name}.sql": text for name, text in sql.items()}
     listed = "".join(f"  - {rule}\n" for rule in rules or (RATE,))
-    return project(folder, sql=files, shop=SHOP + ORDERS + GOLD + more + f"alerts:\n{listed}")
+    return project(folder, sql=files, shop=SHOP + tables + GOLD + more + f"alerts:\n{listed}")
 
 
 def minute_row(minute: int, rate: float, cdn: str | None = "a", requests: int = 1000) -> dict[str, Any]:

@@ -79,9 +79,12 @@ def test_two_rules_have_two_names(tmp_path: Path) -> None:
 
 
 def test_a_label_is_no_private_field(tmp_path: Path) -> None:
-    message = refused(tmp_path, RATE.replace("[cdn]", "[amount]"), more="private: [{path: amount, keep: nothing}]\n")
+    column = "{name: network, path: client.ip, type: string}"
+    tables = f"tables: [{{name: orders, when: {{name: order}}, columns: [{column}]}}]\n"
+    private = "private: [{path: client.ip, keep: network}]\n"
+    message = refused(tmp_path, RATE.replace("[cdn]", "[network]"), more=private, tables=tables)
 
-    assert "'amount' is made of the private field amount, and labels are sent to people" in message
+    assert "'network' is made of the private field client.ip, and labels are sent to people" in message
 
 
 @pytest.mark.parametrize(
