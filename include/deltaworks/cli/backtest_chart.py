@@ -23,15 +23,20 @@ _MOST_LINES = 8
 def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.datetime) -> str:
     """The page, as HTML that needs no server."""
     rule = result.rule
-    wanted = _shown(result)
+    label_sets = _shown(result)
     panels = [
         _panel(
-            "Value", "line", "value", "labels", _lines(result, wanted, "value"), f"Fires when {bounds_text(rule.fire)}."
+            "Value",
+            "line",
+            "value",
+            "labels",
+            _lines(result, label_sets, "value"),
+            f"Fires when {bounds_text(rule.fire)}.",
         ),
         _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets that fire at once."),
     ]
     if rule.baseline is not None and rule.baseline.of != "fixed":
-        usual = _lines(result, wanted, "baseline")
+        usual = _lines(result, label_sets, "baseline")
         panels.insert(1, _panel("Usual", "line", "baseline", "labels", usual, "What values were compared with."))
     dashboard = DashboardSpec(
         name="backtest",
@@ -66,13 +71,13 @@ def _shown(result: Backtest) -> set[Labels]:
     return set(sorted(extreme, key=lambda labels: (fired[labels], extreme[labels]), reverse=True)[:_MOST_LINES])
 
 
-def _lines(result: Backtest, wanted: set[Labels], what: str) -> list[tuple[object, ...]]:
+def _lines(result: Backtest, label_sets: set[Labels], what: str) -> list[tuple[object, ...]]:
     sign = 1 if result.rule.fire.is_upper else -1
     width = max(1, (result.last - result.first) // _MOST_POINTS)
     kept: dict[tuple[Labels, int], tuple[Point, float]] = {}
     for point in result.points:
         value = point.value if what == "value" else point.baseline
-        if point.labels not in wanted or value is None:
+        if point.labels not in label_sets or value is None:
             continue
         key = (point.labels, point.minute // width)
         if key not in kept or sign * value > sign * kept[key][1]:

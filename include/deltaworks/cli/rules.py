@@ -100,15 +100,15 @@ def backtest(
     from deltaworks.judging.trial_bounds import with_settings
 
     tried = with_settings(declared, settings or ())
-    known = read_incidents(incidents) if incidents is not None else None
+    recorded = read_incidents(incidents) if incidents is not None else None
     began = time.monotonic()
     result = run(project, pipeline, tried, since=start, until=end, as_known=as_known, keep_points=html is not None)
     seconds = time.monotonic() - began
     parts: list[Part] = [_episodes(result), _notices(result)]
-    if known is not None:
+    if recorded is not None:
         from deltaworks.judging.incidents import detections
 
-        detected, false = detections(result, known)
+        detected, false = detections(result, recorded)
         parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
     parts += _sentences(result, as_known=as_known, seconds=seconds)
     if html is not None:
@@ -176,10 +176,10 @@ def _detections(detected: Sequence[Detection]) -> Listing:
 
 def _sentences(result: Backtest, *, as_known: bool, seconds: float) -> list[str]:
     kinds = Counter(notice.kind for notice in result.notices)
-    told = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
+    notices = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
     span = result.days * 86_400 / max(seconds, 1e-9)
     lines = [
-        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notices: {told}.",
+        f"{len(result.episodes)} episodes, {len(result.episodes) / result.days:.2f} a day; notices: {notices}.",
         f"{result.minutes:,} minutes judged in {seconds:.1f} s, {span:,.0f} times as fast as they passed. "
         "Nothing was written.",
     ]

@@ -116,8 +116,8 @@ def backtest(
             ended = judged.judging.take(observed, judged.usual)
             for holder in holders:
                 holder.advance(first, observed.minute)
-            told = tellings.follow(judged.judging, observed.minute, _held_by(judged, holders))
-            result.notices += notices.of(observed.minute, told)
+            fresh = tellings.follow(judged.judging, observed.minute, _held_by(judged, holders))
+            result.notices += notices.of(observed.minute, fresh)
             result.episodes += ended
             judged.over += ended
             result.minutes += 1
@@ -145,7 +145,7 @@ class _Past:
         self.objects = open_objects(catalog.environment.lake)
         self.pipeline = pipeline
         self.as_known = as_known
-        self._known = KnownTables(lake, self._spec, rules) if as_known else None
+        self._versions = KnownTables(lake, self._spec, rules) if as_known else None
         self._opened = lake.open
         self._connection: duckdb.DuckDBPyConnection | None = None
         self.optimistic_until: dt.datetime | None = None
@@ -170,22 +170,22 @@ class _Past:
 
     def observe(self, query: RuleQuery, first: int, last: int) -> Iterator[Minute]:
         """What was observed from one minute to another."""
-        if self._known is None:
+        if self._versions is None:
             yield from query.observe(self.connection(), first, last, seconds=_DAY_SECONDS)
             return
         step, begin = query.rule.step_minutes, first
         while begin <= last:
-            versions = self._known.at(judged_at(query.rule, begin))
+            versions = self._versions.at(judged_at(query.rule, begin))
             end = begin
-            while end + step <= last and self._known.at(judged_at(query.rule, end + step)) == versions:
+            while end + step <= last and self._versions.at(judged_at(query.rule, end + step)) == versions:
                 end += step
             if versions is None:
                 self.optimistic_until = judged_at(query.rule, end)
                 yield from query.observe(self.connection(), begin, end, seconds=_DAY_SECONDS)
-            elif not self._known.are_there(versions):
+            elif not self._versions.are_there(versions):
                 yield from (Minute(minute, []) for minute in range(begin, end + step, step))
             else:
-                with connected(self._catalog, self._spec, [query.rule], self._known.opener(versions)) as pinned:
+                with connected(self._catalog, self._spec, [query.rule], self._versions.opener(versions)) as pinned:
                     yield from query.observe(pinned, begin, end, seconds=_DAY_SECONDS)
             begin = end + step
 
@@ -267,11 +267,11 @@ class _Notices:
     def of(self, minute: int, tellings: Sequence[Telling]) -> list[PastNotice]:
         """The notices of a minute."""
         at = judged_at(self._rule, minute)
-        told = {telling.alert.subject: telling.kind == "raise" for telling in tellings}
+        fresh = {telling.alert.subject: telling.kind == "raise" for telling in tellings}
         notices = []
-        for subject in {**self._standings, **told}:
+        for subject in {**self._standings, **fresh}:
             before = self._standings.get(subject, Standing())
-            is_open = told.get(subject, before.open)
+            is_open = fresh.get(subject, before.open)
             after, kind = observe(before, self._cause, severity=self._rule.severity if is_open else None, now=at)
             self._standings[subject] = after
             if kind is not None:

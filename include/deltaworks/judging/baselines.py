@@ -91,7 +91,7 @@ class Baselines:
             rule = self._query.rule.name
             made = DateBaseline(pipeline=self._pipeline, rule=rule, date=date.isoformat(), rows=tuple(rows))
             record = self._records.fix(self.key(date), made)
-        self._dates = {known: rows for known, rows in self._dates.items() if known > date - dt.timedelta(days=3)}
+        self._dates = {day: rows for day, rows in self._dates.items() if day > date - dt.timedelta(days=3)}
         self._dates[date] = record.by_hour()
 
     def usual(self, labels: Labels, minute: int) -> Baseline | None:

@@ -35,13 +35,13 @@ class Conditions:
         if newest is None or now - newest > bound:
             until = "there are none" if newest is None else f"they end at {newest:%Y-%m-%d %H:%M}Z"
             text = f"Nobody knows how {rule.name} is: of {', '.join(reach.kinds)} {until}."
-            return self._told(UNKNOWN, text, now)
+            return self._begun(UNKNOWN, text, now)
         silent = self._silent(judging)
         if not silent:
             return self._over(UNKNOWN, f"{rule.name} is judged again: its data are there.")
         shown = "; ".join(labels_text(rule, labels) for labels in silent[:3])
         more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
-        return self._told(
+        return self._begun(
             UNKNOWN, f"Of {shown}{more} there are no rows any more: {rule.name} does not know.", now, silent
         )
 
@@ -49,11 +49,11 @@ class Conditions:
         """Minutes that were not judged, since nobody was there for too long."""
         since = "?" if last is None else minute_text(last)
         text = f"{self._rule.name} was not judged from {since} to {minute_text(skipped)}: nobody was there to judge it."
-        return self._told(UNKNOWN, text, now)
+        return self._begun(UNKNOWN, text, now)
 
     def broken(self, problem: str, now: dt.datetime) -> list[TellingRecord]:
         """Its SQL fails."""
-        return self._told(BROKEN, problem, now)
+        return self._begun(BROKEN, problem, now)
 
     def works(self, now: dt.datetime) -> list[TellingRecord]:
         """Its SQL was answered."""
@@ -67,11 +67,11 @@ class Conditions:
             f"{self._rule.name} had {width:,} label sets in one minute, and {MOST_LABEL_SETS:,} are judged: those with "
             "the most samples. Name fewer labels, or leave out what is small."
         )
-        return self._told(TOO_WIDE, text, now)
+        return self._begun(TOO_WIDE, text, now)
 
     def end_all(self) -> list[TellingRecord]:
         """End what is open: the rule is gone."""
-        return [told for cause in list(self.open) for told in self._over(cause, f"{self._rule.name} is gone.")]
+        return [record for cause in list(self.open) for record in self._over(cause, f"{self._rule.name} is gone.")]
 
     def _silent(self, judging: Judging) -> list[Labels]:
         if self._rule.no_data != "unknown" or judging.last_minute is None:
@@ -86,7 +86,7 @@ class Conditions:
             and judging.last_minute - figure.since + self._rule.step_minutes >= least
         ]
 
-    def _told(
+    def _begun(
         self, cause: str, summary: str, now: dt.datetime, label_sets: list[Labels] | None = None
     ) -> list[TellingRecord]:
         if cause in self.open:

@@ -90,8 +90,8 @@ def reach_of(spec: PipelineSpec, rule: BusinessAlertSpec, tables: OpenTables) ->
             absent.append(name)
         elif name not in still:
             times.append(age.newest_at)
-    known = [at for at in times if at is not None]
-    newest_at = min(known) if known and len(known) == len(times) else None
+    reached = [at for at in times if at is not None]
+    newest_at = min(reached) if reached and len(reached) == len(times) else None
     return Reach(newest_at, tuple(absent), tuple(f"{name} ({_kind(spec, name)})" for name in names))
 
 

@@ -104,14 +104,14 @@ class RuleQuery:
         weight = f'coalesce("{SAMPLES}", 0)::DOUBLE' if rule.samples is not None else "1.0::DOUBLE"
         bounded = f'"{MINUTE}" >= $from AND "{MINUTE}" < $to'
         if rule.percentile is not None:
-            columns, known = f'"{BUCKET}"::BIGINT AS bucket, sum({weight}) AS n', f'"{BUCKET}" IS NOT NULL'
+            columns, present = f'"{BUCKET}"::BIGINT AS bucket, sum({weight}) AS n', f'"{BUCKET}" IS NOT NULL'
         else:
             value = f'"{VALUE}"::DOUBLE'
             columns = f"sum({value} * {weight}) AS total, sum({weight}) AS n"
-            known = f"isfinite({value})"
+            present = f"isfinite({value})"
         return (
             f"SELECT {step} AS step, {listed} AS labels, {columns} FROM (\n{self.text}\n) AS answer "
-            f"WHERE {bounded} AND {known} GROUP BY ALL"
+            f"WHERE {bounded} AND {present} GROUP BY ALL"
         )
 
     def _sums(self) -> str:

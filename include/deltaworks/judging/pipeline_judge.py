@@ -80,9 +80,9 @@ class PipelineJudge:
             )
             tellings = Tellings(self._spec.pipeline, stand_in, state.open_alerts()).end_all(0)
             blank = Judging(stand_in)
-            told = [telling_record(telling, blank, reads=(), data_to="") for telling in tellings]
-            told += Conditions(self._spec.pipeline, stand_in, dict(state.conditions)).end_all()
-            deliver(self._objects, [*state.outbox, *told])
+            tellings_left = [telling_record(telling, blank, reads=(), data_to="") for telling in tellings]
+            tellings_left += Conditions(self._spec.pipeline, stand_in, dict(state.conditions)).end_all()
+            deliver(self._objects, [*state.outbox, *tellings_left])
             self._objects.delete(rule_paths.rule_state(self._spec.pipeline, state.rule))
 
     def _make(self, rule: BusinessAlertSpec) -> None:

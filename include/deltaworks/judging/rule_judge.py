@@ -108,12 +108,12 @@ class RuleJudge:
             ConcurrencyError: RULE_JUDGED_ELSEWHERE, another process was first; nothing of this is lost or told twice.
             ContractError: RULE_BROKEN; no minute counts as judged.
         """
-        state, told = self._begun()
+        state, outbox = self._begun()
         judging = state.judging(self.rule)
         tellings = Tellings(self._pipeline, self.rule, state.open_alerts())
         conditions = Conditions(self._pipeline, self.rule, dict(state.conditions))
         if due.skipped is not None:
-            told += conditions.skipped(judging.last_minute, due.skipped, now)
+            outbox += conditions.skipped(judging.last_minute, due.skipped, now)
             judging.skip_to(due.skipped)
         self._have_baselines(connection, due, state)
         ended: list[Episode] = []
@@ -126,13 +126,13 @@ class RuleJudge:
                 record = telling_record(
                     telling, judging, reads=reach.kinds, data_to=_text(reach.newest_at), before=before
                 )
-                told.append(record)
-        told += conditions.too_wide(widest if widest > MOST_LABEL_SETS else 0, now)
-        told += conditions.works(now)
+                outbox.append(record)
+        outbox += conditions.too_wide(widest if widest > MOST_LABEL_SETS else 0, now)
+        outbox += conditions.works(now)
         if due.skipped is None:
-            told += conditions.unknown(judging, reach, now)
+            outbox += conditions.unknown(judging, reach, now)
         after = state.with_judged(judging, ended, list(tellings.open.values()))
-        self._write(self._with(after, told, conditions, reach))
+        self._write(self._with(after, outbox, conditions, reach))
         self.deliver()
 
     def stand_by(self, reach: Reach, now: dt.datetime, *, problem: str = "") -> None:
@@ -141,14 +141,14 @@ class RuleJudge:
         Raises:
             ConcurrencyError: RULE_JUDGED_ELSEWHERE.
         """
-        state, told = self._begun()
+        state, outbox = self._begun()
         conditions = Conditions(self._pipeline, self.rule, dict(state.conditions))
         if problem:
-            told += conditions.broken(problem, now)
+            outbox += conditions.broken(problem, now)
         elif not reach.absent:
-            told += conditions.unknown(state.judging(self.rule), reach, now)
+            outbox += conditions.unknown(state.judging(self.rule), reach, now)
         problem = problem or (f"{', '.join(reach.absent)} is not there yet" if reach.absent else "")
-        after = self._with(state.replace(problem=problem), told, conditions, reach)
+        after = self._with(state.replace(problem=problem), outbox, conditions, reach)
         if after.replace(data_to=state.data_to) != state:
             self._write(after)
         self.deliver()
@@ -195,16 +195,16 @@ class RuleJudge:
 
     def _begun(self) -> tuple[RuleState, list[TellingRecord]]:
         """The state to go on from. Other labels are another rule: what was open of the old one ends."""
-        state, told = self.state, list(self.state.outbox)
+        state, outbox = self.state, list(self.state.outbox)
         if self._is_same:
-            return state, told
+            return state, outbox
         tellings = Tellings(self._pipeline, self.rule, state.open_alerts())
         blank = Judging(self.rule)
-        told += [telling_record(telling, blank, reads=(), data_to="") for telling in tellings.end_all(0)]
+        outbox += [telling_record(telling, blank, reads=(), data_to="") for telling in tellings.end_all(0)]
         fresh = RuleState(
             pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels, conditions=state.conditions
         )
-        return fresh, told
+        return fresh, outbox
 
     def _have_baselines(self, connection: duckdb.DuckDBPyConnection, due: Due, state: RuleState) -> None:
         if not self._is_learned:
@@ -217,9 +217,11 @@ class RuleJudge:
     def _noted(self, minute: int) -> list[str]:
         return shown_before(self._objects, self._pipeline, start_of(minute))
 
-    def _with(self, state: RuleState, told: Sequence[TellingRecord], conditions: Conditions, reach: Reach) -> RuleState:
+    def _with(
+        self, state: RuleState, outbox: Sequence[TellingRecord], conditions: Conditions, reach: Reach
+    ) -> RuleState:
         return state.replace(
-            outbox=tuple(told), conditions=conditions.open, data_to=_text(reach.newest_at), problem=state.problem
+            outbox=tuple(outbox), conditions=conditions.open, data_to=_text(reach.newest_at), problem=state.problem
         )
 
     def _write(self, state: RuleState) -> None:

@@ -77,10 +77,10 @@ class Tellings:
         return tellings
 
     def _untold(self, judging: Judging, minute: int, held_by: HeldBy) -> list[Episode]:
-        told = {labels for alert in self.open.values() for labels in alert.members}
+        covered = {labels for alert in self.open.values() for labels in alert.members}
         untold = []
         for labels, episode in judging.firing.items():
-            if labels in told:
+            if labels in covered:
                 continue
             holder = held_by(labels, minute)
             if holder is None:

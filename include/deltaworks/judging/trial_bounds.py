@@ -29,8 +29,8 @@ def with_settings(rule: BusinessAlertSpec, settings: Sequence[str]) -> BusinessA
         if not separator or not path:
             raise _invalid(f"{setting!r} has no value", "Write --set fire.above=0.07.")
         if keys[0] not in BusinessAlertSpec.model_fields or keys[0] in _FIXED:
-            known = [name for name in BusinessAlertSpec.model_fields if name not in _FIXED]
-            raise _invalid(f"there is no key {keys[0]!r} to set", f"{nearest_of(keys[0], known).capitalize()}.")
+            settable = [name for name in BusinessAlertSpec.model_fields if name not in _FIXED]
+            raise _invalid(f"there is no key {keys[0]!r} to set", f"{nearest_of(keys[0], settable).capitalize()}.")
         node = data
         for key in keys[:-1]:
             below = node.setdefault(key, {})

@@ -22,7 +22,14 @@ MOST_QUERIES = 1_000
 #: What decides, beside this module, whether a query is right.
 _JUDGES = tuple(
     Path(__file__).parent / name
-    for name in ("query_mistakes.py", "sql_names.py", "panel_bounds.py", "alert_sql.py", "../mistakes.py", "../remembered.py")
+    for name in (
+        "query_mistakes.py",
+        "sql_names.py",
+        "panel_bounds.py",
+        "changing_sql.py",
+        "../mistakes.py",
+        "../remembered.py",
+    )
 )
 
 

@@ -41,7 +41,7 @@ def read_sql_file(
 
         mistakes = bound_mistakes(path, sql)
     if purpose == "alert" and not mistakes:
-        from deltaworks.specs.checks.alert_sql import changing_mistakes
+        from deltaworks.specs.checks.changing_sql import changing_mistakes
 
         mistakes = changing_mistakes(path, sql)
     if digest is not None and not mistakes:

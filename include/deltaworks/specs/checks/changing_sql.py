@@ -1,0 +1,59 @@
+"""Whether a query says the same whenever it is asked: a rule must, or a backtest would see what nobody did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlglot import exp
+
+from deltaworks.specs.checks.query_mistakes import parsed_query
+from deltaworks.specs.mistakes import Mistake
+
+_CHANCE = frozenset({"rand", "random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sample"})
+_CHANGING = _CHANCE | {
+    "now",
+    "today",
+    "current_timestamp",
+    "current_date",
+    "current_time",
+    "current_datetime",
+    "localtime",
+    "localtimestamp",
+    "get_current_time",
+    "get_current_timestamp",
+    "transaction_timestamp",
+}
+#: What DuckDB takes for the same as what the parser calls it.
+_WRITTEN: Mapping[str, str] = {
+    "current_timestamp": r"current_timestamp|now\s*\(",
+    "current_date": r"current_date|today\s*\(",
+    "rand": r"random|rand",
+}
+
+
+def changing_mistakes(path: Path, sql: str) -> list[Mistake]:
+    """Where a query that can be parsed asks a clock, or chance."""
+    query = parsed_query(sql, dialect="duckdb")
+    if query is None:
+        return []
+    names: set[str] = set()
+    for node in query.walk():
+        if isinstance(node, exp.TableSample):
+            names.add("sample")
+        elif isinstance(node, exp.Anonymous):
+            names.add(str(node.this).lower())
+        elif isinstance(node, exp.Func):
+            names |= {str(name).lower() for name in node.sql_names()}
+    mistakes: dict[int, Mistake] = {}
+    for name in sorted(names & _CHANGING):
+        instead = "write $to instead" if name not in _CHANCE else "leave it out"
+        text = f"{name} says something else each time it is asked, and a rule must not; {instead}"
+        mistakes.setdefault(_line(sql, name), Mistake(path, _line(sql, name), "", text))
+    return list(mistakes.values())
+
+
+def _line(sql: str, name: str) -> int:
+    match = re.search(rf"\b(?:{_WRITTEN.get(name, name)})", sql, re.IGNORECASE)
+    return 1 if match is None else sql.count("\n", 0, match.start()) + 1
