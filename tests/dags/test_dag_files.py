@@ -68,6 +68,7 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
         "remove_orphans",
         "keep_control_tables",
         "learn_input",
+        "annotate",
     ]
     for_one += ["snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
     for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
@@ -257,6 +258,7 @@ def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_pr
         ("relay__landing", []),
         ("stream_group__small", ["edits", "games"]),
         ("stream_health", ["edits", "games"]),
+        ("rules__judging", ["edits", "games"]),
         (None, ["edits", "games"]),
     ],
 )

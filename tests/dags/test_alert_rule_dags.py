@@ -1,0 +1,57 @@
+"""The DAG of the process that judges rules: there where any pipeline declares one, endless, and seen by its own task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.airflow.alert_rule_dags import alert_rules_dag
+from deltaworks.airflow.parsing import needed_pipelines
+from deltaworks.control.health.report import subjects
+from deltaworks.specs.project import load_catalog
+from tests.dags.airflow_project import write_project
+
+RULE = """\
+alerts:
+  - {name: few, reads: [events], sql: few.sql, fire: {below: 1}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = write_project(tmp_path)
+    folder = root / "include" / "pipelines" / "games"
+    (folder / "few.sql").write_text("SELECT event_time AS minute, 1 AS value FROM events WHERE event_time >= $from")
+    with (folder / "pipeline.yaml").open("a") as file:
+        file.write(RULE)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
+    return root
+
+
+def test_one_process_judges_the_rules_of_all_pipelines(project: Path) -> None:
+    dag = alert_rules_dag(load_catalog("local", root=project))
+
+    assert dag is not None
+    assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("rules__judging", "@continuous", 1)
+    (task,) = dag.tasks
+    assert (task.task_id, task.program, task.pool) == ("judge", ["-m", "deltaworks.judging"], "relays")
+    assert "`few` of games" in (dag.doc_md or "")
+    assert {"rules", "games", "endless"} <= set(dag.tags)
+
+
+def test_its_task_reads_all_pipelines(project: Path) -> None:
+    assert needed_pipelines("rules__judging") is None
+
+
+def test_health_judges_it_where_there_are_rules(project: Path, tmp_path: Path) -> None:
+    (judged,) = [item for item in subjects(load_catalog("local", root=project)) if item.kind == "rules"]
+
+    assert (judged.dag_id, judged.control) == ("rules__judging", "control/rules")
+
+
+def test_without_rules_there_is_no_dag(tmp_path: Path) -> None:
+    catalog = load_catalog("local", root=write_project(tmp_path))
+
+    assert alert_rules_dag(catalog) is None
+    assert [item for item in subjects(catalog) if item.kind == "rules"] == []
