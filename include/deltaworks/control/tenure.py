@@ -1,0 +1,112 @@
+"""A tenure: a run of an endless process under its lease, with a heartbeat, until it is stopped, fenced or over."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import DeltaworksError, FencedError
+
+log = logging.getLogger(__name__)
+_STOP_POLL_SECONDS = 2.0
+
+
+class Tenure:
+    """One run. `stop` may be called from any thread; what runs in it looks at `over`, or waits by `pause`.
+
+    Args:
+        folder: its control folder. name: what it is called.
+        ttl_seconds: of the lease. max_run_seconds: after which it is over, so that a launcher starts it anew.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, folder: str, *, name: str, ttl_seconds: float, max_run_seconds: float
+    ) -> None:
+        self._objects, self._folder, self._name = objects, folder, name
+        self._ttl_seconds, self._max_run_seconds = ttl_seconds, max_run_seconds
+        self._ends_at = float("inf")
+        self._lost = False
+        self.stopping = threading.Event()
+        self.heartbeat = HeartbeatWriter(objects, paths.heartbeat(folder), pipeline=name, trigger_seconds=5.0)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be begun."""
+        return self.stopping.is_set() or time.monotonic() >= self._ends_at
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the lease has not been lost."""
+        return not self._lost
+
+    def stop(self) -> None:
+        """End soon."""
+        self.stopping.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait, at most until it is over."""
+        self.stopping.wait(max(0.0, min(seconds, self._ends_at - time.monotonic())))
+
+    @contextlib.contextmanager
+    def held(self, *, on_turn: Callable[[], Any] = lambda: None) -> Iterator[Tenure]:
+        """Hold the lease and write the heartbeat while the block runs; `on_turn` is called every few seconds meanwhile.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
+        """
+        lease = Lease(self._objects, paths.lease(self._folder), ttl_seconds=self._ttl_seconds, name=self._name)
+        lease.acquire(wait_seconds=1.5 * self._ttl_seconds, give_up=self.stopping.is_set)
+        try:
+            watch(lease, self._on_lost)
+            self._ends_at = time.monotonic() + self._max_run_seconds
+            self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state="idle")
+            self.heartbeat.start()
+            threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()
+            try:
+                yield self
+            except Exception as error:
+                if self._lost and not isinstance(error, FencedError):
+                    raise self._lease_lost() from error
+                if not self._lost:
+                    self.heartbeat.close(state="failed", error=_record(error))
+                raise
+            if self._lost:
+                raise self._lease_lost()
+            self.heartbeat.close(state="ended")
+        finally:
+            self.stopping.set()
+            lease.release()
+
+    def _observe(self, on_turn: Callable[[], Any]) -> None:
+        flag = StopFlag(self._objects, paths.stop_request(self._folder))
+        while not self.stopping.wait(_STOP_POLL_SECONDS):
+            with contextlib.suppress(Exception):  # observing ends nothing
+                on_turn()
+                if flag.read() is not None:
+                    self.stop()
+
+    def _on_lost(self) -> None:
+        log.warning("%s lost its lease", self._name)
+        self._lost = True
+        self.stop()
+
+    def _lease_lost(self) -> FencedError:
+        return FencedError(
+            "LEASE_LOST",
+            f"{self._name!r} lost its lease to a successor or to storage that did not answer.",
+            hint="Nothing where another one runs; else check the lake's storage.",
+        )
+
+
+def _record(error: Exception) -> dict[str, Any]:
+    unforeseen = {"condition": type(error).__name__, "message": str(error)}
+    return error.as_record() if isinstance(error, DeltaworksError) else unforeseen
