@@ -1,4 +1,4 @@
-"""The DAGs without end: a process per relay that fills the file event log, and a Spark stream per pipeline."""
+"""The DAGs without end: a process a relay, a pipeline with feeds, a remediation; a Spark stream a pipeline."""
 
 from __future__ import annotations
 
@@ -10,33 +10,68 @@ from airflow.sdk import DAG
 from deltaworks.airflow import names
 from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.runbooks import group_runbook, relay_runbook, stream_runbook
+from deltaworks.airflow.runbooks import (
+    feeds_runbook,
+    group_runbook,
+    relay_runbook,
+    remediation_runbook,
+    stream_runbook,
+)
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
+from deltaworks.specs.remediation import RemediationSpec
 from deltaworks.specs.share_conf import stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 
 
 def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
     """The DAG of one relay."""
-    pool = environment.shares.relay.pool or RELAY_POOL
     with DAG(
         dag_id=names.relay_dag_id(relay.relay),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
         doc_md=relay_runbook(relay),
         **endless_dag_settings(relay.owner, tags=("relay",)),
     ) as dag:
-        ProcessOperator(
-            task_id="relay",
-            module="deltaworks.sources.objects.relay",
-            environment=environment,
-            arguments=["--relay", relay.relay],
-            **pool_settings(pool, priority=RELAY_PRIORITY),
-            **endless_retries(),
-        )
+        _process("relay", "deltaworks.sources.objects.relay", relay.relay, environment)
     return dag
+
+
+def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG of one pipeline's feeds: one process for all of them."""
+    with DAG(
+        dag_id=names.feeds_dag_id(spec.pipeline),
+        description=f"Feeds of {spec.pipeline}: {', '.join(feed.name for feed in spec.feeds)}",
+        doc_md=feeds_runbook(spec),
+        **endless_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
+    ) as dag:
+        _process("feeds", "deltaworks.feeds", spec.pipeline, environment)
+    return dag
+
+
+def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG of one remediation."""
+    with DAG(
+        dag_id=names.remediation_dag_id(remediation.name),
+        description=remediation.description or f"Acts when {remediation.on} fires",
+        doc_md=remediation_runbook(remediation),
+        **endless_dag_settings(remediation.owner, tags=("remediation",)),
+    ) as dag:
+        _process("remediation", "deltaworks.remediation", remediation.name, environment)
+    return dag
+
+
+def _process(word: str, module: str, name: str, environment: EnvironmentSpec) -> None:
+    """The one task of a DAG of a light process, in the pool of relays."""
+    ProcessOperator(
+        task_id=word,
+        module=module,
+        environment=environment,
+        arguments=[f"--{word}", name],
+        **pool_settings(environment.shares.relay.pool or RELAY_POOL, priority=RELAY_PRIORITY),
+        **endless_retries(),
+    )
 
 
 def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:

@@ -173,7 +173,7 @@ class JudgeStreamsOperator(BaseOperator):
             )
             for item in hung_alone(reports)
             # Of a relay in a pod the pod's own probe takes care.
-            if item.subject.restarts_per_hour and (item.subject.kind == "stream" or environment.kubernetes is None)
+            if item.subject.restarts_per_hour and (item.subject.kind != "relay" or environment.kubernetes is None)
         ]
         well = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
         settle_restarts(objects, well, now=now)

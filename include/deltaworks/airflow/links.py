@@ -61,7 +61,7 @@ class LastProgressLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         kind, name = names.named_in(ti_key.dag_id)
-        if kind in ("relay", "rules", names.GROUP_KIND):
+        if kind in ("relay", "rules", "feeds", "remediation", names.GROUP_KIND):
             return server_path(f"/deltaworks/progress/{ti_key.dag_id}")
         group = group_of(load_catalog(tolerant=True), name)
         of_member = f"?pipeline={name}" if group is not None else ""

@@ -53,6 +53,16 @@ def relay_dag_id(relay: str) -> str:
     return f"relay__{relay}"
 
 
+def feeds_dag_id(pipeline: str) -> str:
+    """The DAG that delivers a pipeline's feeds."""
+    return f"feeds__{pipeline}"
+
+
+def remediation_dag_id(remediation: str) -> str:
+    """The DAG that runs a remediation."""
+    return f"remediation__{remediation}"
+
+
 def clean_dag_id(relay: str) -> str:
     """The DAG that removes landed objects of a relay's buckets."""
     return f"clean__{relay}"

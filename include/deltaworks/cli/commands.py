@@ -67,6 +67,16 @@ COMMANDS: Mapping[str, Command] = {
         "Ask what a dashboard shows, and write it as a page that needs no server; without a name, list the dashboards.",
         "deltaworks.cli.dashboard:dashboard",
     ),
+    "feeds": Command(
+        "Feeds: what is delivered to others, how far behind, what is refused.", "deltaworks.cli.feeds:app"
+    ),
+    "remediations": Command(
+        "What acts by itself when a rule fires: listed, held back, resumed.", "deltaworks.cli.remediations:app"
+    ),
+    "remediate": Command(
+        "Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, take back.",
+        "deltaworks.cli.remediations:remediate",
+    ),
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),

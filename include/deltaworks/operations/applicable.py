@@ -18,6 +18,8 @@ def why_not(declared: Operation, spec: PipelineSpec) -> str | None:
         return "It declares no mutations."
     if declared.for_gold and not spec.gold.tables:
         return "It declares no gold tables."
+    if declared.for_feeds and not spec.feeds:
+        return "It declares no feeds."
     if declared.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
         return "It reads a Delta table, which keeps neither objects nor records: start the pipeline over."
     if declared.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):

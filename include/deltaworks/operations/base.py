@@ -58,6 +58,7 @@ class Operation:
         family: the tag under which Airflow's list shows it.
         for_mutable: only of pipelines that declare mutations.
         for_gold: only of pipelines that declare gold tables.
+        for_feeds: only of pipelines that declare feeds.
         dag: what the id of its DAG begins with, where a schedule runs it too: that DAG's form is its own.
     """
 
@@ -76,6 +77,7 @@ class Operation:
     family: str = "operations"
     for_mutable: bool = False
     for_gold: bool = False
+    for_feeds: bool = False
     dag: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:

@@ -14,13 +14,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from deltaworks.control import paths, rule_paths
+from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.specs.catalog import named
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
     declared = catalog.declares("pipeline", name) or catalog.declares("relay", name)
     if name == rule_paths.PROCESS and not declared:
         folder, dag_id, group = rule_paths.rules_control(), rule_paths.RULES_DAG, None
+    elif (outward := _outward_folder(catalog, name, to_start=to_start)) is not None:
+        folder, dag_id, group = outward, name, None
     elif catalog.declares("relay", name) and not catalog.declares("pipeline", name):
         in_pod = catalog.environment.kubernetes is not None
         folder, dag_id, group = paths.relay_control(name), "" if in_pod else f"relay__{name}", None
@@ -187,6 +190,20 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
         heartbeats=(paths.heartbeat(folder),),
         group=group or "",
     )
+
+
+def _outward_folder(catalog: Catalog, name: str, *, to_start: bool) -> str | None:
+    """The control folder of what is called by its DAG, `feeds__games` or `remediation__shift_cdn`; None for others."""
+    kind, separator, subject = name.partition("__")
+    if not separator or kind not in ("feeds", "remediation"):
+        return None
+    if kind == "feeds":
+        if to_start or not catalog.declares("pipeline", subject):
+            catalog.pipeline(subject)
+        return outward_paths.feeds_control(subject)
+    declared = {spec.name: spec for spec in catalog.environment.remediations}
+    named(subject, declared, "remediation")
+    return outward_paths.remediation_control(subject)
 
 
 def group_job(catalog: Catalog, name: str) -> EndlessJob:

@@ -166,6 +166,15 @@ _OPERATIONS = (
         family="recovery",
     ),
     Operation(
+        name="replay_feed",
+        command="feeds replay",
+        summary="Send deliveries of a feed again under the ids they had, or every row, within a bound.",
+        run="deltaworks.operations.feeds:replay",
+        destructive=True,
+        for_feeds=True,
+        family="recovery",
+    ),
+    Operation(
         name="resume_table",
         command="tables resume",
         summary="Ask the stream to catch up a suspended table from its prepared batches.",

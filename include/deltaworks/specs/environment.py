@@ -21,6 +21,7 @@ from deltaworks.specs.base import (
 )
 from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -264,7 +265,15 @@ class EnvironmentSpec(Spec):
     )
     lineage: LineageSpec | None = later_key(None)
     kubernetes: KubernetesSpec | None = later_key(None)
+    remediations: tuple[RemediationSpec, ...] = later_key(
+        (), description="what is done by itself where a rule fires: weights of targets are shifted, within bounds"
+    )
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _remediations_apart(self) -> Self:
+        raise_located(remediation_problems(self.remediations))
+        return self
 
     @model_validator(mode="after")
     def _fits_kubernetes(self) -> Self:

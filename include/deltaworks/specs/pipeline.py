@@ -15,6 +15,7 @@ from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEA
 from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
 from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event import EventSpec, UnwrapSpec, unwrap_problems
+from deltaworks.specs.feeds import FeedSpec, feed_problems
 from deltaworks.specs.gold import GoldSpec, ReferenceSpec, ViewSpec
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, latest_table
@@ -61,6 +62,11 @@ _RULES = Edit(
     Effect.SAFE,
     "Nothing: the process that judges rules takes it over within a minute. A new rule is judged from then on, one that "
     "is gone ends the alerts it had raised.",
+)
+_FEEDS = Edit(
+    Effect.SAFE,
+    "Holds from the next start of the feeds' process: `deltaworks restart feeds__{pipeline}`. What was delivered of a "
+    "feed is remembered by its name.",
 )
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
@@ -189,6 +195,9 @@ class PipelineSpec(Spec):
     alerts: Annotated[tuple[BusinessAlertSpec, ...], _RULES] = later_key(
         (), description="rules on answers: figures judged by the minute, of which people are told"
     )
+    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = later_key(
+        (), description="changed rows of gold tables and views, delivered to others"
+    )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
@@ -204,7 +213,7 @@ class PipelineSpec(Spec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
-        problems += [*dashboard_problems(self.dashboards), *alert_problems(self)]
+        problems += [*dashboard_problems(self.dashboards), *alert_problems(self), *feed_problems(self)]
         raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 

@@ -14,6 +14,7 @@ from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
+from deltaworks.specs.remediation import RemediationSpec
 
 _FOLDER = Path(__file__).parent
 
@@ -52,6 +53,28 @@ def rules_runbook(judged: Mapping[str, PipelineSpec]) -> str:
             f"{', '.join(f'`{rule.name}`' for rule in spec.alerts)} of {name}" for name, spec in judged.items()
         ),
         owner=", ".join(sorted({spec.owner for spec in judged.values()})),
+    )
+
+
+def feeds_runbook(spec: PipelineSpec) -> str:
+    """For `feeds__<pipeline>`."""
+    listed = [f"- `{feed.name}` of `{feed.reads}`, to {feed.to.kind}: {feed.description}" for feed in spec.feeds]
+    return _runbook("feeds", pipeline=spec.pipeline, feeds="\n".join(listed), owner=spec.owner)
+
+
+def remediation_runbook(spec: RemediationSpec) -> str:
+    """For `remediation__<name>`."""
+    return _runbook(
+        "remediation",
+        name=spec.name,
+        description=spec.description,
+        rule=spec.on,
+        targets=", ".join(f"`{target}`" for target in spec.targets),
+        step=f"{spec.step:g}",
+        floor=f"{spec.floor:g}",
+        most_per_day=spec.most_per_day,
+        dry_run=" **It is a dry run**: it says what it would do, and calls nobody." if spec.dry_run else "",
+        owner=spec.owner,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deltaworks.control import paths, rule_paths
+from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health.groups import group_stop_flag
@@ -72,7 +72,8 @@ class Report:
 
 
 def subjects(catalog: Catalog) -> list[Subject]:
-    """Every relay and stream of the catalog, and the process that judges rules where there are any."""
+    """Every relay and stream of the catalog, the process that judges rules where there are any, every pipeline's feeds,
+    every remediation."""
     relays = [Subject("relay", name, paths.relay_control(name), HealthLimits()) for name in catalog.relays]
     streams = [
         Subject(
@@ -87,7 +88,16 @@ def subjects(catalog: Catalog) -> list[Subject]:
     ]
     judged = any(spec.alerts for spec in catalog.pipelines.values())
     rules = [Subject("rules", rule_paths.PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
-    return relays + streams + rules
+    feeds = [
+        Subject("feeds", name, outward_paths.feeds_control(name), HealthLimits())
+        for name, spec in catalog.pipelines.items()
+        if spec.feeds
+    ]
+    remediations = [
+        Subject("remediation", spec.name, outward_paths.remediation_control(spec.name), HealthLimits())
+        for spec in catalog.environment.remediations
+    ]
+    return relays + streams + rules + feeds + remediations
 
 
 def limits_of(spec: PipelineSpec) -> HealthLimits:

@@ -10,10 +10,11 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from deltaworks.control.troubles.alerts import JOBS, RULES, STREAMS, WATCH
+from deltaworks.control.troubles.alerts import JOBS, OUTWARD, RULES, STREAMS, WATCH
 from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
 from deltaworks.control.troubles.health import HEALTH
+from deltaworks.control.troubles.outward import OUTWARD_CONDITIONS
 from deltaworks.control.troubles.rework import REWORK
 from deltaworks.control.troubles.rows import SEVERITIES, AlertCause, Trouble, rank
 from deltaworks.control.troubles.running import RUNNING
@@ -61,11 +62,16 @@ HEALTH_CAUSES: Final[dict[str, Trouble]] = indexed(HEALTH, _code)
 
 #: What errors and warnings carry; a few are causes of verdicts as well.
 CONDITIONS: Final[dict[str, Trouble]] = indexed(
-    (row for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *STACK, *HEALTH) if row.error is not None), _code
+    (
+        row
+        for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS, *STACK, *HEALTH)
+        if row.error is not None
+    ),
+    _code,
 )
 
 #: What people are alerted on.
-ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *WATCH), lambda row: row.name)
+ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *OUTWARD, *WATCH), lambda row: row.name)
 _OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
 
 

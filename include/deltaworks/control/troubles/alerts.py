@@ -90,6 +90,32 @@ RULES: Final = (
     AlertCause("RULE_TOO_WIDE", "warning", "rules.md#a-rule-is-too-wide", "a rule has too many label sets at once"),
 )
 
+#: Of what is handed to others, and of what acts by itself.
+OUTWARD: Final = (
+    AlertCause("FEED_STALE", "warning", "feeds.md#a-feed-is-stale", "changed rows of a feed are not delivered"),
+    AlertCause(
+        "FEED_DEAD_LETTERS", "warning", "feeds.md#dead-letters", "a receiver refuses changes of a feed for good"
+    ),
+    AlertCause(
+        "REMEDIATION_STEP",
+        "warning",
+        "remediation.md#steps",
+        "a remediation has taken a step, or says why it takes none",
+    ),
+    AlertCause(
+        "REMEDIATION_FAILED",
+        "critical",
+        "remediation.md#it-did-not-help",
+        "a remediation was taken back, or it is not known what the weights are",
+    ),
+    AlertCause(
+        "REMEDIATION_HELD",
+        "warning",
+        "remediation.md#hold-and-resume",
+        "a remediation holds itself, and waits for a person",
+    ),
+)
+
 #: Of the watch itself.
 WATCH: Final = (
     AlertCause("HEALTH_SILENT", "critical", "alerts.md#nobody-watches", "the health check has not run for too long"),

@@ -1,0 +1,20 @@
+"""Airflow DAGs feeds__<pipeline>, one endless process for a pipeline's feeds, and remediation__<name>."""
+
+from __future__ import annotations
+
+from deltaworks.airflow import names
+from deltaworks.airflow.endless_dags import feeds_dag, remediation_dag
+from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.parsing import parsed_catalog
+
+catalog = parsed_catalog()
+for spec in catalog.pipelines.values():
+    if spec.feeds:
+        dag = feeds_dag(spec, catalog.environment)
+        globals()[dag.dag_id] = dag
+for remediation in catalog.environment.remediations:
+    dag = remediation_dag(remediation, catalog.environment)
+    globals()[dag.dag_id] = dag
+for name, error in catalog.wrong_pipelines("feeds").items():
+    dag = misdeclared_dag(names.feeds_dag_id(name), error, task_ids=["feeds"])
+    globals()[dag.dag_id] = dag

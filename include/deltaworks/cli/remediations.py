@@ -1,0 +1,74 @@
+"""`deltaworks remediations` and `remediate`: what acts by itself, holding it back, letting it go on, running one."""
+
+from __future__ import annotations
+
+import getpass
+
+import typer
+
+from deltaworks.cli.context import catalog, use_settings
+from deltaworks.cli.output import line, listing_command
+from deltaworks.control.listing import Cell, Listing
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.remediation import RemediationRecords
+
+app = typer.Typer(no_args_is_help=True)
+_NAME = typer.Argument(help="The remediation, as the environment declares it.")
+
+
+@app.command("list")
+@listing_command
+def list_remediations(
+    limit: int = typer.Option(20, help="At most so many notices of each, the newest first."),
+) -> list[Listing]:
+    """List remediations with who holds them back, and what each did about the last notices."""
+    project = catalog()
+    records = RemediationRecords(open_objects(project.environment.lake))
+    declared = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
+    done = Listing(("at", "remediation", "state", "from", "to", "reason", "notice"), title="what they did")
+    for spec in project.environment.remediations:
+        held = records.held(spec.name) or ""
+        declared.add(spec.name, spec.on, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
+        for record in list(records.all(spec.name))[: -limit - 1 : -1]:
+            at = Cell(record.at, record.at[:16].replace("T", " "))
+            done.add(at, record.remediation, record.state, record.source, record.target, record.reason, record.notice)
+    return [declared, done]
+
+
+@app.command()
+def hold(
+    name: str = _NAME,
+    reason: str = typer.Option("held by hand", help="Kept for whoever finds it held."),
+) -> None:
+    """Hold a remediation back: it plans nothing more. What is under way is verified all the same."""
+    records = _of(name)
+    records.hold(name, by=getpass.getuser(), reason=reason)
+    line(f"{name} is held. `deltaworks remediations resume {name}` lets it go on.")
+
+
+@app.command()
+def resume(name: str = _NAME) -> None:
+    """Let a remediation that is held go on, and end the alerts that ask for a person."""
+    from deltaworks.remediation.telling import resumed
+
+    was_held = _of(name).resume(name)
+    resumed(open_objects(catalog().environment.lake), name)
+    line(f"{name} may act again." if was_held else f"{name} was not held.")
+
+
+def remediate(name: str = _NAME) -> None:
+    """Run a remediation until it is stopped, as Airflow does: read its queue, act, verify, take back."""
+    from deltaworks.remediation.__main__ import main
+
+    use_settings()
+    code = main(["--remediation", name, "--early-failure-wait-seconds", "0"])
+    if code:
+        raise typer.Exit(code)
+
+
+def _of(name: str) -> RemediationRecords:
+    from deltaworks.remediation.process import remediation_named
+
+    project = catalog()
+    remediation_named(project, name)
+    return RemediationRecords(open_objects(project.environment.lake))

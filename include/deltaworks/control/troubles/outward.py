@@ -1,0 +1,108 @@
+"""Conditions of what is handed to others and of what acts by itself: feeds and remediations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError, TransientError
+
+OUTWARD_CONDITIONS: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble("FEED_UNKNOWN", "the pipeline declares no such feed", "use the nearest one that is given"),
+        Trouble(
+            "PIPELINE_WITHOUT_FEEDS",
+            "the pipeline declares no feeds",
+            "declare them under `feeds` in its pipeline.yaml",
+        ),
+        Trouble(
+            "FEED_SINK_REFUSED",
+            "where a feed delivers to is not there, or takes nothing from us",
+            "check the address under `to`, and who may write there; the feed goes on by itself",
+        ),
+        Trouble(
+            "FEED_REPLAY_UNBOUNDED",
+            "a replay would send more changes than --limit",
+            "choose a later delivery, or a larger --limit",
+        ),
+        Trouble(
+            "FEED_REPLAY_PENDING",
+            "another replay of the feed is asked for already",
+            "wait until `deltaworks feeds list` shows it gone",
+        ),
+        Trouble(
+            "FEED_DELIVERY_UNKNOWN",
+            "the delivery to repeat is not on record any more",
+            "choose one of those that are named, or --everything",
+        ),
+        Trouble(
+            "REMEDIATION_UNKNOWN", "the environment declares no such remediation", "use the nearest one that is given"
+        ),
+    ),
+    *raised_as(
+        ContractError,
+        Trouble(
+            "FEED_POSITION_GONE",
+            "what a feed delivered last can be read no more: files were vacuumed, or the table recreated",
+            "send every row anew: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
+        ),
+        Trouble(
+            "FEED_SOURCE_UNREADABLE",
+            "the view or table that a feed reads cannot be read",
+            "ask for it by `deltaworks sql`, and mend its SQL",
+        ),
+        Trouble("FEED_COLUMN_MISSING", "a feed names a column that is not there", "use one of those that are listed"),
+        Trouble(
+            "FEED_TOO_WIDE",
+            "the answer of a view has more rows than `most_rows`",
+            "aggregate further, or feed a gold table",
+        ),
+        Trouble(
+            "FEED_REFUSED_TOO_MUCH",
+            "more changes of one delivery are dead letters than `most_dead_letters`",
+            "read why by `deltaworks feeds dead`, mend the receiver, raise the bound, and replay",
+        ),
+        Trouble(
+            "FEED_RECORD_UNREADABLE",
+            "the object that says where a feed is cannot be read",
+            "restore it from the storage's versions",
+        ),
+        Trouble(
+            "REMEDIATION_UNREADABLE",
+            "a record of a remediation cannot be read",
+            "see what the weights are, restore the object or delete it",
+        ),
+        Trouble(
+            "TRAFFIC_REFUSED", "the address that carries weights refused, or told none", "check `do.url` and `do.token`"
+        ),
+    ),
+    *raised_as(
+        TransientError,
+        Trouble(
+            "TRAFFIC_UNREACHABLE",
+            "the address that carries weights gave no answer",
+            "nothing: it is asked again, and no call is repeated",
+        ),
+    ),
+    *raised_as(
+        FencedError,
+        Trouble("FEED_TAKEN_OVER", "another process delivers this feed now", "nothing: the other one goes on"),
+        Trouble("REMEDIATION_TAKEN_OVER", "another process works on this notice now", "nothing: the other one goes on"),
+    ),
+    *raised_as(
+        DeltaworksError,
+        Trouble(
+            "FEEDS_FAILED",
+            "the process of a pipeline's feeds failed in a way nobody foresaw",
+            "read the traceback in its log",
+            default_retryable=True,
+        ),
+        Trouble(
+            "REMEDIATION_PROCESS_FAILED",
+            "the process of a remediation failed in a way nobody foresaw",
+            "read the traceback in its log",
+            default_retryable=True,
+        ),
+    ),
+)

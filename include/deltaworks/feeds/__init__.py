@@ -1,0 +1,1 @@
+"""Feeds: changed rows of gold tables and views, delivered to others at least once, in order by key."""

@@ -1,0 +1,40 @@
+"""Delivers the feeds of a pipeline: `python -m deltaworks.feeds --feeds games`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from deltaworks.control import outward_paths
+from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.feeds.process import FeedsProcess
+from deltaworks.specs.catalog import Catalog
+
+
+def open_feeds(catalog: Catalog, pipeline: str, on_turn: Callable[[], None]) -> FeedsProcess:
+    """The process of a pipeline's feeds.
+
+    Raises:
+        ConfigError: PIPELINE_UNKNOWN, what is wrong with its declaration, PIPELINE_WITHOUT_FEEDS.
+    """
+    return FeedsProcess(catalog, pipeline, on_turn=on_turn)
+
+
+FEEDS = EndlessKind(
+    word="feeds",
+    module="deltaworks.feeds",
+    described="a pipeline that declares feeds",
+    control=outward_paths.feeds_control,
+    open=open_feeds,
+    failed="FEEDS_FAILED",
+    argument=lambda pipeline: f"feeds__{pipeline}",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a pipeline's feeds to their end; returns the exit code."""
+    return main_of(FEEDS, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

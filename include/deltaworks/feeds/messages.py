@@ -1,0 +1,94 @@
+"""Messages of feeds: what a change is called, and how it is written.
+
+The id is one per change of a delivery: a message that is sent again, after a lost reply or in a replay, has the id it
+had. `number` is that of the delivery and only grows, so of two messages about a key the one with the larger number is
+the newer one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from deltaworks.control.records.feeds import Delivery
+from deltaworks.feeds.changes import Change
+from deltaworks.specs.feeds import DELETE, UPSERT
+
+
+class DeadReason(StrEnum):
+    """Why a change is not delivered, ever."""
+
+    TOO_LARGE = "too_large"
+    REFUSED = "refused"
+    KEY_NULL = "key_null"
+    KEY_NOT_UNIQUE = "key_not_unique"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One change as it is sent. `key` orders and groups: messages of a key never overtake one another."""
+
+    id: str
+    key: str
+    op: str
+    feed: str
+    body: bytes
+
+
+def message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) -> Message:
+    """The message about a change."""
+    key = _written(change.key)
+    digest = hashlib.sha256(f"{feed}\n{incarnation}\n{delivery.number}\n".encode() + key)
+    op = DELETE if change.row is None else UPSERT
+    record = {
+        "feed": feed,
+        "id": digest.hexdigest()[:32],
+        "number": delivery.number,
+        "op": op,
+        "key": change.key,
+        "row": None if change.row is None else {**change.key, **change.row},
+        "at": delivery.began_at,
+    }
+    return Message(id=record["id"], key=key.decode(), op=op, feed=feed, body=_written(record))
+
+
+def key_problem(change: Change) -> tuple[DeadReason, str] | None:
+    """Why a key names no row; None where it does."""
+    nulls = [name for name, value in change.key.items() if value is None]
+    if nulls:
+        return DeadReason.KEY_NULL, f"{', '.join(nulls)} of the key is null"
+    if change.copies > 1:
+        return DeadReason.KEY_NOT_UNIQUE, f"{change.copies} rows have this key"
+    return None
+
+
+def _written(record: Mapping[str, Any]) -> bytes:
+    """As JSON: decimals as texts, so that none is rounded; instants in ISO 8601; bytes in base64; NaN as null."""
+    try:
+        return orjson.dumps(record, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except orjson.JSONEncodeError:
+        # A whole number of more than 64 bits, or a key of a map that orjson does not write.
+        return json.dumps(_all_plain(record), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    return str(value)
+
+
+def _all_plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name if isinstance(name, str) else str(name): _all_plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_plain(part) for part in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return orjson.loads(orjson.dumps(value, default=_plain))

@@ -1,0 +1,253 @@
+"""The process that delivers a pipeline's feeds: a thread a feed, so that a slow receiver holds up no other.
+
+A feed that fails is tried again, less and less often, and ends neither the process nor another feed. Its changes wait
+where they are: in the versions of a table, which are claimed, or in the answers that are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control import outward_paths
+from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, wait_seconds
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.feeds import FeedRecord, FeedRecords
+from deltaworks.control.tenure import Tenure
+from deltaworks.errors import ConfigError, DeltaworksError, FencedError
+from deltaworks.feeds.delivery import Stopped
+from deltaworks.feeds.feed import Feed
+from deltaworks.feeds.sinks import Sink, open_sink
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.feeds import FeedSpec, SinkSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import AwsSpec
+
+log = logging.getLogger(__name__)
+LEASE_SECONDS = 30.0
+MAX_RUN_SECONDS = 14_400.0
+STALE, DEAD = "FEED_STALE", "FEED_DEAD_LETTERS"
+#: How often an alert is raised again while its cause lasts: the alert itself tells when people hear of it.
+_ALERT_SECONDS = 60.0
+_JOIN_SECONDS = 30.0
+OpenSink = Callable[[SinkSpec, AwsSpec], Sink]
+
+
+@dataclass(slots=True)
+class FeedCounts:
+    """What a run did: looks that ended well, changes that were sent, dead letters."""
+
+    looks: int = 0
+    changes: int = 0
+    dead_letters: int = 0
+
+
+class FeedsProcess:
+    """One run of a pipeline's feeds. `run` returns when its time is over or a stop is asked for.
+
+    Args:
+        on_turn: called every few seconds, so that one that hangs is seen. open_sink: makes sinks.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        on_turn: Callable[[], None] = lambda: None,
+        open_sink: OpenSink = open_sink,
+        max_run_seconds: float = MAX_RUN_SECONDS,
+    ) -> None:
+        self._catalog, self._spec = catalog, catalog.pipeline(pipeline)
+        if not self._spec.feeds:
+            raise ConfigError(
+                "PIPELINE_WITHOUT_FEEDS",
+                f"{pipeline} declares no feeds.",
+                hint=f"Declare them under `feeds` in include/pipelines/{pipeline}/pipeline.yaml.",
+            )
+        self._objects = open_objects(catalog.environment.lake)
+        self._on_turn, self._open_sink = on_turn, open_sink
+        self._tenure = Tenure(
+            self._objects,
+            outward_paths.feeds_control(pipeline),
+            name=f"feeds__{pipeline}",
+            ttl_seconds=LEASE_SECONDS,
+            max_run_seconds=max_run_seconds,
+        )
+        self._threads = [
+            FeedThread(self._catalog, self._spec, feed, self._tenure, open_sink) for feed in self._spec.feeds
+        ]
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End soon: every feed ends behind the part that it is sending. Callable from a signal handler."""
+        self._tenure.stop()
+
+    def run(self) -> FeedCounts:
+        """Deliver until the end.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
+        """
+        with self._tenure.held(on_turn=self._turn):
+            for thread in self._threads:
+                thread.start()
+            while not self._tenure.over:
+                self._tenure.pause(60)
+            self._tenure.stop()
+            for thread in self._threads:
+                thread.join(_JOIN_SECONDS)
+        counts = FeedCounts()
+        for thread in self._threads:
+            counts.looks += thread.counts.looks
+            counts.changes += thread.counts.changes
+            counts.dead_letters += thread.counts.dead_letters
+        return counts
+
+    def _turn(self) -> None:
+        self._on_turn()
+        waiting = [thread.pending_since for thread in self._threads if thread.pending_since]
+        errors = [thread.error for thread in self._threads if thread.error is not None]
+        self._tenure.heartbeat.update(
+            state="running" if waiting else "idle",
+            oldest_pending_at=min(waiting, default=None),
+            rows=sum(thread.counts.changes for thread in self._threads),
+            quarantined=sum(thread.counts.dead_letters for thread in self._threads),
+            dead_letters=sum(thread.counts.dead_letters for thread in self._threads),
+            last_batch_at=max((thread.looked_at for thread in self._threads if thread.looked_at), default=None),
+            error=errors[0].as_record() if len(errors) == len(self._threads) else None,
+        )
+
+
+class FeedThread(threading.Thread):
+    """Looks at one feed, delivers, and keeps its alerts."""
+
+    def __init__(
+        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, tenure: Tenure, open_sink: OpenSink
+    ) -> None:
+        super().__init__(name=f"feed-{feed.name}", daemon=True)
+        self._catalog, self._spec, self._feed = catalog, spec, feed
+        self._tenure, self._open_sink = tenure, open_sink
+        self._objects: ObjectStore = open_objects(catalog.environment.lake)
+        self._subject = f"{spec.pipeline}.{feed.name}"
+        self._alerts = FeedAlerts(self._objects, self._subject, stale_minutes=feed.stale_minutes)
+        self._records = FeedRecords(self._objects, spec.pipeline, feed.name)
+        self.counts = FeedCounts()
+        self.looked_at: str | None = None
+        self.pending_since: str | None = None
+        self.error: DeltaworksError | None = None
+
+    def run(self) -> None:
+        failures, sink, feed = 0, None, None
+        with contextlib.suppress(DeltaworksError):
+            self._alerts.begin(self._records.read())
+        while not self._tenure.over:
+            try:
+                sink = sink or self._open_sink(self._feed.to, self._catalog.environment.messaging)
+                feed = feed or Feed(
+                    self._catalog, self._spec, self._feed, self._objects, sink, pause=self._pause, trouble=self._trouble
+                )
+                self._take(feed.look())
+                failures, wait = 0, self._feed.every_seconds
+            except Stopped:
+                break
+            except FencedError:
+                self._tenure.stop()
+                break
+            except Exception as error:  # whatever it is: other feeds go on, and this one is tried again
+                failures += 1
+                self.error = as_deltaworks_error(error)
+                log.warning("feed=%s failed: %s", self._subject, self.error)
+                self._note(self.error)
+                feed = None
+                wait = min(wait_seconds(failures, retryable=self.error.retryable), LONGEST_WAIT_SECONDS)
+            self._tenure.pause(wait)
+        if sink is not None:
+            sink.close()
+
+    def _take(self, record: FeedRecord) -> None:
+        """What a look that ended well says."""
+        self.counts.looks += 1
+        self.looked_at, self.error, self.pending_since = iso_now(), None, record.pending_since
+        self.counts.changes, self.counts.dead_letters = record.changes, record.dead_letters
+        self._alerts.well(record)
+
+    def _pause(self, seconds: float) -> None:
+        self._tenure.pause(seconds)
+        if self._tenure.stopping.is_set() or not self._tenure.is_ours:
+            raise Stopped
+
+    def _trouble(self, why: str) -> None:
+        """Messages fail and are sent again: told once they have waited for too long."""
+        record = self._records.read()
+        self.pending_since = record.pending_since if record is not None else None
+        self._alerts.waits(self.pending_since, why)
+
+    def _note(self, error: DeltaworksError) -> None:
+        if error.retryable:
+            self._alerts.waits(self.pending_since or iso_now(), str(error))
+        else:
+            self._alerts.fails(error)
+
+
+class FeedAlerts:
+    """The alerts of one feed. None of its methods raises."""
+
+    def __init__(self, objects: ObjectStore, subject: str, *, stale_minutes: float) -> None:
+        self._objects, self._subject = objects, subject
+        self._stale_seconds = 60 * stale_minutes
+        self._alerted_at = -math.inf
+        self._failing_since: float | None = None
+        self._dead = 0
+        self._well = False
+
+    def begin(self, record: FeedRecord | None) -> None:
+        """What is on record before the first look: dead letters of a run before this one have been told."""
+        self._dead = record.dead_letters if record is not None else 0
+
+    def well(self, record: FeedRecord) -> None:
+        """A look ended well: whatever changed is delivered."""
+        self._failing_since = None
+        if not self._well:
+            # A run before this one may have raised it, too.
+            self._keep(lambda: resolve_alert(self._objects, cause=STALE, subject=self._subject))
+            self._well = True
+        if record.dead_letters > self._dead:
+            more = record.dead_letters - self._dead
+            summary = f"{more:,} changes were refused for good and are dead letters; {record.dead_letters:,} in all."
+            self._keep(lambda: raise_alert(self._objects, cause=DEAD, subject=self._subject, summary=summary))
+        self._dead = record.dead_letters
+
+    def waits(self, since: str | None, why: str) -> None:
+        """Something waits since then, or has failed since the first call without a look that ended well."""
+        now = time.monotonic()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        at = parse_iso(since)
+        waited = max((utc_now() - at).total_seconds() if at else 0.0, now - self._failing_since)
+        if waited >= self._stale_seconds:
+            self._raise(f"Changes have waited for {waited / 60:.0f} min: {why}")
+
+    def fails(self, error: DeltaworksError) -> None:
+        """It cannot deliver until somebody mends it."""
+        self._raise(str(error))
+
+    def _raise(self, summary: str) -> None:
+        self._well = False
+        if time.monotonic() - self._alerted_at < _ALERT_SECONDS:
+            return
+        self._alerted_at = time.monotonic()
+        self._keep(lambda: raise_alert(self._objects, cause=STALE, subject=self._subject, summary=summary))
+
+    def _keep(self, do: Callable[[], Any]) -> None:
+        try:
+            do()
+        except DeltaworksError as error:
+            log.warning("feed=%s alert could not be kept: %s", self._subject, error)

@@ -1,0 +1,295 @@
+"""What a feed reads: a gold table by its versions, or a view by answers that are kept.
+
+A gold table says in its log which partitions changed, and only these are compared where the partition column is part
+of the key: a key then never moves from one to another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.feeds import FeedRecords, Position
+from deltaworks.errors import ContractError, DeltaworksError
+from deltaworks.feeds.changes import Change, change_count, changes
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.feeds import FeedSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changes import Changes, changed_partitions
+from deltaworks.tables.features import has_vectors
+from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.query import connect
+from deltaworks.tables.versions import Versions
+
+_BEFORE, _AFTER = "before", "after"
+
+
+class Reading(Protocol):
+    """What a feed reads, as its process sees it. Used by one thread."""
+
+    def current(self) -> Position:
+        """The newest state. Of a view its answer is kept, so that it can be read again."""
+
+    def differ(self, base: Position, target: Position) -> bool:
+        """Whether rows may differ between two states; True where that is not known."""
+
+    def pending_since(self, base: Position, target: Position) -> str:
+        """When the first change after `base` came about, in ISO 8601."""
+
+    def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
+        """The changes between two states, in the order of keys.
+
+        Raises:
+            ContractError: FEED_POSITION_GONE, FEED_COLUMN_MISSING.
+        """
+
+    def count(self, base: Position, target: Position) -> int:
+        """How many changes there are. Raises what `changes` raises."""
+
+
+def reading_of(
+    catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, objects: ObjectStore, records: FeedRecords
+) -> Reading:
+    """What a feed reads."""
+    if any(view.name == feed.reads for view in spec.views):
+        return ViewReading(catalog, spec, feed, objects, records)
+    return TableReading(catalog, spec, feed)
+
+
+class _Compared:
+    """Two states as relations of one connection."""
+
+    def __init__(self, spec: PipelineSpec, feed: FeedSpec) -> None:
+        self._feed = feed
+        self._name = f"{spec.pipeline}.{feed.reads}"
+
+    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+        """What of a state may differ from the other, as DuckDB registers it, and all its columns; None: no rows."""
+        raise NotImplementedError
+
+    def _explain(self, position: Position) -> DeltaworksError | None:
+        """Why a state could not be read, where its files are gone."""
+        return None
+
+    def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
+        with self._compared(base, target) as (connection, arguments):
+            yield from changes(connection, **arguments, skip=skip)
+
+    def count(self, base: Position, target: Position) -> int:
+        with self._compared(base, target) as (connection, arguments):
+            return change_count(connection, **arguments)
+
+    @contextmanager
+    def _compared(self, base: Position, target: Position) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, Any]]]:
+        try:
+            before, after = self._open(base, target), self._open(target, base)
+            with duckdb.connect(":memory:") as connection:
+                connection.execute("SET TimeZone = 'UTC'")
+                wanted = self._columns(after or before)
+                names = {
+                    name: self._bind(connection, name, state, wanted)
+                    for name, state in ((_BEFORE, before), (_AFTER, after))
+                }
+                yield connection, {**names, "key": self._feed.key, "columns": wanted}
+        except (duckdb.Error, OSError, pa.ArrowException) as error:
+            why = self._explain(base) or self._explain(target)
+            raise ContractError(
+                "FEED_POSITION_GONE" if why else "FEED_SOURCE_UNREADABLE",
+                f"What {self._name} held at {base} and {target} cannot be compared: "
+                f"{why.message if why else ' '.join(str(error).split())[:500]}",
+                hint=_GONE_HINT if why else f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
+                retryable=why is None,
+            ) from error
+
+    def _columns(self, state: tuple[Any, Sequence[str]] | None) -> list[str]:
+        if state is None:
+            return []
+        _, names = state
+        missing = [name for name in (*self._feed.key, *self._feed.columns) if name not in names]
+        if missing:
+            raise ContractError(
+                "FEED_COLUMN_MISSING",
+                f"{self._name} has no column {missing[0]!r}, which the feed {self._feed.name!r} declares.",
+                hint=f"Its columns are {', '.join(names)}.",
+            )
+        return list(self._feed.columns) or [name for name in names if name not in self._feed.key]
+
+    def _bind(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        name: str,
+        state: tuple[Any, Sequence[str]] | None,
+        wanted: Sequence[str],
+    ) -> str | None:
+        if state is None:
+            return None
+        relation, names = state
+        connection.register(f"{name}_rows", relation)
+        # A column that came later held nothing before.
+        listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *wanted)]
+        connection.execute(f'CREATE VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
+        return name
+
+
+_GONE_HINT = (
+    "Send every row anew: `deltaworks feeds replay PIPELINE FEED --everything`. Rows deleted meanwhile are not told."
+)
+
+
+class TableReading(_Compared):
+    """A gold table, whose states are its versions."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec) -> None:
+        super().__init__(spec, feed)
+        self._lake = Lake(catalog.environment.lake)
+        self._key = paths.table(spec.pipeline, feed.reads)
+        self._partition = next(table.partition_by for table in spec.gold.tables if table.name == feed.reads)
+
+    def current(self) -> Position:
+        table = self._lake.open(self._key)
+        if table is None:
+            return Position(kind="table")
+        return Position(kind="table", table_id=str(table.metadata().id), version=table.version())
+
+    def differ(self, base: Position, target: Position) -> bool:
+        return base != target and bool(self._changed(base, target))
+
+    def pending_since(self, base: Position, target: Position) -> str:
+        since = max(base.version, -1) if base.table_id in ("", target.table_id) else -1
+        newest = target.version
+        commits = commit_history(self._lake, self._key, newest=newest, limit=newest - since) if newest > since else ()
+        times = [commit.at for commit in commits if commit.changes_rows]
+        return min(times).isoformat(timespec="milliseconds") if times else iso_now()
+
+    def _changed(self, base: Position, target: Position) -> Changes:
+        if base.is_empty or target.is_empty or base.table_id != target.table_id:
+            return Changes(everything=True, reason="another table")
+        low, high = sorted((base.version, target.version))
+        return changed_partitions(self._lake, self._key, after_version=low, up_to_version=high)
+
+    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+        if position.is_empty:
+            return None
+        versions = Versions(self._lake, self._key, name=self._name)
+        try:
+            table = versions.open(position.version)
+        except DeltaworksError as error:
+            raise self._gone(position, error.message) from error
+        if str(table.metadata().id) != position.table_id:
+            raise self._gone(position, "the table has been recreated since")
+        changed = self._changed(position, other).values(self._partition) if self._partition in self._feed.key else None
+        return _within(table, self._partition, changed), [field.name for field in table.schema().fields]
+
+    def _gone(self, position: Position, why: str) -> ContractError:
+        return ContractError(
+            "FEED_POSITION_GONE", f"{position} of {self._name} cannot be read any more: {why}.", hint=_GONE_HINT
+        )
+
+    def _explain(self, position: Position) -> DeltaworksError | None:
+        if position.is_empty:
+            return None
+        return Versions(self._lake, self._key, name=self._name).explain_missing(position.version)
+
+
+def _within(table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
+    """The rows of some partitions, or of all."""
+    relation = relation_of(table)
+    if values is None or has_vectors(table):
+        return relation
+    kind = relation.schema.field(column).type
+    named = pa.array([value for value in values if value is not None], pa.string()).cast(kind)
+    condition = pc.field(column).isin(named)
+    return relation.filter(condition | pc.field(column).is_null() if None in values else condition)
+
+
+@dataclass
+class _Answer:
+    """A view's answer as it is kept."""
+
+    data: bytes
+    rows: int
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+class ViewReading(_Compared):
+    """A view, whose states are the answers it gave when it was looked at."""
+
+    def __init__(
+        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, objects: ObjectStore, records: FeedRecords
+    ) -> None:
+        super().__init__(spec, feed)
+        self._catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
+        self._objects, self._records = objects, records
+
+    def current(self) -> Position:
+        answer = self._ask()
+        if answer is None:
+            return Position(kind="view")
+        key = self._records.answer_key(answer.digest)
+        if self._objects.etag(key) is None:
+            self._objects.put_if_absent(key, answer.data)
+        return Position(kind="view", digest=answer.digest)
+
+    def differ(self, base: Position, target: Position) -> bool:
+        return base != target
+
+    def pending_since(self, base: Position, target: Position) -> str:
+        return iso_now()
+
+    def _ask(self) -> _Answer | None:
+        """The answer now, sorted; None while a table that the view reads is not there."""
+        connection, names = connect(self._catalog, statement=f"SELECT * FROM {self._name}")
+        with connection:
+            if self._name not in names:
+                return None
+            schema, view = self._name.split(".")
+            try:
+                most = self._feed.most_rows
+                answer = connection.execute(
+                    f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {most + 1}'
+                ).to_arrow_table()
+            except duckdb.Error as error:
+                raise ContractError(
+                    "FEED_SOURCE_UNREADABLE",
+                    f"The view {self._name} cannot be read: {' '.join(str(error).split())[:500]}.",
+                    hint=f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
+                    retryable=True,
+                ) from error
+        if answer.num_rows > most:
+            raise ContractError(
+                "FEED_TOO_WIDE",
+                f"The answer of the view {self._name} has more than {most:,} rows.",
+                hint="Aggregate further, feed a gold table instead, or raise most_rows.",
+            )
+        sink = io.BytesIO()
+        pq.write_table(answer.combine_chunks(), sink, compression="zstd")
+        return _Answer(sink.getvalue(), answer.num_rows)
+
+    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+        if position.is_empty:
+            return None
+        stored = self._objects.get(self._records.answer_key(position.digest))
+        if stored is None:
+            raise ContractError(
+                "FEED_POSITION_GONE", f"The {position} of {self._name} is kept no more.", hint=_GONE_HINT
+            )
+        rows = pq.read_table(io.BytesIO(stored.data))
+        return rows, rows.column_names

@@ -1,0 +1,33 @@
+"""Where feeds deliver to, a file each. All take messages and say of every one what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from deltaworks.feeds.sinks.base import Outcome, Sink
+from deltaworks.feeds.sinks.kafka import KafkaSink
+from deltaworks.feeds.sinks.sns import SnsSink
+from deltaworks.feeds.sinks.sqs import SqsSink
+from deltaworks.feeds.sinks.webhook import WebhookSink
+from deltaworks.specs.feeds import SinkSpec
+from deltaworks.specs.storage import AwsSpec
+
+__all__ = ["SINKS", "Outcome", "Sink", "open_sink"]
+
+#: What makes the sink of each kind, from its spec and the environment's `messaging`.
+SINKS: Final[Mapping[str, Callable[[Any, AwsSpec], Sink]]] = {
+    "sqs": SqsSink,
+    "sns": SnsSink,
+    "kafka": KafkaSink,
+    "webhook": WebhookSink,
+}
+
+
+def open_sink(spec: SinkSpec, messaging: AwsSpec) -> Sink:
+    """The sink that is declared.
+
+    Raises:
+        ConfigError: REFERENCE_UNRESOLVED, FEED_SINK_REFUSED.
+    """
+    return SINKS[spec.kind](spec, messaging)

@@ -1,0 +1,137 @@
+"""Batches to SQS and SNS: ten messages a call, several calls at once, and every entry of an answer looked at."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from deltaworks.errors import ConfigError
+from deltaworks.feeds.messages import DeadReason, Message
+from deltaworks.feeds.sinks.base import Outcome, batches, sink_refused
+from deltaworks.sources.outages import error_code, is_outage
+from deltaworks.specs.storage import AwsSpec
+
+#: What both take in one call.
+_MOST_ENTRIES = 10
+#: What both take as one message at least, and SNS at most; attributes count.
+LEAST_LIMIT_BYTES: Final = 256 * 1024
+#: Names, types and values of our attributes.
+_ATTRIBUTE_BYTES = 256
+_THREADS = 4
+#: What says that a whole call was too large, though each of its messages is not.
+_TOO_LONG = frozenset({"AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"})
+_HINT = "Check the address under `to`, and messaging's endpoint, region, keys and permissions."
+#: One batch call: entries to the answer of boto3.
+Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
+
+
+class BatchedSink:
+    """Sends messages in batches of entries. Subclasses say how an entry and a call look."""
+
+    def __init__(self, place: str, *, largest_bytes: int = LEAST_LIMIT_BYTES) -> None:
+        self._place = place
+        self._largest_bytes = largest_bytes
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="feed-sink")
+
+    def entry(self, message: Message) -> dict[str, Any]:
+        """The message as an entry of a call, without its `Id`."""
+        raise NotImplementedError
+
+    def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
+        """One call. Raises what boto3 does."""
+        raise NotImplementedError
+
+    def send(self, messages: Sequence[Message]) -> Outcome:
+        outcome = Outcome()
+        sendable = []
+        for item in messages:
+            size = len(item.body) + _ATTRIBUTE_BYTES
+            if size > self._largest_bytes:
+                text = f"it has {size:,} bytes, and {self._place} takes {self._largest_bytes:,}"
+                outcome.refused[item.id] = DeadReason.TOO_LARGE, text
+            else:
+                sendable.append(item)
+        most_bytes = max(LEAST_LIMIT_BYTES, self._largest_bytes)
+        parts = batches(sendable, most=_MOST_ENTRIES, most_bytes=most_bytes, extra_bytes=_ATTRIBUTE_BYTES)
+        for part in self._pool.map(self._send_batch, list(parts)):
+            outcome.add(part)
+        return outcome
+
+    def _send_batch(self, batch: list[Message]) -> Outcome:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        by_entry = {f"{number}": item for number, item in enumerate(batch)}
+        entries = [{"Id": name, **self.entry(item)} for name, item in by_entry.items()]
+        try:
+            answer = self.call(entries)
+        except (ClientError, BotoCoreError) as error:
+            return self._failure(batch, error)
+        outcome = Outcome()
+        taken = {entry["Id"] for entry in answer.get("Successful", ())}
+        for entry in answer.get("Failed", ()):
+            item, code = by_entry[entry["Id"]], str(entry.get("Code", ""))
+            why = f"{code} {entry.get('Message', '')}".strip()
+            if entry.get("SenderFault") and "Throttl" not in code:
+                outcome.refused[item.id] = DeadReason.REFUSED, why
+            else:
+                outcome.failed[item.id] = why
+        for name, item in by_entry.items():
+            if name not in taken and item.id not in outcome.refused:
+                outcome.failed.setdefault(item.id, "the answer does not name it")
+        return outcome
+
+    def _failure(self, batch: list[Message], error: Any) -> Outcome:
+        """What a call that failed as a whole means for its messages."""
+        from botocore.exceptions import ClientError
+
+        if is_outage(error):
+            return Outcome(failed=dict.fromkeys((item.id for item in batch), f"{type(error).__name__}: {error}"))
+        code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
+        if code in _TOO_LONG and len(batch) > 1:
+            half, outcome = len(batch) // 2, self._send_batch(batch[: len(batch) // 2])
+            outcome.add(self._send_batch(batch[half:]))
+            return outcome
+        if code in _TOO_LONG or "InvalidMessageContents" in code:
+            if len(batch) == 1:
+                reason = DeadReason.TOO_LARGE if code in _TOO_LONG else DeadReason.REFUSED
+                return Outcome(refused={batch[0].id: (reason, f"{code}: {error}")})
+            outcome = Outcome()
+            for item in batch:
+                outcome.add(self._send_batch([item]))
+            return outcome
+        raise self._refused(f"{code}: {error}") from error
+
+    def _refused(self, why: str) -> ConfigError:
+        return sink_refused(self._place, why, hint=_HINT)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def open_client(service: str, messaging: AwsSpec) -> Any:
+    """A client that gives up within seconds: whoever waits for a feed sends again."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=20,
+        retries={"mode": "standard", "max_attempts": 2},
+        max_pool_connections=2 * _THREADS,
+    )
+    session: Any = boto3.session.Session()
+    return session.client(service, config=config, **messaging.boto3_options())
+
+
+def attributes_of(message: Message) -> dict[str, dict[str, str]]:
+    """What subscriptions filter by."""
+    named = {"feed": message.feed, "op": message.op}
+    return {name: {"DataType": "String", "StringValue": value} for name, value in named.items()}
+
+
+def fifo_fields(message: Message) -> dict[str, str]:
+    """What a FIFO queue or topic orders by, and tells copies by."""
+    group = hashlib.sha256(message.key.encode()).hexdigest()[:32]
+    return {"MessageGroupId": group, "MessageDeduplicationId": message.id}

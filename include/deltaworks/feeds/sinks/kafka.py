@@ -1,0 +1,128 @@
+"""The sink `kafka`: a record a change, by its key, acknowledged by all replicas that are in sync."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.errors import ConfigError
+from deltaworks.feeds.messages import DeadReason, Message
+from deltaworks.feeds.sinks.base import Outcome, sink_refused
+from deltaworks.specs.base import Reference, resolve_text
+from deltaworks.specs.feeds import KafkaSinkSpec
+from deltaworks.specs.sources.records import KafkaSecuritySpec
+from deltaworks.specs.storage import AwsSpec
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka import Message as KafkaMessage
+
+_SECONDS = 30
+_TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "_MSG_SIZE_TOO_LARGE")
+_REFUSED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
+#: The topic or the right to it is missing: no record of any key is taken.
+_NOTHING = (
+    "UNKNOWN_TOPIC_OR_PART",
+    "_UNKNOWN_TOPIC",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "SASL_AUTHENTICATION_FAILED",
+    "_AUTHENTICATION",
+    "TOPIC_EXCEPTION",
+)
+
+
+class KafkaSink:
+    """A topic. Records of a key are in one partition; a retry within a call neither doubles nor reorders them."""
+
+    def __init__(self, spec: KafkaSinkSpec, _messaging: AwsSpec) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = spec.topic
+        self._producer: Any = Producer(
+            {
+                "bootstrap.servers": resolve_text(spec.bootstrap_servers),
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 5,
+                "compression.type": "zstd",
+                "delivery.timeout.ms": _SECONDS * 1000,
+                **_security(spec.security),
+            }
+        )
+
+    def send(self, messages: Sequence[Message]) -> Outcome:
+        from confluent_kafka import KafkaException
+
+        outcome, pending, nothing = Outcome(), {item.id for item in messages}, []
+
+        def on_delivery(error: KafkaError | None, record: KafkaMessage) -> None:
+            headers: Any = record.headers() or []
+            message_id = dict(headers)["id"].decode()
+            pending.discard(message_id)
+            if error is not None:
+                self._sort(outcome, nothing, message_id, error)
+
+        for item in messages:
+            headers = {"id": item.id.encode(), "feed": item.feed.encode(), "op": item.op.encode()}
+            try:
+                self._producer.produce(
+                    self._topic, item.body, key=item.key.encode(), headers=headers, on_delivery=on_delivery
+                )
+            except BufferError:
+                self._producer.poll(0.5)
+            except KafkaException as error:
+                pending.discard(item.id)
+                self._sort(outcome, nothing, item.id, error.args[0])
+            self._producer.poll(0)
+        self._producer.flush(_SECONDS + 5)
+        if nothing:
+            raise sink_refused(
+                f"The topic {self._topic}", nothing[0], hint="Create it, and allow this client to write."
+            )
+        for message_id in pending:
+            outcome.failed[message_id] = "the brokers did not acknowledge it in time"
+        return outcome
+
+    @staticmethod
+    def _sort(outcome: Outcome, nothing: list[str], message_id: str, error: KafkaError) -> None:
+        name, why = error.name(), f"{error.name()}: {error.str()}"
+        if name in _TOO_LARGE:
+            outcome.refused[message_id] = DeadReason.TOO_LARGE, why
+        elif name in _REFUSED:
+            outcome.refused[message_id] = DeadReason.REFUSED, why
+        else:
+            outcome.failed[message_id] = why
+            if name in _NOTHING:
+                nothing.append(why)
+
+    def close(self) -> None:
+        self._producer.purge()
+
+
+def _security(security: KafkaSecuritySpec | None) -> dict[str, str]:
+    """The options of librdkafka that stand for what is declared. Holds secrets."""
+    if security is None:
+        return {}
+    options = {"security.protocol": security.protocol}
+    if security.mechanism and security.username and security.password:
+        options |= {
+            "sasl.mechanism": security.mechanism,
+            "sasl.username": security.username.resolve(),
+            "sasl.password": security.password.resolve(),
+        }
+    if security.truststore is not None:
+        options["ssl.ca.location"] = _file(security.truststore)
+    if security.keystore is not None:
+        options["ssl.certificate.location"] = options["ssl.key.location"] = _file(security.keystore)
+    if security.key_password is not None:
+        options["ssl.key.password"] = security.key_password.resolve()
+    return options
+
+
+def _file(declared: Reference | str) -> str:
+    path = resolve_text(declared)
+    if not Path(path).is_file():
+        raise ConfigError("FEED_SINK_REFUSED", f"{path} is no file on this machine.", hint="Put the PEM file there.")
+    return path

@@ -1,0 +1,90 @@
+"""The sink `webhook`: several changes a call, as JSON by POST.
+
+A receiver that takes a call answers 2xx. One that took only some of it answers `{"failed": ["<id>", …]}` with a 2xx:
+these are sent again, and only these. A call is named by the header `Idempotency-Key`; changes by their ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from deltaworks.feeds.messages import DeadReason, Message
+from deltaworks.feeds.sinks.base import Outcome, batches, sink_refused
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.feeds import WebhookFeedSpec
+from deltaworks.specs.storage import AwsSpec
+
+_MOST_BYTES = 4 << 20
+_TOO_LARGE = 413
+#: About what was sent, and not about us or the server: of one change alone it is final.
+_ABOUT_CONTENT = frozenset({400, 409, 411, _TOO_LARGE, 415, 422, 431})
+_LATER = frozenset({408, 425, 429})
+_SUCCESS, _REDIRECT, _SERVER_ERROR = 200, 300, 500
+
+
+class WebhookSink:
+    """An address. No error holds it, since it may be a secret."""
+
+    def __init__(self, spec: WebhookFeedSpec, _messaging: AwsSpec) -> None:
+        import httpx
+
+        self._url = resolve_text(spec.url)
+        headers = {"Content-Type": "application/json"}
+        if spec.token is not None:
+            headers["Authorization"] = f"Bearer {spec.token.resolve()}"
+        self._client = httpx.Client(timeout=spec.timeout_seconds, headers=headers)
+        self._most = spec.rows_per_call
+
+    def send(self, messages: Sequence[Message]) -> Outcome:
+        outcome = Outcome()
+        for batch in batches(messages, most=self._most, most_bytes=_MOST_BYTES):
+            outcome.add(self._post(batch))
+        return outcome
+
+    def _post(self, batch: list[Message]) -> Outcome:
+        import httpx
+
+        name = hashlib.sha256("".join(item.id for item in batch).encode()).hexdigest()[:32]
+        body = b'{"feed":' + orjson.dumps(batch[0].feed) + b',"changes":[' + b",".join(m.body for m in batch) + b"]}"
+        try:
+            answer = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
+        except httpx.InvalidURL as error:
+            raise sink_refused(
+                "The webhook", "its address is none", hint="Write https://…, in the variable too."
+            ) from error
+        except httpx.HTTPError as error:
+            return Outcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
+        if _SUCCESS <= answer.status_code < _REDIRECT:
+            return Outcome(failed=dict.fromkeys(_failed(answer, batch), "the receiver says it failed"))
+        if answer.status_code in _LATER or answer.status_code >= _SERVER_ERROR:
+            return Outcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {answer.status_code}"))
+        if answer.status_code not in _ABOUT_CONTENT:
+            raise sink_refused(
+                "The webhook", f"it answered {answer.status_code}", hint="Check its address and its token under `to`."
+            )
+        if len(batch) > 1:
+            half = len(batch) // 2
+            outcome = self._post(batch[:half])
+            outcome.add(self._post(batch[half:]))
+            return outcome
+        reason = DeadReason.TOO_LARGE if answer.status_code == _TOO_LARGE else DeadReason.REFUSED
+        text = answer.text[:200]
+        return Outcome(refused={batch[0].id: (reason, f"it answered {answer.status_code} {text}".strip())})
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _failed(answer: Any, batch: Sequence[Message]) -> list[str]:
+    """The ids that an answer names as failed, of those that were sent."""
+    try:
+        content = orjson.loads(answer.content)
+    except orjson.JSONDecodeError:
+        return []
+    named = content.get("failed") if isinstance(content, dict) else None
+    ids = {item.id for item in batch}
+    return [item for item in named if item in ids] if isinstance(named, list) else []

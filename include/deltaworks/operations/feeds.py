@@ -1,0 +1,78 @@
+"""Deliveries of a feed, sent again."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+from pydantic import Field
+
+from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options, Positional
+
+
+class ReplayFeedOptions(Options):
+    """Options of a replay of deliveries."""
+
+    feed: Annotated[str, Positional()] = Field(description="The feed.")
+    since: int | None = Field(None, ge=1, description="The first delivery to repeat; those after it follow.")
+    everything: bool = Field(False, description="Send every row there is now instead, as one new delivery.")
+    limit: int = Field(100_000, ge=1, description="At most so many changes; more are refused.")
+    dry_run: bool = Field(True, description="Only count them.")
+
+
+def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
+    """Ask the feed's process to send deliveries again, under the ids they had, or every row. Safe beside that process,
+    which begins once it has ended what is under way; asking twice is refused.
+
+    Raises:
+        ConfigError: FEED_UNKNOWN, OPTION_INVALID, FEED_DELIVERY_UNKNOWN, FEED_REPLAY_UNBOUNDED.
+        ConcurrencyError: FEED_REPLAY_PENDING.
+    """
+    from deltaworks.control.clock import iso_now
+    from deltaworks.control.objects import open_objects
+    from deltaworks.control.records.feeds import FeedRecords, Position, ReplayRequest
+    from deltaworks.feeds.reading import reading_of
+    from deltaworks.specs.catalog import named
+
+    spec = context.catalog.pipeline(context.subject)
+    feed = named(options.feed, {item.name: item for item in spec.feeds}, "feed")
+    name = f"{spec.pipeline}.{feed.name}"
+    if options.everything == (options.since is not None):
+        raise ConfigError("OPTION_INVALID", "Give --since with a delivery, or --everything.", hint=_LIST.format(name))
+    objects = open_objects(context.catalog.environment.lake)
+    records = FeedRecords(objects, spec.pipeline, feed.name)
+    if options.since is not None:
+        kept = [item.delivery for item in records.deliveries()]
+        chosen = [delivery for delivery in kept if delivery.number >= options.since]
+        if not any(delivery.number == options.since for delivery in kept):
+            numbers = f"{kept[0].number} to {kept[-1].number}" if kept else "none"
+            raise ConfigError(
+                "FEED_DELIVERY_UNKNOWN",
+                f"Delivery {options.since} of {name} is not on record; kept are {numbers}.",
+                hint=f"Of the last {feed.replay_hours} h they are kept (replay_hours). Else send --everything.",
+            )
+        changes = sum(delivery.sent for delivery in chosen)
+        what = f"{changes:,} changes of {len(chosen):,} deliveries"
+    else:
+        reading = reading_of(context.catalog, spec, feed, objects, records)
+        current = reading.current()
+        changes = reading.count(Position(kind=current.kind), current)
+        what = f"all {changes:,} rows of {feed.reads}"
+    if changes > options.limit:
+        raise ConfigError(
+            "FEED_REPLAY_UNBOUNDED",
+            f"{what} would be sent to {name}'s receiver, and --limit is {options.limit:,}.",
+            hint=f"Choose a later delivery, or --limit {changes}.",
+        )
+    if options.dry_run:
+        return Report(parts=[f"{what} would be sent again.", "Nothing was asked for: --no-dry-run does it."])
+    if not records.request_replay(ReplayRequest(since=options.since, by=getpass.getuser(), at=iso_now())):
+        raise ConcurrencyError(
+            "FEED_REPLAY_PENDING", f"Another replay of {name} is asked for already.", hint=_LIST.format(name)
+        )
+    return Report(parts=[f"Asked the process of {spec.pipeline}'s feeds to send {what} again."])
+
+
+_LIST = "`deltaworks feeds list` shows deliveries and what is asked for, of {} too."

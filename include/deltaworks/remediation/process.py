@@ -1,0 +1,150 @@
+"""The process of one remediation: reads its queue, takes up notices, and goes on with what is under way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from deltaworks.control import outward_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import open_objects
+from deltaworks.control.tenure import Tenure
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.remediation.notices import Unusable, notice_of
+from deltaworks.remediation.remediator import Remediator
+from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.catalog import Catalog, named
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.remediation import RemediationSpec
+
+log = logging.getLogger(__name__)
+LEASE_SECONDS = 30.0
+MAX_RUN_SECONDS = 14_400.0
+_RETRY_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class RemediationCounts:
+    """What a run did: messages, those that concerned it, and those that said nothing."""
+
+    messages: int = 0
+    taken_up: int = 0
+    unusable: int = 0
+
+
+class Queue(Protocol):
+    """What is asked of the queue."""
+
+    def receive(self) -> list[Message]: ...
+
+    def delete(self, messages: list[Message]) -> object: ...
+
+    def give_back(self, messages: list[Message]) -> object: ...
+
+
+class RemediationProcess:
+    """One run of one remediation. `run` returns when its time is over or a stop is asked for.
+
+    Args:
+        queue, remediator: for tests; by default what the environment declares.
+        on_turn: called every few seconds, so that one that hangs is seen.
+    """
+
+    def __init__(
+        self,
+        environment: EnvironmentSpec,
+        spec: RemediationSpec,
+        *,
+        queue: Queue | None = None,
+        remediator: Remediator | None = None,
+        on_turn: Callable[[], None] = lambda: None,
+        max_run_seconds: float = MAX_RUN_SECONDS,
+    ) -> None:
+        self._spec = spec
+        self._objects = open_objects(environment.lake)
+        self._queue = queue or NotificationQueue(environment.messaging, resolve_text(spec.queue_url))
+        self._tenure = Tenure(
+            self._objects,
+            outward_paths.remediation_control(spec.name),
+            name=f"remediation__{spec.name}",
+            ttl_seconds=LEASE_SECONDS,
+            max_run_seconds=max_run_seconds,
+        )
+        self._remediator = remediator or Remediator(spec, self._objects, pause=self._tenure.pause)
+        self._on_turn = on_turn
+        self.counts = RemediationCounts()
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End soon: what is under way is on record. Callable from a signal handler."""
+        self._tenure.stop()
+
+    def run(self) -> RemediationCounts:
+        """Act until the end.
+
+        Raises:
+            ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST. ConfigError: QUEUE_REFUSED.
+        """
+        with self._tenure.held(on_turn=self._on_turn):
+            while not self._tenure.over:
+                try:
+                    self.turn()
+                except TransientError as error:
+                    # Nothing was begun, or what was begun is on record: the next turn goes on.
+                    log.warning("remediation=%s waits: %s", self._spec.name, error)
+                    self._tenure.pause(_RETRY_SECONDS)
+        return self.counts
+
+    def turn(self) -> None:
+        """Go on with what is under way, then take what the queue has."""
+        self._remediator.go_on()
+        for message in self._queue.receive():
+            if self._tenure.over and not self._tenure.is_ours:
+                return
+            self._handle(message)
+        self._tenure.heartbeat.update(state="idle", last_batch_at=iso_now(), rows=self.counts.taken_up)
+
+    def _handle(self, message: Message) -> None:
+        self.counts.messages += 1
+        try:
+            notice = notice_of(message.body)
+        except Unusable as error:
+            self.counts.unusable += 1
+            log.warning("message=%s is kept aside: %s", message.message_id, error)
+            key = outward_paths.unusable_message(self._spec.name, message.message_id)
+            self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
+        else:
+            try:
+                self.counts.taken_up += self._remediator.take(notice) is not None
+            except TransientError:
+                self._queue.give_back([message])
+                raise
+        # Only now: a message that nothing is on record of comes again.
+        self._queue.delete([message])
+
+
+def open_remediation(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> RemediationProcess:
+    """The process of a remediation.
+
+    Raises:
+        ConfigError: REMEDIATION_UNKNOWN, REFERENCE_UNRESOLVED.
+    """
+    return RemediationProcess(catalog.environment, remediation_named(catalog, name), on_turn=on_turn)
+
+
+def remediation_named(catalog: Catalog, name: str) -> RemediationSpec:
+    """A remediation of the environment.
+
+    Raises:
+        ConfigError: REMEDIATION_UNKNOWN with the nearest one.
+    """
+    declared = {spec.name: spec for spec in catalog.environment.remediations}
+    if not declared:
+        raise ConfigError(
+            "REMEDIATION_UNKNOWN",
+            f"There is no remediation called {name!r}: {catalog.environment.environment} declares none.",
+            hint="Declare it under `remediations` of the environment.",
+        )
+    return named(name, declared, "remediation")

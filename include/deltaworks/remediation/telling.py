@@ -1,0 +1,86 @@
+"""Tells people of every step of a remediation, and keeps the alerts of what needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.remediation import RemediationRecord
+from deltaworks.control.troubles import cause_of
+from deltaworks.errors import DeltaworksError
+from deltaworks.specs.remediation import RemediationSpec
+
+log = logging.getLogger(__name__)
+_ORDER = ("dry_run", "refused", "planned", "called", "verified", "rolled_back", "failed")
+STEP, FAILED, HELD = "REMEDIATION_STEP", "REMEDIATION_FAILED", "REMEDIATION_HELD"
+
+
+class Telling:
+    """Notices of one remediation. A notice that cannot be kept stops nothing: the record says the same."""
+
+    def __init__(self, spec: RemediationSpec, objects: ObjectStore) -> None:
+        self._spec, self._objects = spec, objects
+
+    def step(self, record: RemediationRecord) -> None:
+        """A step, as a notice of its own: one a step, however often this is called."""
+        at = record.ended_at or record.called_at or record.at
+        summary = _summary(record)
+        instant = parse_iso(at) or utc_now()
+        digest = hashlib.sha256(f"{record.notice} {record.state}".encode()).hexdigest()[:12]
+        notice = Notice(
+            # Ids sort by time; steps of one instant in the order in which they are taken.
+            id=f"{instant:%Y%m%dT%H%M%S%f}-{_ORDER.index(record.state)}{digest}",
+            kind="raised",
+            cause=STEP,
+            subject=f"{self._spec.name}.{record.state}",
+            severity="info" if record.state == "dry_run" else "warning",
+            summary=summary,
+            detail=record.model_dump(mode="json", exclude={"format"}),
+            runbook=cause_of(STEP).runbook,
+            since=at,
+            at=at,
+        )
+        self._keep(lambda: self._objects.put_if_absent(paths.alert_notice(notice.id), notice.encode()))
+        if record.state in ("failed", "rolled_back"):
+            self._keep(lambda: raise_alert(self._objects, cause=FAILED, subject=self._spec.name, summary=summary))
+        elif record.state == "verified":
+            self._keep(lambda: resolve_alert(self._objects, cause=FAILED, subject=self._spec.name))
+
+    def held(self, reason: str) -> None:
+        """It is held back until a person lets it go on."""
+        summary = f"{self._spec.name} acts no more: {reason}."
+        self._keep(lambda: raise_alert(self._objects, cause=HELD, subject=self._spec.name, summary=summary))
+
+    @staticmethod
+    def _keep(do: Callable[[], Any]) -> None:
+        try:
+            do()
+        except DeltaworksError as error:
+            log.warning("a notice could not be kept: %s", error)
+
+
+def resumed(objects: ObjectStore, remediation: str) -> None:
+    """A person has let it go on: what told them to look is over."""
+    for cause in (HELD, FAILED):
+        resolve_alert(objects, cause=cause, subject=remediation)
+
+
+def _summary(record: RemediationRecord) -> str:
+    way = f"from {record.source} to {record.target}: {record.before} → {record.after}"
+    texts = {
+        "dry_run": f"It would shift weight {way}. It is a dry run.",
+        "planned": f"It is about to shift weight {way}.",
+        "called": f"It has shifted weight {way}.",
+        "verified": f"The shift from {record.source} to {record.target} has helped: {record.reason}.",
+        "rolled_back": f"The shift from {record.source} to {record.target} was taken back: {record.reason}.",
+        "failed": f"People have to look at the weights: {record.reason}.",
+        "refused": f"It does nothing: {record.reason}.",
+    }
+    return f"{texts[record.state]} Set off by {record.subject}, notice {record.notice}."

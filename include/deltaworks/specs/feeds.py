@@ -1,0 +1,138 @@
+"""Feeds: changed rows of a gold table or a view, delivered to a topic, a queue, brokers or an address of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from deltaworks.specs.base import (
+    Name,
+    Place,
+    Problem,
+    SecretReference,
+    Spec,
+    TextOrReference,
+    as_tuple,
+    nearest_of,
+    raise_located,
+)
+from deltaworks.specs.sources.records import KafkaSecuritySpec
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
+#: A reader's claim on versions is called after its feed.
+_LONGEST_NAME = 50
+
+
+class SqsSinkSpec(Spec):
+    """A queue of SQS, reached as the environment's `messaging` is. A FIFO queue keeps the order of a key."""
+
+    kind: Literal["sqs"]
+    queue_url: TextOrReference
+
+
+class SnsSinkSpec(Spec):
+    """A topic of SNS, reached as the environment's `messaging` is. A FIFO topic keeps the order of a key."""
+
+    kind: Literal["sns"]
+    topic: TextOrReference = Field(description="its ARN")
+
+
+class KafkaSinkSpec(Spec):
+    """A topic of Kafka. Rows of a key go to one partition, in their order."""
+
+    kind: Literal["kafka"]
+    bootstrap_servers: TextOrReference
+    topic: str = Field(min_length=1)
+    security: KafkaSecuritySpec | None = None
+
+    @model_validator(mode="after")
+    def _plain_files(self) -> Self:
+        security = self.security
+        if security is not None and {security.truststore_type, security.keystore_type} != {"PEM"}:
+            raise_located([(("security",), "a feed reads truststore and keystore as PEM: convert them, and say so")])
+        return self
+
+
+class WebhookFeedSpec(Spec):
+    """An address that takes several changes a call, as JSON by POST."""
+
+    kind: Literal["webhook"]
+    url: TextOrReference
+    token: SecretReference | None = Field(default=None, description="sent as a bearer token")
+    rows_per_call: int = Field(default=100, ge=1, le=1000)
+    timeout_seconds: float = Field(default=10.0, gt=0, le=60)
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.startswith(("https://", "http://")):
+            raise ValueError("write an address with https://, or a reference, env:NAME")
+        return value
+
+
+SinkSpec = Annotated[SqsSinkSpec | SnsSinkSpec | KafkaSinkSpec | WebhookFeedSpec, Field(discriminator="kind")]
+
+
+class FeedSpec(Spec):
+    """One feed: what it reads, by which key, where its changed rows go, and from where on."""
+
+    name: Name
+    description: str = ""
+    reads: Name = Field(description="a gold table or a view of the pipeline")
+    key: Names = Field(min_length=1, description="columns whose values together name a row")
+    columns: Names = Field(default=(), description="what is sent of a row beside its key; by default all")
+    to: SinkSpec
+    begins: Literal["now", "all"] = Field(alias="from", description="all: every row there is at first; now: none")
+    every_seconds: float = Field(default=15, ge=1, le=3600, description="how often it looks for changed rows")
+    stale_minutes: float = Field(default=15, gt=0, description="an alert is raised when a change waits for longer")
+    replay_hours: int = Field(
+        default=24, ge=1, le=720, description="for how long deliveries can be repeated: the versions they need are kept"
+    )
+    most_rows: int = Field(default=1_000_000, ge=1, description="an answer of a view, or a delivery, has no more")
+    most_dead_letters: int = Field(
+        default=1000, ge=0, description="a delivery of which more is refused for good stops the feed until it is mended"
+    )
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        problems: list[Problem] = []
+        if len(self.name) > _LONGEST_NAME:
+            problems.append((("name",), f"take a name of at most {_LONGEST_NAME} letters"))
+        for field in ("key", "columns"):
+            names = getattr(self, field)
+            taken = self.key if field == "columns" else ()
+            for position, name in enumerate(names):
+                if name in names[:position]:
+                    problems.append(((field, position), f"{name!r} is named twice"))
+                elif name in taken:
+                    problems.append(((field, position), f"{name!r} is in the key, which is sent anyway; leave it out"))
+        raise_located(problems)
+        return self
+
+
+#: Of messages: what a change is.
+UPSERT: Final = "upsert"
+DELETE: Final = "delete"
+
+
+def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """Feeds that read what no feed can, or share a name."""
+    readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
+    first: dict[str, Place] = {}
+    for index, feed in enumerate(pipeline.feeds):
+        place: Place = ("feeds", index)
+        if feed.name in first:
+            yield (*place, "name"), f"two feeds are called {feed.name!r}; rename one", ((*first[feed.name], "name"),)
+        first.setdefault(feed.name, place)
+        if feed.reads not in readable:
+            yield (
+                (*place, "reads"),
+                f"{feed.reads!r} is no gold table and no view of this pipeline; {nearest_of(feed.reads, readable)}",
+            )

@@ -1,0 +1,91 @@
+"""Remediations: what an environment does by itself when a rule fires. Weights of targets are shifted, within bounds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from deltaworks.specs.base import Name, Problem, SecretReference, Spec, TextOrReference, raise_located
+
+_RULE = re.compile(r"^[a-z][a-z0-9_]{0,62}\.[a-z][a-z0-9_]{0,62}$")
+
+
+def _check_rule(value: str) -> str:
+    if not _RULE.match(value):
+        raise ValueError("write pipeline.rule, such as video_qos.cdn_slow")
+    return value
+
+
+class TrafficWebhookSpec(Spec):
+    """An address that knows the weights of targets: GET tells them, POST sets them."""
+
+    kind: Literal["webhook"]
+    url: TextOrReference
+    token: SecretReference | None = Field(default=None, description="sent as a bearer token")
+    timeout_seconds: float = Field(default=10.0, gt=0, le=60)
+
+    @field_validator("url")
+    @classmethod
+    def _is_address(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.startswith(("https://", "http://")):
+            raise ValueError("write an address with https://, or a reference, env:NAME")
+        return value
+
+
+class VerifySpec(Spec):
+    """When it is looked whether a shift has helped, and by which share the figure must have become better."""
+
+    after_minutes: float = Field(gt=0)
+    improves: float = Field(gt=0, lt=1)
+
+
+class RemediationSpec(Spec):
+    """One remediation: the rule it acts on, what it calls, and the bounds it keeps."""
+
+    name: Name
+    description: str = ""
+    owner: str = "data-platform"
+    queue_url: TextOrReference = Field(description="a queue of SQS that is subscribed to the topic of notices")
+    on: Annotated[str, AfterValidator(_check_rule)] = Field(description="the rule, as pipeline.rule")
+    do: TrafficWebhookSpec
+    targets: tuple[str, ...] = Field(description="values of a label of the rule, which are names at the address too")
+    step: float = Field(gt=0, description="how much weight is moved at once; weights add up to 1")
+    floor: float = Field(default=0.1, ge=0, description="what every target keeps")
+    cooldown_minutes: float = Field(default=15, ge=1)
+    most_per_day: int = Field(default=4, ge=1, le=100)
+    ttl_seconds: float = Field(default=60, ge=0, description="of the DNS records that carry the weights")
+    verify: VerifySpec
+    dry_run: bool = Field(default=True, description="says what it would do, and calls nobody")
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        problems: list[Problem] = []
+        if len(set(self.targets)) < max(2, len(self.targets)):
+            problems.append((("targets",), "name two targets or more, each once: there must be another to go to"))
+        if self.floor * len(self.targets) > 1:
+            most = 1 / max(1, len(self.targets))
+            problems.append(
+                (("floor",), f"{len(self.targets)} targets cannot all keep {self.floor:g}; {most:g} at most")
+            )
+        if self.step > 0.5:
+            problems.append((("step",), "a step moves 0.5 at most: write 0.2 or so"))
+        if 60 * self.verify.after_minutes <= self.ttl_seconds:
+            text = f"clients see a shift {self.ttl_seconds:g} s later (ttl_seconds): look later than that"
+            problems.append((("verify", "after_minutes"), text))
+        raise_located(problems)
+        return self
+
+
+def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Problem]:
+    """Names that are taken twice, and rules that two remediations act on."""
+    problems: list[Problem] = []
+    for index, spec in enumerate(remediations):
+        for other in remediations[:index]:
+            if other.name == spec.name:
+                problems.append((("remediations", index, "name"), f"two are called {spec.name!r}; rename one"))
+            elif other.on == spec.on:
+                text = f"{other.name!r} acts on {spec.on} already, and two would work against each other; keep one"
+                problems.append((("remediations", index, "on"), text))
+    return problems
