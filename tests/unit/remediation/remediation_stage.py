@@ -1,0 +1,85 @@
+"""A remediation over real control objects and a real director: rules that fire, time that passes, notices."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords
+from deltaworks.judging.subjects import FIRING, subject_of
+from deltaworks.remediation.remediator import Remediator
+from deltaworks.specs.remediation import RemediationSpec
+from deltaworks.specs.storage import StorageSpec
+from tests.unit.remediation.traffic_server import Director
+
+RULE = "video_qos.cdn_slow"
+
+
+def declared(url: str = "http://127.0.0.1:1/", **more: Any) -> RemediationSpec:
+    return RemediationSpec.model_validate(
+        {
+            "name": "shift_cdn",
+            "queue_url": "http://127.0.0.1:1/queue",
+            "on": RULE,
+            "do": {"kind": "webhook", "url": url, "timeout_seconds": 0.3},
+            "targets": ["a", "b"],
+            "step": 0.2,
+            "verify": {"after_minutes": 10, "improves": 0.05},
+            "dry_run": False,
+            **more,
+        }
+    )
+
+
+class RemediationStage:
+    """The control area, the director, and a clock that is moved."""
+
+    def __init__(self, root: Path, director: Director, **spec: Any) -> None:
+        self.storage = StorageSpec(root=f"file://{root}/lake")
+        self.objects: ObjectStore = open_objects(self.storage)
+        self.director = director
+        self.spec = declared(director.url, **spec)
+        self.records = RemediationRecords(self.objects)
+        self.now = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+    def remediator(self) -> Remediator:
+        """One as a process opens it anew."""
+        return Remediator(self.spec, self.objects, clock=lambda: self.now, pause=lambda seconds: None)
+
+    def fires(self, cdn: str = "a", value: float = 300.0, *, cause: str = FIRING, **labels: str) -> Notice:
+        """Have the rule fire for a CDN; its notice. Once it is open, it only says its value."""
+        everything = {"cdn": cdn, **labels}
+        subject = subject_of("video_qos", "cdn_slow", tuple(everything), tuple(everything.values()))
+        detail = {"pipeline": "video_qos", "rule": "cdn_slow", "labels": everything, "label_sets": [everything]}
+        detail |= {"value": value, "baseline": 100.0}
+        notice = raise_alert(self.objects, cause=cause, subject=subject, summary="slow", detail=detail, now=self.now)
+        return notice or self.latest_notice()
+
+    def ends(self, cdn: str = "a") -> None:
+        resolve_alert(
+            self.objects, cause=FIRING, subject=subject_of("video_qos", "cdn_slow", ("cdn",), (cdn,)), now=self.now
+        )
+
+    def passes(self, minutes: float) -> None:
+        self.now += dt.timedelta(minutes=minutes)
+
+    def latest_notice(self) -> Notice:
+        stored = self.objects.get(self.objects.list(paths.alerts("spool/"))[-1])
+        assert stored is not None
+        return Notice.decode(stored.data)
+
+    def steps(self) -> list[str]:
+        """The steps that people are told of, the oldest first."""
+        items = [self.objects.get(key) for key in self.objects.list(paths.alerts("spool/"))]
+        notices = [Notice.decode(item.data) for item in items if item is not None]
+        return [notice.subject.partition(".")[2] for notice in notices if notice.cause == "REMEDIATION_STEP"]
+
+    def record(self, notice: Notice) -> RemediationRecord:
+        record = self.records.read(notice.id)
+        assert record is not None
+        return record

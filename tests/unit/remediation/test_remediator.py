@@ -1,0 +1,277 @@
+"""A remediation acts once for a notice, within its bounds, and takes back what does not help."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import open_subjects
+from deltaworks.errors import TransientError
+from deltaworks.judging.subjects import UNKNOWN
+from deltaworks.remediation.telling import resumed
+from deltaworks.remediation.traffic import Traffic
+from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.traffic_server import Director, running_director
+
+HALVES = {"a": 0.5, "b": 0.5}
+SHIFTED = {"a": 0.3, "b": 0.7}
+
+
+@pytest.fixture
+def director() -> Iterator[Director]:
+    with running_director(a=0.5, b=0.5) as running:
+        yield running
+
+
+@pytest.fixture
+def stage(tmp_path: Path, director: Director) -> RemediationStage:
+    return RemediationStage(tmp_path, director)
+
+
+def reason(stage: RemediationStage, notice: Notice) -> str:
+    """Why nothing was done about a notice."""
+    record = stage.remediator().take(notice)
+    assert record is not None
+    assert record.state == "refused"
+    return record.reason.partition(":")[0]
+
+
+def test_weight_goes_from_the_slow_target_to_the_other_and_every_step_is_told(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    record = stage.remediator().take(notice)
+    assert record is not None
+    assert record.state == "called"
+    assert stage.director.weights == SHIFTED
+    assert [move["key"] for move in stage.director.moves] == [notice.id]
+    stage.passes(10)
+    stage.ends("a")
+    stage.remediator().go_on()
+    assert stage.record(notice).state == "verified"
+    assert stage.steps() == ["planned", "called", "verified"]
+
+
+def test_a_dry_run_calls_nobody(tmp_path: Path, director: Director) -> None:
+    stage = RemediationStage(tmp_path, director, dry_run=True)
+    record = stage.remediator().take(stage.fires())
+    assert record is not None
+    assert (record.state, record.after) == ("dry_run", SHIFTED)
+    assert (director.moves, stage.steps()) == ([], ["dry_run"])
+
+
+def test_a_notice_that_is_delivered_twice_moves_weights_once(stage: RemediationStage) -> None:
+    notice = stage.fires()
+    for _ in range(2):
+        stage.remediator().take(notice)
+    stage.passes(16)
+    stage.remediator().take(notice)
+    assert stage.director.weights == SHIFTED
+    assert len(stage.director.moves) == 1
+
+
+def test_a_reply_that_is_lost_after_acting_moves_weights_once(stage: RemediationStage) -> None:
+    stage.director.lost_replies = 1
+    notice = stage.fires()
+    record = stage.remediator().take(notice)
+    assert record is not None
+    assert record.state == "called"
+    assert (stage.director.weights, len(stage.director.moves)) == (SHIFTED, 1)
+
+
+def test_a_process_that_died_in_its_call_does_not_call_again(
+    stage: RemediationStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(Exception): ...
+
+    shift = Traffic.shift
+
+    def shift_and_die(self: Traffic, *arguments: object, **named: object) -> None:
+        shift(self, *arguments, **named)  # type: ignore[arg-type]
+        raise Died
+
+    notice = stage.fires()
+    with monkeypatch.context() as patch:
+        patch.setattr(Traffic, "shift", shift_and_die)
+        with pytest.raises(Died):
+            stage.remediator().take(notice)
+    assert stage.record(notice).state == "planned"
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, len(stage.director.moves)) == ("called", 1)
+
+
+def test_a_process_that_died_before_its_call_calls(stage: RemediationStage) -> None:
+    notice = stage.fires()
+    stage.remediator().take(notice)
+    done = stage.record(notice)
+    planned = done.replace(state="planned", attempted_at=None, called_at=None)
+    stage.records.replace(done, planned)
+    stage.director.weights, stage.director.moves = dict(HALVES), []
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, stage.director.weights) == ("called", SHIFTED)
+
+
+def test_a_call_that_was_lost_on_its_way_is_told_and_not_repeated(
+    stage: RemediationStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_arrives(*_: object, **__: object) -> None:
+        raise TransientError("TRAFFIC_UNREACHABLE", "nothing came back")
+
+    monkeypatch.setattr(Traffic, "shift", never_arrives)
+    notice = stage.fires()
+    stage.remediator().take(notice)
+    stage.remediator().go_on()
+    assert stage.record(notice).state == "failed"
+    assert stage.director.moves == []
+    assert open_subjects(stage.objects, "REMEDIATION_FAILED") == {"shift_cdn"}
+
+
+def test_an_address_that_tells_nothing_for_a_while_is_asked_again(stage: RemediationStage) -> None:
+    stage.director.lost_replies = 1
+    notice = stage.fires()
+    remediator = stage.remediator()
+    shift = Traffic.shift
+    stage.director.silent_reads = 0
+
+    class Silent(Traffic):
+        def shift(self, *arguments: object, **named: object) -> None:
+            stage.director.silent_reads = 4
+            shift(self, *arguments, **named)  # type: ignore[arg-type]
+
+    remediator._traffic = Silent(stage.spec.do)
+    remediator.take(notice)
+    assert stage.record(notice).state == "planned"
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, len(stage.director.moves)) == ("called", 1)
+
+
+@pytest.mark.parametrize("cause", ["RULE_FIRING", UNKNOWN])
+def test_nothing_is_shifted_to_a_target_that_is_not_well(stage: RemediationStage, cause: str) -> None:
+    stage.fires("b", cause=cause)
+    notice = stage.fires("a")
+    assert reason(stage, notice) == "no_target"
+    assert (stage.director.moves, stage.steps()) == ([], ["refused"])
+
+
+def test_a_shift_that_makes_it_worse_is_taken_back(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    stage.remediator().take(notice)
+    stage.passes(3)
+    stage.fires("b")
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, stage.director.weights) == ("rolled_back", HALVES)
+    assert open_subjects(stage.objects, "REMEDIATION_FAILED") == {"shift_cdn"}
+    assert stage.steps() == ["planned", "called", "rolled_back"]
+
+
+@pytest.mark.parametrize(("value", "state"), [(280.0, "verified"), (295.0, "rolled_back"), (400.0, "rolled_back")])
+def test_a_shift_has_to_make_the_figure_better_by_what_is_declared(
+    stage: RemediationStage, value: float, state: str
+) -> None:
+    notice = stage.fires("a", value=300.0)
+    stage.remediator().take(notice)
+    stage.passes(9)
+    stage.remediator().go_on()
+    assert stage.record(notice).state == "called"
+    stage.passes(1)
+    stage.fires("a", value=value)
+    stage.remediator().go_on()
+    assert stage.record(notice).state == state
+
+
+def test_weights_that_somebody_has_set_since_are_not_overwritten(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    stage.remediator().take(notice)
+    stage.director.weights = {"a": 0.1, "b": 0.9}
+    stage.passes(10)
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, stage.director.weights) == ("failed", {"a": 0.1, "b": 0.9})
+
+
+def test_a_reply_that_is_lost_while_taking_back_takes_back_once(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    stage.remediator().take(notice)
+    stage.passes(10)
+    stage.director.lost_replies = 1
+    stage.remediator().go_on()
+    assert (stage.record(notice).state, stage.director.weights) == ("rolled_back", HALVES)
+    assert [move["key"] for move in stage.director.moves] == [notice.id, f"{notice.id}-back"]
+
+
+def test_from_a_to_b_and_back_within_a_day_holds_itself(stage: RemediationStage) -> None:
+    first = stage.fires("a")
+    stage.remediator().take(first)
+    stage.passes(10)
+    stage.ends("a")
+    stage.remediator().go_on()
+    stage.passes(20)
+    assert reason(stage, stage.fires("b")) == "ping_pong"
+    assert stage.director.weights == SHIFTED
+    assert open_subjects(stage.objects, "REMEDIATION_HELD") == {"shift_cdn"}
+    stage.passes(20)
+    assert reason(stage, stage.fires("b", region="eu")) == "held"
+    assert stage.records.resume("shift_cdn")
+    resumed(stage.objects, "shift_cdn")
+    assert open_subjects(stage.objects, "REMEDIATION_HELD") == set()
+
+
+def test_it_waits_between_shifts_and_acts_so_often_a_day(tmp_path: Path, director: Director) -> None:
+    stage = RemediationStage(tmp_path, director, step=0.05, most_per_day=2)
+    for _ in range(2):
+        notice = stage.fires("a")
+        stage.remediator().take(notice)
+        stage.ends("a")
+        stage.passes(10)
+        stage.remediator().go_on()
+        assert stage.record(notice).state == "verified"
+        stage.passes(1)
+        assert reason(stage, stage.fires("a", region="eu")) == "cooling"
+        stage.passes(20)
+    assert reason(stage, stage.fires("a", region="us")) == "daily_bound"
+    assert director.weights == {"a": 0.4, "b": 0.6}
+
+
+def test_every_target_keeps_its_floor(tmp_path: Path, director: Director) -> None:
+    stage = RemediationStage(tmp_path, director, floor=0.4)
+    stage.remediator().take(stage.fires("a"))
+    assert director.weights == {"a": 0.4, "b": 0.6}
+    stage.ends("a")
+    stage.passes(10)
+    stage.remediator().go_on()
+    stage.passes(20)
+    assert reason(stage, stage.fires("a", region="eu")) == "at_floor"
+
+
+def test_a_notice_is_believed_only_as_far_as_its_alert_is_open(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    stage.ends("a")
+    assert reason(stage, notice) == "not_firing"
+    forged = dataclasses.replace(notice, id="20260301T120000000000-ffffffffffff", subject="video_qos.cdn_slow{cdn=b}")
+    assert reason(stage, forged) == "not_firing"
+    stage.passes(6)
+    assert reason(stage, dataclasses.replace(notice, id="20260301T120000000000-eeeeeeeeeeee")) == "stale_notice"
+
+
+def test_one_shift_at_a_time(tmp_path: Path, director: Director) -> None:
+    stage = RemediationStage(tmp_path, director, cooldown_minutes=1)
+    stage.remediator().take(stage.fires("a"))
+    stage.passes(4)
+    assert reason(stage, stage.fires("a", region="eu")) == "under_way"
+
+
+def test_notices_of_other_rules_and_of_ends_are_none_of_its_concern(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    for other in (
+        dataclasses.replace(notice, kind="resolved"),
+        dataclasses.replace(notice, cause="GOLD_STALE"),
+        dataclasses.replace(notice, subject="video_qos.errors{cdn=a}"),
+    ):
+        assert stage.remediator().take(other) is None
+    assert list(stage.records.all()) == []
+
+
+def test_weights_that_are_none_are_not_shifted(stage: RemediationStage) -> None:
+    stage.director.weights = {"a": 0.5}
+    assert reason(stage, stage.fires("a")) == "weights_unfit"
