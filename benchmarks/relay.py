@@ -38,7 +38,7 @@ _THREADS = 4
 def run(options: Options) -> list[Figure]:
     """Measure both sides on queues of as many messages."""
     messages = min(_MOST_MESSAGES, max(100, options.events // 2_000))
-    with _server() as endpoint:
+    with running_server() as endpoint:
         server = _Server(endpoint, messages)
         comparison = Comparison(
             metric="relay_vs_bare_consumer",
@@ -50,7 +50,8 @@ def run(options: Options) -> list[Figure]:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def running_server() -> Iterator[str]:
+    """AWS as moto plays it, in a process of its own; its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -24,6 +24,8 @@ LANDING_BUCKET = "deltaworks-landing"
 LANDING_TOPIC = "deltaworks-landing"
 LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
+#: Where the feed of games delivers to; the shop that would read it is not part of the stack.
+OFFERS_QUEUE = "deltaworks-offers"
 MAX_RECEIVES = 5
 _ACCOUNT = "123456789012"
 # A GET of a bucket with one of these reads the bucket's settings; any other one lists objects.
@@ -64,7 +66,10 @@ def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: 
 
 
 def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> LandingQueues:
-    """Create bucket, topic, queues, subscription and bucket notification. Idempotent; deletes nothing."""
+    """Create bucket, topic, queues, subscription and bucket notification. Idempotent; deletes nothing.
+
+    And the queue that the feed of games delivers to.
+    """
 
     def client(service: str) -> Any:
         return landing_client(service, endpoint=endpoint, access_key=access_key, secret_key=secret_key, region=region)
@@ -74,6 +79,7 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
     redrive = {"deadLetterTargetArn": _queue_arn(sqs, dead_url), "maxReceiveCount": MAX_RECEIVES}
     queue = sqs.create_queue(QueueName=LANDING_QUEUE)["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
+    sqs.create_queue(QueueName=OFFERS_QUEUE)
     topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
     # Not raw: the queue gets SNS's envelope around S3's message, as it does by default on AWS.
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(sqs, queue))

@@ -1,0 +1,167 @@
+"""`feed`: how many changed rows a second a feed delivers to a queue.
+
+Ours: a feed of a gold table whose partition was rebuilt: compared with the version that was delivered, written as
+messages with their ids, sent, and recorded after every part.
+
+Other: the same messages, made before, in plain batches of ten by boto3 from as many threads, of which nothing is kept:
+what queue and client give at most.
+
+The queue is a moto server in a process of its own; real SQS takes more in parallel and longer for each call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.relay import running_server
+
+if TYPE_CHECKING:
+    from deltaworks.specs.storage import AwsSpec, StorageSpec
+
+_THREADS = 4
+_BATCH = 10
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both sides on as many rows."""
+    rows = min(20_000, max(2_000, options.events // 100))
+    with running_server() as endpoint:
+        server = _Server(endpoint, rows)
+        comparison = Comparison(
+            metric="vs_boto3_batches",
+            ours=Side("feed", server.feed),
+            other=Side("boto3_batches", server.batches),
+            sizes={"rows": rows, "threads": _THREADS},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+@dataclass
+class _Server:
+    endpoint: str
+    rows: int
+
+    def feed(self, clock: Clock) -> None:
+        """One look of a feed whose table has all its rows changed, over tables on local disk."""
+        from benchmarks.places import local_disk
+        from deltaworks.control.objects import open_objects
+        from deltaworks.feeds.feed import Feed
+        from deltaworks.feeds.sinks import open_sink
+        from deltaworks.specs.catalog import Catalog, project_root
+        from deltaworks.specs.environment import EnvironmentSpec
+
+        messaging, url, _ = self._queue()
+        with local_disk().new_root() as storage:
+            spec = _declared(url)
+            environment = EnvironmentSpec(environment="bench", lake=storage, landing=storage, messaging=messaging)
+            catalog = Catalog(environment, {}, {spec.pipeline: spec}, project_root())
+            sink = open_sink(spec.feeds[0].to, messaging)
+            feed = Feed(catalog, spec, spec.feeds[0], open_objects(storage), sink)
+            _rebuild(storage, self.rows, value=0)
+            feed.look()
+            _rebuild(storage, self.rows, value=1)
+            started = time.perf_counter()
+            record = feed.look()
+            clock.seconds = time.perf_counter() - started
+            sink.close()
+        if record.changes != self.rows:
+            raise RuntimeError(f"{record.changes} changes were delivered, not {self.rows}")
+        clock.note(rows_per_second=self.rows / clock.seconds)
+
+    def batches(self, clock: Clock) -> None:
+        """The same bodies in batches, kept nowhere."""
+        _, url, client = self._queue()
+        bodies = [_body(number) for number in range(self.rows)]
+        parts = [bodies[at : at + _BATCH] for at in range(0, len(bodies), _BATCH)]
+
+        def send(part: list[str]) -> int:
+            entries = [{"Id": f"{number}", "MessageBody": body} for number, body in enumerate(part)]
+            return len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"])
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            sent = sum(pool.map(send, parts))
+        clock.seconds = time.perf_counter() - started
+        if sent != self.rows:
+            raise RuntimeError(f"{sent} messages were sent, not {self.rows}")
+        clock.note(rows_per_second=self.rows / clock.seconds)
+
+    def _queue(self) -> tuple[AwsSpec, str, Any]:
+        import boto3
+        from botocore.config import Config
+
+        from deltaworks.specs.storage import AwsSpec
+
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")
+        spec = AwsSpec(endpoint=self.endpoint)
+        config = Config(max_pool_connections=2 * _THREADS)
+        client: Any = boto3.session.Session().client("sqs", config=config, **spec.boto3_options())
+        return spec, client.create_queue(QueueName=uuid.uuid4().hex)["QueueUrl"], client
+
+
+def _declared(url: str) -> Any:
+    from deltaworks.specs.pipeline import PipelineSpec
+
+    return PipelineSpec.model_validate(
+        {
+            "pipeline": "bench",
+            "description": "",
+            "owner": "bench",
+            "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+            "event": {"name": {"path": "kind"}, "time": {"path": "at", "unit": "iso8601"}, "id": ["id"]},
+            "tables": [
+                {"name": "rows", "catch_all": True, "columns": [{"name": "device", "path": "device", "type": "string"}]}
+            ],
+            "gold": {"tables": [{"name": "totals", "sql": "t.sql", "reads": ["rows"], "partition_by": "event_date"}]},
+            "feeds": [
+                {
+                    "name": "totals",
+                    "reads": "totals",
+                    "key": ["event_date", "device"],
+                    "from": "now",
+                    "to": {"kind": "sqs", "queue_url": url},
+                }
+            ],
+        }
+    )
+
+
+def _rebuild(storage: StorageSpec, rows: int, *, value: int) -> None:
+    """Replace the one partition, as a gold build does."""
+    import datetime as dt
+
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    from deltaworks.control import paths
+
+    table = pa.table(
+        {
+            "event_date": pa.array([dt.date(2026, 3, 1)] * rows, pa.date32()),
+            "device": [f"device-{number:09}" for number in range(rows)],
+            "events": pa.array([value] * rows, pa.int64()),
+            "seconds": pa.array([value * 1.5] * rows, pa.float64()),
+        }
+    )
+    write_deltalake(storage.uri(paths.table("bench", "totals")), table, mode="overwrite", partition_by=["event_date"])
+
+
+def _body(number: int) -> str:
+    """A message as long as ours."""
+    key = {"event_date": "2026-03-01", "device": f"device-{number:09}"}
+    row = {**key, "events": 1, "seconds": 1.5}
+    named = {"feed": "bench.totals", "id": f"{number:032x}", "number": 1, "op": "upsert"}
+    return json.dumps({**named, "key": key, "row": row, "at": "2026-03-01T12:00:00.000+00:00"})
+
+
+BENCHMARK = Benchmark(
+    name="feed", summary="changed rows a second to a queue, against plain batches of boto3 that keep nothing", run=run
+)

@@ -1,0 +1,57 @@
+"""What can be declared of a feed, and what is refused with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.unit.feeds.feed_stage import declared
+
+
+@pytest.mark.parametrize(
+    ("feed", "text"),
+    [
+        ({"reads": "turnovr"}, "did you mean 'turnover'"),
+        ({"reads": "placed"}, "no gold table and no view"),
+        ({"from": "yesterday"}, "'now' or 'all'"),
+        ({"key": []}, "at least 1"),
+        ({"key": ["country", "country"]}, "named twice"),
+        ({"columns": ["country"]}, "in the key"),
+        ({"name": "x" * 51}, "at most 50 letters"),
+        ({"to": {"kind": "webhook", "url": "ftp://x"}}, "https://"),
+        ({"to": {"kind": "webhook", "url": "https://x", "token": "secret"}}, "references, env:NAME"),
+        (
+            {
+                "to": {
+                    "kind": "kafka",
+                    "bootstrap_servers": "x:9092",
+                    "topic": "t",
+                    "security": {"protocol": "SSL", "truststore": "/x", "truststore_type": "JKS"},
+                }
+            },
+            "PEM",
+        ),
+    ],
+)
+def test_a_mistake_is_refused_with_what_to_write(feed: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        declared(feed)
+
+
+def test_where_a_feed_begins_has_to_be_said() -> None:
+    feed = declared().feeds[0].model_dump(mode="json")
+    del feed["from"]
+    with pytest.raises(ValidationError, match="from"):
+        declared(feeds=[feed])
+
+
+def test_two_feeds_of_one_name_are_refused() -> None:
+    feed = declared().feeds[0].model_dump(mode="json")
+    with pytest.raises(ValidationError, match="rename one"):
+        declared(feeds=[feed, feed])
+
+
+def test_a_pipeline_without_feeds_keeps_its_fingerprint() -> None:
+    assert "feeds" not in declared(feeds=[]).model_dump()

@@ -1,0 +1,202 @@
+"""Sinks over their wire: queues and topics of a real server, an address of a real one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from deltaworks.errors import ConfigError
+from deltaworks.feeds.messages import DeadReason, Message
+from deltaworks.feeds.sinks import Sink, open_sink
+from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookFeedSpec
+from deltaworks.specs.storage import AwsSpec
+from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
+from tests.unit.alerts.aws_stage import Aws
+
+
+@pytest.fixture(scope="module")
+def aws_server() -> Iterator[str]:
+    correct_moto()
+    with running_moto() as address:
+        yield address
+
+
+@pytest.fixture
+def aws(aws_server: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
+    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    return Aws(aws_server)
+
+
+def messages(count: int, *, size: int = 10, key: str = "k") -> list[Message]:
+    return [
+        Message(
+            id=f"{number:032x}",
+            key=f"{key}{number}",
+            op="upsert",
+            feed="shop.offers",
+            body=json.dumps({"id": f"{number:032x}", "text": "x" * size}).encode(),
+        )
+        for number in range(count)
+    ]
+
+
+def bodies(aws: Aws, queue: str) -> list[dict[str, Any]]:
+    sqs, taken = aws.client("sqs"), []
+    while batch := sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"]).get(
+        "Messages"
+    ):
+        for message in batch:
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+            taken.append(message)
+    return taken
+
+
+def test_every_message_is_in_the_queue_with_what_subscribers_filter_by(aws: Aws) -> None:
+    queue = aws.queue()
+    sent = messages(37)
+    outcome = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging).send(sent)
+    assert (outcome.refused, outcome.failed) == ({}, {})
+    taken = bodies(aws, queue)
+    assert sorted(json.loads(message["Body"])["id"] for message in taken) == [message.id for message in sent]
+    assert taken[0]["MessageAttributes"]["feed"]["StringValue"] == "shop.offers"
+
+
+def test_a_message_too_large_for_its_queue_is_refused_and_the_rest_arrives(aws: Aws) -> None:
+    queue = aws.queue()
+    aws.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "2048"})
+    large = messages(1, size=5000, key="large")
+    large[0] = Message(**{**{name: getattr(large[0], name) for name in Message.__slots__}, "id": "f" * 32})
+    outcome = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging).send([*messages(3), *large])
+    assert {name: reason for name, (reason, _) in outcome.refused.items()} == {"f" * 32: DeadReason.TOO_LARGE}
+    assert len(bodies(aws, queue)) == 3
+
+
+def test_a_fifo_queue_orders_by_key_and_drops_copies(aws: Aws) -> None:
+    queue = aws.queue(fifo=True)
+    sink = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging)
+    for _ in range(2):
+        assert not sink.send(messages(5)).failed
+    assert len(bodies(aws, queue)) == 5
+
+
+def test_a_queue_that_is_not_there_is_the_configuration_s_fault(aws: Aws) -> None:
+    with pytest.raises(ConfigError, match="FEED_SINK_REFUSED"):
+        open_sink(SqsSinkSpec(kind="sqs", queue_url=f"{aws.endpoint}/123456789012/nobody"), aws.messaging)
+
+
+def test_a_server_that_does_not_answer_makes_messages_fail_and_not_dead(aws: Aws) -> None:
+    nobody = AwsSpec(endpoint="http://127.0.0.1:9", access_key="env:TEST_ACCESS_KEY", secret_key="env:TEST_SECRET_KEY")
+    outcome = open_sink(SnsSinkSpec(kind="sns", topic="arn:aws:sns:us-east-1:123456789012:t"), nobody).send(
+        messages(12)
+    )
+    assert (len(outcome.failed), outcome.refused) == (12, {})
+
+
+def test_a_topic_hands_each_message_to_its_queues(aws: Aws) -> None:
+    topic, queue = aws.topic(), aws.queue()
+    aws.subscribe(topic, queue)
+    outcome = open_sink(SnsSinkSpec(kind="sns", topic=topic), aws.messaging).send(messages(12))
+    assert not outcome.failed
+    assert sorted(message["id"] for message in aws.received(queue)) == [message.id for message in messages(12)]
+
+
+def test_an_entry_that_a_batch_did_not_take_is_the_only_one_that_failed(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = aws.queue()
+    sink: Any = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging)
+    call = sink.call
+
+    def partly(entries: list[dict[str, Any]]) -> dict[str, Any]:
+        answer = call(entries[1:])
+        failed = {"Id": entries[0]["Id"], "SenderFault": False, "Code": "InternalError", "Message": "later"}
+        return {**answer, "Failed": [failed]}
+
+    monkeypatch.setattr(sink, "call", partly)
+    outcome = sink.send(messages(10))
+    assert list(outcome.failed) == [messages(1)[0].id]
+    assert len(bodies(aws, queue)) == 9
+
+
+class Receiver:
+    """A webhook's server that answers as it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, Any], dict[str, str]]] = []
+        self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = lambda body: (200, {})
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                receiver.calls.append((body, dict(self.headers)))
+                status, content = receiver.answer(body)
+                data = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/changes"
+
+    def sink(self, **more: Any) -> Sink:
+        spec = WebhookFeedSpec.model_validate({"kind": "webhook", "url": self.url, "rows_per_call": 10, **more})
+        return open_sink(spec, AwsSpec())
+
+    def taken(self) -> list[str]:
+        return [change["id"] for body, _ in self.calls for change in body["changes"]]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    running = Receiver()
+    yield running
+    running.server.shutdown()
+    running.server.server_close()
+
+
+def test_an_address_gets_several_changes_a_call_with_a_name_for_each_call(receiver: Receiver) -> None:
+    receiver.sink().send(messages(25))
+    assert [len(body["changes"]) for body, _ in receiver.calls] == [10, 10, 5]
+    names = [headers["Idempotency-Key"] for _, headers in receiver.calls]
+    receiver.sink().send(messages(25))
+    assert [headers["Idempotency-Key"] for _, headers in receiver.calls[3:]] == names
+
+
+def test_what_a_receiver_names_as_failed_is_the_only_thing_that_failed(receiver: Receiver) -> None:
+    receiver.answer = lambda body: (200, {"failed": [body["changes"][1]["id"], "nobody"]})
+    outcome = receiver.sink().send(messages(10))
+    assert list(outcome.failed) == [messages(2)[1].id]
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_receiver_in_trouble_is_tried_again(receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda body: (status, {})
+    assert len(receiver.sink().send(messages(10)).failed) == 10
+
+
+def test_one_change_that_is_refused_holds_up_no_other(receiver: Receiver) -> None:
+    bad = messages(10)[6].id
+    receiver.answer = lambda body: (422 if any(change["id"] == bad for change in body["changes"]) else 200, {})
+    outcome = receiver.sink().send(messages(10))
+    assert {name: reason for name, (reason, _) in outcome.refused.items()} == {bad: DeadReason.REFUSED}
+    assert not outcome.failed
+
+
+def test_an_address_that_refuses_us_is_the_configuration_s_fault_and_is_not_named(receiver: Receiver) -> None:
+    receiver.answer = lambda body: (401, {})
+    with pytest.raises(ConfigError, match="FEED_SINK_REFUSED") as error:
+        receiver.sink().send(messages(10))
+    assert receiver.url not in str(error.value)

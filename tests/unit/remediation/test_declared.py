@@ -1,0 +1,44 @@
+"""What can be declared of a remediation, and what is refused with its place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.environment import EnvironmentSpec
+from tests.unit.remediation.remediation_stage import declared
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"targets": ["a"]}, "two targets or more"),
+        ({"targets": ["a", "a"]}, "two targets or more"),
+        ({"floor": 0.6}, "cannot all keep"),
+        ({"step": 0.6}, "moves 0.5 at most"),
+        ({"verify": {"after_minutes": 1, "improves": 0.05}}, "ttl_seconds"),
+        ({"on": "cdn_slow"}, "pipeline.rule"),
+        ({"do": {"kind": "webhook", "url": "traffic"}}, "https://"),
+    ],
+)
+def test_a_mistake_is_refused_with_what_to_write(spec: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        declared(**spec)
+
+
+def test_it_is_a_dry_run_unless_declared_otherwise() -> None:
+    spec = declared().model_dump(mode="json", exclude_unset=True)
+    del spec["dry_run"]
+    assert declared(**spec | {"dry_run": True}).dry_run
+    assert type(declared()).model_fields["dry_run"].default is True
+
+
+def test_two_remediations_of_one_rule_are_refused() -> None:
+    one, other = (declared(name=name).model_dump(mode="json") for name in ("one", "other"))
+    storage = {"root": "file:///tmp/lake"}
+    with pytest.raises(ValidationError, match="work against each other"):
+        EnvironmentSpec.model_validate(
+            {"environment": "x", "lake": storage, "landing": storage, "messaging": {}, "remediations": [one, other]}
+        )

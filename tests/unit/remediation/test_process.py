@@ -1,0 +1,126 @@
+"""A notice goes from a rule that fires over SNS and SQS to the director, and every message is accounted for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts.channels.sns import publish, sns_message
+from deltaworks.control import outward_paths, paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.report import subjects
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.remediation.process import RemediationProcess, remediation_named
+from deltaworks.sources.objects.relay.queue import NotificationQueue
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import EnvironmentSpec
+from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
+from tests.unit.alerts.aws_stage import Aws
+from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.traffic_server import Director, running_director
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    correct_moto()
+    with running_moto() as address:
+        yield Aws(address)
+
+
+@pytest.fixture
+def director() -> Iterator[Director]:
+    with running_director(a=0.5, b=0.5) as running:
+        yield running
+
+
+class Wired:
+    """A remediation whose queue listens to a topic, and a process that reads it turn by turn."""
+
+    def __init__(self, root: Path, aws: Aws, director: Director) -> None:
+        self.aws, self.queue, self.topic = aws, aws.queue(), aws.topic()
+        aws.subscribe(self.topic, self.queue)
+        self.stage = RemediationStage(root, director, queue_url=self.queue)
+        self.stage.now = utc_now()
+        self.environment = EnvironmentSpec(
+            environment="tests",
+            lake=self.stage.storage,
+            landing=self.stage.storage,
+            messaging=aws.messaging,
+            remediations=(self.stage.spec,),
+        )
+
+    def process(self, **more: Any) -> RemediationProcess:
+        queue = NotificationQueue(self.aws.messaging, self.queue, wait_seconds=1, visibility_seconds=30)
+        return RemediationProcess(
+            self.environment, self.stage.spec, queue=queue, remediator=self.stage.remediator(), **more
+        )
+
+    def waiting(self) -> int:
+        return sum(NotificationQueue(self.aws.messaging, self.queue, wait_seconds=1).approximate_counts())
+
+
+@pytest.fixture
+def wired(tmp_path: Path, aws: Aws, director: Director) -> Wired:
+    return Wired(tmp_path, aws, director)
+
+
+def test_a_rule_that_fires_moves_weight_once_though_its_notice_comes_twice(wired: Wired) -> None:
+    notice = wired.stage.fires("a")
+    for _ in range(2):
+        publish(wired.aws.client("sns"), sns_message(wired.topic, notice))
+    process = wired.process()
+    for _ in range(2):
+        process.turn()
+    assert wired.stage.director.weights == {"a": 0.3, "b": 0.7}
+    assert len(wired.stage.director.moves) == 1
+    assert wired.waiting() == 0
+
+
+def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
+    bodies = ["no json", "[]", '{"id": "../../x", "kind": "raised"}', '{"Message": "x", "TopicArn": "t"}']
+    assert not NotificationQueue(wired.aws.messaging, wired.queue).send(bodies)
+    process = wired.process()
+    process.turn()
+    assert process.counts.unusable == len(bodies)
+    folder = outward_paths.remediation_control("shift_cdn") + "/unusable/"
+    assert len(wired.stage.objects.list(folder)) == len(bodies)
+    assert wired.waiting() == 0
+
+
+def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> None:
+    notice = wired.stage.fires("a")
+    publish(wired.aws.client("sns"), sns_message(wired.topic, notice))
+    wired.stage.director.silent_reads = 1
+    process = wired.process()
+    with pytest.raises(Exception, match="TRAFFIC_UNREACHABLE"):
+        process.turn()
+    assert wired.waiting() == 1
+    process.turn()
+    assert wired.stage.record(notice).state == "called"
+
+
+def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:
+    folder = outward_paths.remediation_control("shift_cdn")
+    StopFlag(open_objects(wired.stage.storage), paths.stop_request(folder)).set(by="me", reason="over")
+    counts = wired.process().run()
+    assert counts.messages == 0
+    catalog = Catalog(wired.environment, {}, {}, Path())
+    assert [subject.dag_id for subject in subjects(catalog)] == ["remediation__shift_cdn"]
+
+
+def test_a_name_that_is_not_declared_gets_the_nearest(wired: Wired) -> None:
+    catalog = Catalog(wired.environment, {}, {}, Path())
+    with pytest.raises(ConfigError, match="shift_cdn"):
+        remediation_named(catalog, "shift_cnd")
+    empty = dataclasses.replace(catalog, environment=wired.environment.model_copy(update={"remediations": ()}))
+    with pytest.raises(ConfigError, match="REMEDIATION_UNKNOWN"):
+        remediation_named(empty, "shift_cdn")

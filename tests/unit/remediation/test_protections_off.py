@@ -1,0 +1,109 @@
+"""What each protection of a remediation is worth: the same faults with it off, and the harm they then do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords
+from deltaworks.errors import TransientError
+from deltaworks.remediation import remediator as remediating
+from deltaworks.remediation.remediator import Remediator
+from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.traffic_server import Director, running_director
+
+
+@pytest.fixture
+def director() -> Iterator[Director]:
+    with running_director(a=0.5, b=0.5) as running:
+        yield running
+
+
+@pytest.fixture
+def stage(tmp_path: Path, director: Director) -> RemediationStage:
+    return RemediationStage(tmp_path, director)
+
+
+@pytest.fixture
+def without_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of an earlier notice is remembered when the next one is taken up."""
+    monkeypatch.setattr(RemediationRecords, "read", lambda self, notice: None)
+    monkeypatch.setattr(RemediationRecords, "create", lambda self, record: True)
+    monkeypatch.setattr(RemediationRecords, "replace", lambda self, before, after: after)
+    monkeypatch.setattr(RemediationRecords, "all", lambda self, remediation=None: iter(()))
+
+
+@pytest.mark.usefixtures("without_records")
+def test_a_notice_delivered_twice_moves_weight_twice(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    for _ in range(2):
+        stage.remediator().take(notice)
+    assert (len(stage.director.moves), stage.director.weights) == (2, {"a": 0.1, "b": 0.9})
+
+
+@pytest.mark.usefixtures("without_records")
+def test_a_lost_reply_that_is_taken_for_a_failure_moves_weight_twice(
+    stage: RemediationStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: Remediator, record: RemediationRecord, **_: Any) -> RemediationRecord:
+        raise TransientError("TRAFFIC_UNREACHABLE", "given back to the queue")
+
+    monkeypatch.setattr(Remediator, "_ask", fails)
+    stage.director.lost_replies = 1
+    notice = stage.fires("a")
+    with pytest.raises(TransientError):
+        stage.remediator().take(notice)
+    stage.remediator().take(notice)
+    assert (len(stage.director.moves), stage.director.weights) == (2, {"a": 0.1, "b": 0.9})
+
+
+def test_a_call_that_is_not_on_record_before_it_begins_is_made_twice(stage: RemediationStage) -> None:
+    notice = stage.fires("a")
+    stage.remediator().take(notice)
+    done = stage.record(notice)
+    # As it is on record where the attempt is not: planned, and nothing begun.
+    stage.records.replace(done, done.replace(state="planned", attempted_at=None, called_at=None))
+    stage.remediator().go_on()
+    assert len(stage.director.moves) == 2
+
+
+def test_weight_goes_to_a_target_that_is_slow_itself(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule_state = remediating.rule_state
+    monkeypatch.setattr(
+        remediating, "rule_state", lambda *arguments: dataclasses.replace(rule_state(*arguments), sick={})
+    )
+    stage.fires("b")
+    stage.remediator().take(stage.fires("a"))
+    assert stage.director.weights == {"a": 0.3, "b": 0.7}
+
+
+def test_a_shift_that_makes_it_worse_stays(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Remediator, "_verify", lambda self, record: record)
+    stage.remediator().take(stage.fires("a"))
+    stage.passes(10)
+    stage.fires("b")
+    stage.remediator().go_on()
+    assert stage.director.weights == {"a": 0.3, "b": 0.7}
+
+
+@pytest.mark.usefixtures("without_records")
+def test_weight_swings_back_and_forth(stage: RemediationStage) -> None:
+    for cdn in ("a", "b", "a"):
+        stage.remediator().take(stage.fires(cdn))
+        stage.ends(cdn)
+        stage.passes(20)
+    assert [(move["from"], move["to"]) for move in stage.director.moves] == [("a", "b"), ("b", "a"), ("a", "b")]
+
+
+def test_a_message_alone_moves_traffic(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    notice = stage.fires("a")
+    alert = remediating.rule_state(stage.objects, stage.spec, notice.subject)
+    stage.ends("a")
+    # The alert as the message has it, and not as it is now.
+    monkeypatch.setattr(remediating, "rule_state", lambda *_: dataclasses.replace(alert, sick={}))
+    stage.remediator().take(notice)
+    assert len(stage.director.moves) == 1
