@@ -21,10 +21,13 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest
+from deltaworks.control.records.feeds import Delivery as FeedDelivery
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.held import HeldTable, ResumeRequest
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
+from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
@@ -299,6 +302,13 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 HealthBeat,
                 CheckpointRecord,
                 Generations,
+                FeedRecord,
+                FeedDelivery,
+                Position,
+                DeliveryRecord,
+                DeadLetters,
+                ReplayRequest,
+                RemediationRecord,
             )
         ),
     ]

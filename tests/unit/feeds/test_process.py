@@ -34,6 +34,16 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         yield Aws(address)
 
 
+def delivered(stage: FeedStage) -> int:
+    record = stage.records.read()
+    return record.number if record is not None else 0
+
+
+def rows_told(stage: FeedStage, folder: str) -> int:
+    beat = read_heartbeat(stage.objects, paths.heartbeat(folder))
+    return beat.rows if beat is not None else 0
+
+
 class Running:
     """A process in a thread of this one, until it is stopped by its flag."""
 
@@ -59,11 +69,10 @@ def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_fl
     stage = FeedStage(tmp_path, spec, messaging=aws.messaging)
     stage.rebuild(0, {"de": 1, "at": 2})
     with Running(stage) as running:
-        eventually(lambda: (record := stage.records.read()) is not None and record.number == 1)
+        eventually(lambda: delivered(stage) == 1, "the first delivery")
         stage.rebuild(0, {"de": 2, "at": 2})
-        eventually(lambda: stage.record.number == 2)
-        eventually(lambda: (beat := read_heartbeat(stage.objects, paths.heartbeat(running.folder))) is not None
-                   and beat.rows == 3)  # fmt: skip
+        eventually(lambda: delivered(stage) == 2, "the second delivery")
+        eventually(lambda: rows_told(stage, running.folder) == 3, "the heartbeat counts the changes")
         (subject,) = [item for item in subjects(stage.catalog) if item.kind == "feeds"]
         assert subject.dag_id == "feeds__shop"
         assert report(subject, stage.objects).verdict.state in ("healthy", "starting")
@@ -98,8 +107,8 @@ def test_a_feed_that_cannot_deliver_raises_its_alert_and_ends_no_other(tmp_path:
         return good
 
     with Running(stage, open_sink=opened):
-        eventually(lambda: open_subjects(stage.objects, STALE) == {"shop.broken"})
-        eventually(lambda: len(good.messages) == 1)
+        eventually(lambda: open_subjects(stage.objects, STALE) == {"shop.broken"}, "its alert")
+        eventually(lambda: len(good.messages) == 1, "the other feed delivers")
 
 
 def test_dead_letters_are_told_once_they_come_and_not_of_a_run_before(tmp_path: Path) -> None:

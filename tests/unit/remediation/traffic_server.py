@@ -23,6 +23,8 @@ class Director:
     lost_replies: int = 0
     refusals: list[int] = field(default_factory=list)
     silent_reads: int = 0
+    #: For how long a reply that is lost is held back: longer than the client waits.
+    reply_seconds: float = 1.0
 
 
 @contextmanager
@@ -47,8 +49,7 @@ def running_director(**weights: float) -> Iterator[Director]:
             director.moves.append({**body, "key": self.headers["Idempotency-Key"]})
             if director.lost_replies > 0:
                 director.lost_replies -= 1
-                # The client has given up long before.
-                time.sleep(1.0)
+                time.sleep(director.reply_seconds)
             self._answer({})
 
         def _answer(self, content: Any) -> None:

@@ -61,7 +61,6 @@ class Delivery(Part):
     sent: int = 0
     dead: int = 0
     repeats: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    repeat_until: int | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class FeedRecord(Record):

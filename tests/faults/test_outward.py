@@ -1,0 +1,160 @@
+"""What hands rows to others and what acts by itself, as processes that are killed in the middle of a call."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deltaworks.alerts.channels.sns import publish, sns_message
+from deltaworks.control.clock import utc_now
+from sandbox.servers.moto_corrections import correct_moto
+from tests.moto_server import running_moto
+from tests.unit.alerts.aws_stage import Aws
+from tests.unit.feeds.feed_stage import FeedStage, applied, declared
+from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.traffic_server import running_director
+from tests.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 2_000
+Launch = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts a process of the project in `tmp_path` as Airflow does; ends those that are left."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(module: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, "--early-failure-wait-seconds", "0"],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "include"),
+                "DELTAWORKS_PROJECT": str(tmp_path),
+                "DELTAWORKS_ENVIRONMENT": "tests",
+                "TEST_ACCESS_KEY": "testing",
+                "TEST_SECRET_KEY": "testing",
+            },
+            text=True,
+            stdout=(tmp_path / f"output{len(started)}").open("w"),
+            stderr=subprocess.STDOUT,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def write_environment(folder: Path, **more: Any) -> None:
+    storage = {"root": f"file://{folder}/lake"}
+    content = {"environment": "tests", "lake": storage, "landing": storage, "messaging": {}, **more}
+    place = folder / "include" / "environments" / "tests.yaml"
+    place.parent.mkdir(parents=True)
+    place.write_text(yaml.safe_dump(content))
+
+
+class Receiver:
+    """An address that takes changes, and holds back its reply to the calls that come after the first few."""
+
+    def __init__(self, *, replies: int) -> None:
+        self.changes: list[dict[str, Any]] = []
+        self.left, self.holds = replies, threading.Event()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                receiver.changes += body["changes"]
+                receiver.left -= 1
+                if receiver.left == 0:
+                    receiver.holds.set()
+                    # Longer than the process lives.
+                    threading.Event().wait(20)
+                try:
+                    self.send_response(200)
+                    self.send_header("Content-Length", "2")
+                    self.end_headers()
+                    self.wfile.write(b"{}")
+                except OSError:
+                    return
+
+            def log_message(self, format: str, *args: Any) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/"
+
+
+def test_feeds_that_are_killed_in_a_call_deliver_every_row(tmp_path: Path, launch: Launch) -> None:
+    receiver = Receiver(replies=8)
+    to = {"kind": "webhook", "url": receiver.url, "rows_per_call": 100, "timeout_seconds": 30}
+    stage = FeedStage(tmp_path, declared({"to": to, "every_seconds": 1}))
+    stage.rebuild(0, {f"c{number:05d}": number for number in range(ROWS)})
+    write_environment(tmp_path)
+    folder = tmp_path / "include" / "pipelines" / "shop"
+    content = stage.spec.model_dump(mode="json", exclude_unset=True, by_alias=True)
+    (folder / "pipeline.yaml").write_text(yaml.safe_dump(content))
+    (folder / "t.sql").write_text("SELECT 1")
+    (tmp_path / "include" / "relays").mkdir()
+    (tmp_path / "include" / "relays" / "landing.yaml").write_text("relay: landing\nbuckets: [landing]\nlisting: {}\n")
+
+    first = launch("deltaworks.feeds", "--feeds", "shop")
+    assert receiver.holds.wait(120)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    launch("deltaworks.feeds", "--feeds", "shop")
+    # Its predecessor's lease has to run out first.
+    eventually(lambda: stage.record.number == 1, "the successor delivers the rest", seconds=180)
+    assert applied(receiver.changes, ("event_date", "country")) == stage.rows()
+    by_id = {change["id"]: change["key"]["country"] for change in receiver.changes}
+    assert len(by_id) == ROWS
+    assert 0 < len(receiver.changes) - ROWS <= 500, "one part is sent again, and no more"
+
+
+def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
+    tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    correct_moto()
+    with running_moto() as address, running_director(a=0.5, b=0.5) as director:
+        aws = Aws(address)
+        queue, topic = aws.queue(), aws.topic()
+        aws.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "5"})
+        aws.subscribe(topic, queue)
+        do = {"kind": "webhook", "url": director.url, "timeout_seconds": 30}
+        stage = RemediationStage(tmp_path, director, queue_url=queue, do=do)
+        messaging = {"endpoint": address, "access_key": "env:TEST_ACCESS_KEY", "secret_key": "env:TEST_SECRET_KEY"}
+        spec = stage.spec.model_dump(mode="json", exclude_unset=True)
+        write_environment(tmp_path, messaging=messaging, remediations=[spec])
+        stage.now = utc_now()
+        notice = stage.fires("a")
+        director.lost_replies = 1
+        director.reply_seconds = 20.0
+
+        first = launch("deltaworks.remediation", "--remediation", "shift_cdn")
+        publish(aws.client("sns"), sns_message(topic, notice))
+        eventually(lambda: len(director.moves) == 1, "the director is called")
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        assert stage.record(notice).state == "planned"
+        launch("deltaworks.remediation", "--remediation", "shift_cdn")
+        eventually(lambda: stage.record(notice).state == "called", "the successor asks for the weights", seconds=180)
+        assert (len(director.moves), director.weights) == (1, {"a": 0.3, "b": 0.7})

@@ -1,0 +1,95 @@
+"""`deltaworks feeds`: what people see of feeds, and replays that are counted before they are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app, feeds
+from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.feeds.messages import DeadReason
+from deltaworks.operations.base import OperationContext
+from deltaworks.operations.feeds import ReplayFeedOptions, replay
+from deltaworks.operations.registry import operation
+from tests.unit.feeds.feed_stage import FeedStage, Receiver
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedStage:
+    stage = FeedStage(tmp_path)
+    monkeypatch.setattr(feeds, "catalog", lambda: stage.catalog)
+    return stage
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["feeds", *words])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def replayed(stage: FeedStage, **options: Any) -> list[str]:
+    context = OperationContext(operation=operation("replay_feed"), catalog=stage.catalog, subject="shop")
+    return [str(part) for part in replay(context, ReplayFeedOptions(feed="offers", **options)).parts]
+
+
+def test_feeds_are_listed_with_their_position_and_lag(stage: FeedStage) -> None:
+    (before,) = json.loads(run("list", "--json"))
+    assert (before["feed"], before["position"]) == ("shop.offers", "not begun")
+    stage.rebuild(0, {"de": 1})
+    stage.feed(Receiver()).look()
+    (after,) = json.loads(run("list", "shop", "--json"))
+    version = stage.record.position.version
+    assert (after["delivery"], after["position"], after["lag_seconds"]) == (1, f"version {version}", 0)
+
+
+def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedStage) -> None:
+    stage.rebuild(0, {"de": 1})
+    stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).look()
+    (letter,) = json.loads(run("dead", "shop", "offers", "--json"))
+    assert (letter["reason"], letter["why"]) == ("too_large", "300 KB")
+    run("dead", "shop", "offers", "--forget", "--json")
+    assert json.loads(run("dead", "shop", "offers", "--json")) == []
+
+
+def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedStage) -> None:
+    feed = stage.feed(Receiver())
+    for orders in (1, 2):
+        stage.rebuild(0, {"de": orders, "at": 0})
+        feed.look()
+    assert replayed(stage, since=1)[0] == "3 changes of 2 deliveries would be sent again."
+    assert replayed(stage, everything=True)[0] == "all 2 rows of turnover would be sent again."
+    assert stage.records.replay_request() is None
+    replayed(stage, since=2, dry_run=False)
+    request = stage.records.replay_request()
+    assert request is not None
+    assert request.since == 2
+    with pytest.raises(ConcurrencyError, match="FEED_REPLAY_PENDING"):
+        replayed(stage, everything=True, dry_run=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "condition"),
+    [
+        ({}, "OPTION_INVALID"),
+        ({"since": 1, "everything": True}, "OPTION_INVALID"),
+        ({"since": 7}, "FEED_DELIVERY_UNKNOWN"),
+        ({"since": 1, "limit": 1}, "FEED_REPLAY_UNBOUNDED"),
+    ],
+)
+def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
+    stage: FeedStage, options: dict[str, Any], condition: str
+) -> None:
+    stage.rebuild(0, {"de": 1, "at": 0})
+    stage.feed(Receiver()).look()
+    with pytest.raises(ConfigError, match=condition):
+        replayed(stage, dry_run=False, **options)
+
+
+def test_a_feed_that_is_not_declared_gets_the_nearest(stage: FeedStage) -> None:
+    with pytest.raises(ConfigError, match="FEED_UNKNOWN"):
+        run("dead", "shop", "offer")

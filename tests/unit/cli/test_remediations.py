@@ -1,0 +1,54 @@
+"""`deltaworks remediations`: what they did is listed, and they are held back and resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from deltaworks.cli import app, remediations
+from deltaworks.errors import ConfigError
+from tests.unit.remediation.remediation_stage import RemediationStage
+from tests.unit.remediation.traffic_server import running_director
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemediationStage]:
+    with running_director(a=0.5, b=0.5) as director:
+        stage = RemediationStage(tmp_path, director)
+        environment = SimpleNamespace(environment="tests", lake=stage.storage, remediations=(stage.spec,))
+        monkeypatch.setattr(remediations, "catalog", lambda: SimpleNamespace(environment=environment))
+        yield stage
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["remediations", *words])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_one_that_is_held_refuses_and_resumed_it_acts(stage: RemediationStage) -> None:
+    run("hold", "shift_cdn", "--reason", "moving by hand")
+    record = stage.remediator().take(stage.fires("a"))
+    assert record is not None
+    assert "moving by hand" in record.reason
+    declared, done = (
+        json.loads(run("list", "--json"))["remediations"],
+        json.loads(run("list", "--json"))["what they did"],
+    )
+    assert "moving by hand" in declared[0]["held"]
+    assert [item["state"] for item in done] == ["refused"]
+    run("resume", "shift_cdn")
+    record = stage.remediator().take(stage.fires("a", region="eu"))
+    assert record is not None
+    assert record.state == "called"
+
+
+def test_one_that_is_not_declared_is_not_held(stage: RemediationStage) -> None:
+    with pytest.raises(ConfigError, match="REMEDIATION_UNKNOWN"):
+        run("hold", "shift_cnd")

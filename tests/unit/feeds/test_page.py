@@ -1,0 +1,88 @@
+"""The examples of docs/feeds.md and docs/remediation.md work, put where the pages say."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.feeds.feed import Feed
+from deltaworks.specs.checks.project import check_project
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.loading import load_spec
+from deltaworks.specs.project import load_catalog
+from tests.unit.feeds.feed_stage import DAY, Receiver
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+ENVIRONMENT = """\
+environment: local
+lake: {{root: "file://{root}/lake"}}
+landing: {{root: "file://{root}/landing"}}
+messaging: {{}}
+"""
+
+
+def examples(page: str, kind: str, *, language: str = "yaml") -> list[str]:
+    text = (DOCS / page).read_text()
+    return re.findall(rf"<!-- example: {kind}[^>]*-->\n```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The pipeline `orders` of docs/extending.md, with its gold table and the feed of docs/feeds.md."""
+    include = tmp_path / "include"
+    (include / "environments").mkdir(parents=True)
+    (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))
+    (include / "relays").mkdir()
+    (include / "relays" / "landing.yaml").write_text(
+        "relay: landing\nqueue_url: http://localhost/queue\nbuckets: [deltaworks-landing]\n"
+    )
+    folder = include / "pipelines" / "orders"
+    (folder / "gold").mkdir(parents=True)
+    (pipeline,) = examples("extending.md", "pipeline")
+    (gold,) = examples("extending.md", "gold")
+    (sql,) = examples("extending.md", "gold", language="sql")
+    (feed,) = examples("feeds.md", "feed")
+    (folder / "pipeline.yaml").write_text(pipeline + gold + feed)
+    (folder / "gold" / "turnover.sql").write_text(sql)
+    return tmp_path
+
+
+def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> None:
+    assert check_project("local", root=project).mistakes == []
+    catalog = load_catalog("local", root=project)
+    spec = catalog.pipeline("orders")
+    rows = pa.table(
+        {
+            "event_date": pa.array([DAY], pa.date32()),
+            "country": ["NL"],
+            "orders": pa.array([2], pa.int64()),
+            "turnover": pa.array([Decimal("19.00")], pa.decimal128(22, 2)),
+        }
+    )
+    write_deltalake(f"{project}/lake/{paths.table('orders', 'turnover')}", rows, partition_by=["event_date"])
+    receiver = Receiver()
+    Feed(catalog, spec, spec.feeds[0], open_objects(catalog.environment.lake), receiver).look()
+    (sent,) = receiver.messages
+    (shown,) = (json.loads(text) for text in examples("feeds.md", "message", language="json"))
+    assert list(sent) == list(shown)
+    changing = {"id", "number", "at"}
+    assert {name: value for name, value in sent.items() if name not in changing} == {
+        name: value for name, value in shown.items() if name not in changing
+    }
+    assert [len(sent["id"]), type(sent["number"]), len(sent["at"])] == [len(shown["id"]), int, len(shown["at"])]
+
+
+def test_the_remediation_of_its_page_can_be_declared(tmp_path: Path) -> None:
+    (declared,) = examples("remediation.md", "remediation")
+    file = tmp_path / "local.yaml"
+    file.write_text(ENVIRONMENT.format(root=tmp_path) + declared)
+    (remediation,) = load_spec(EnvironmentSpec, file).remediations
+    assert (remediation.name, remediation.dry_run) == ("shift_cdn", True)
