@@ -37,6 +37,8 @@ from deltaworks.tables.query import connect
 from deltaworks.tables.versions import Versions
 
 _BEFORE, _AFTER = "before", "after"
+#: So many commits are read at most to say since when a change waits.
+_MOST_COMMITS = 1000
 
 
 class Reading(Protocol):
@@ -171,8 +173,8 @@ class TableReading(_Compared):
 
     def pending_since(self, base: Position, target: Position) -> str:
         since = max(base.version, -1) if base.table_id in ("", target.table_id) else -1
-        newest = target.version
-        commits = commit_history(self._lake, self._key, newest=newest, limit=newest - since) if newest > since else ()
+        newest, count = target.version, min(target.version - since, _MOST_COMMITS)
+        commits = commit_history(self._lake, self._key, newest=newest, limit=count) if count > 0 else ()
         times = [commit.at for commit in commits if commit.changes_rows]
         return min(times).isoformat(timespec="milliseconds") if times else iso_now()
 
@@ -263,9 +265,8 @@ class ViewReading(_Compared):
             schema, view = self._name.split(".")
             try:
                 most = self._feed.most_rows
-                answer = connection.execute(
-                    f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {most + 1}'
-                ).to_arrow_table()
+                question = f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {most + 1}'
+                answer = connection.sql(question).to_arrow_table()
             except duckdb.Error as error:
                 raise ContractError(
                     "FEED_SOURCE_UNREADABLE",

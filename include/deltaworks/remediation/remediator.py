@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from deltaworks.alerts.notice import Notice
@@ -29,6 +29,8 @@ ASKS = 4
 ASK_SECONDS = 2.0
 #: For how long an address that tells nothing is asked again, before people are told.
 _PATIENCE = timedelta(minutes=15)
+#: Longer than a day, which bounds are about, and than any verification.
+_LATELY = timedelta(days=7)
 
 
 class Remediator:
@@ -78,7 +80,7 @@ class Remediator:
 
     def go_on(self) -> None:
         """Go on with what is under way: calls that were begun, shifts to be verified. Raises what `take` raises."""
-        for record in self._records.all(self._spec.name):
+        for record in self._recent():
             if record.state == "planned":
                 self._call(record)
             elif record.state == "called":
@@ -98,7 +100,7 @@ class Remediator:
             sources=frozenset(targets_of(notice.subject, detail, self._spec.targets)),
             sick=rule.sick,
             held=self._records.held(self._spec.name),
-            records=tuple(self._records.all(self._spec.name)),
+            records=tuple(self._recent()),
             weights={},
         )
         refused = refusal_before_weights(self._spec, situation)
@@ -232,6 +234,10 @@ class Remediator:
         record = self._records.replace(record, after)
         self._telling.step(record)
         return record
+
+    def _recent(self) -> Iterator[RemediationRecord]:
+        """What it did lately: all that bounds count, and all that can be under way."""
+        return self._records.all(self._spec.name, since=self._clock() - _LATELY)
 
     def _now(self) -> str:
         return self._clock().isoformat(timespec="milliseconds")

@@ -132,7 +132,6 @@ def test_a_delivery_that_was_cut_off_goes_on_under_the_same_ids(stage: FeedStage
     rows = {f"c{number:04d}": number for number in range(PART + 20)}
     stage.rebuild(0, rows)
     whole = Receiver()
-    FeedStage(stage.root / "beside").rebuild(0, rows)
 
     def stop_in_the_second_part(message: Message) -> None:
         if '"c0510"' in message.key:

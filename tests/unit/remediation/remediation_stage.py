@@ -60,10 +60,10 @@ class RemediationStage:
         notice = raise_alert(self.objects, cause=cause, subject=subject, summary="slow", detail=detail, now=self.now)
         return notice or self.latest_notice()
 
-    def ends(self, cdn: str = "a") -> None:
-        resolve_alert(
-            self.objects, cause=FIRING, subject=subject_of("video_qos", "cdn_slow", ("cdn",), (cdn,)), now=self.now
-        )
+    def ends(self, cdn: str = "a", **labels: str) -> None:
+        everything = {"cdn": cdn, **labels}
+        subject = subject_of("video_qos", "cdn_slow", tuple(everything), tuple(everything.values()))
+        resolve_alert(self.objects, cause=FIRING, subject=subject, now=self.now)
 
     def passes(self, minutes: float) -> None:
         self.now += dt.timedelta(minutes=minutes)

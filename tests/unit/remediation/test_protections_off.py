@@ -34,7 +34,7 @@ def without_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemediationRecords, "read", lambda self, notice: None)
     monkeypatch.setattr(RemediationRecords, "create", lambda self, record: True)
     monkeypatch.setattr(RemediationRecords, "replace", lambda self, before, after: after)
-    monkeypatch.setattr(RemediationRecords, "all", lambda self, remediation=None: iter(()))
+    monkeypatch.setattr(RemediationRecords, "all", lambda self, remediation=None, **_: iter(()))
 
 
 @pytest.mark.usefixtures("without_records")

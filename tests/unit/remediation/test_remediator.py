@@ -228,6 +228,7 @@ def test_it_waits_between_shifts_and_acts_so_often_a_day(tmp_path: Path, directo
         assert stage.record(notice).state == "verified"
         stage.passes(1)
         assert reason(stage, stage.fires("a", region="eu")) == "cooling"
+        stage.ends("a", region="eu")
         stage.passes(20)
     assert reason(stage, stage.fires("a", region="us")) == "daily_bound"
     assert director.weights == {"a": 0.4, "b": 0.6}

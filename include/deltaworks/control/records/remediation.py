@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -88,9 +89,16 @@ class RemediationRecords:
             )
         return after
 
-    def all(self, remediation: str | None = None) -> Iterator[RemediationRecord]:
-        """All records, or those of one remediation, the oldest notice first."""
+    def all(self, remediation: str | None = None, *, since: datetime | None = None) -> Iterator[RemediationRecord]:
+        """All records, or those of one remediation, the oldest notice first.
+
+        Args:
+            since: notices that are older are left out, by their ids, which begin with their time.
+        """
+        first = outward_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
         for key in self._objects.list(outward_paths.REMEDIATIONS + "/"):
+            if key < first:
+                continue
             stored = self._objects.get(key)
             record = None if stored is None else RemediationRecord.decode(stored.data, key=key)
             if record is not None and remediation in (None, record.remediation):
