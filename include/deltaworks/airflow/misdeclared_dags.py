@@ -74,10 +74,11 @@ def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[s
 def misdeclared_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
     of_gold, of_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
+    of_feeds = catalog.wrong_pipelines("feeds")
     for name, error in catalog.wrong_pipelines().items():
         if not catalog.environment.has_operation_dags(name):
             continue
-        for declared in pipeline_operations(mutable=name in of_mutations, gold=name in of_gold):
+        for declared in pipeline_operations(mutable=name in of_mutations, gold=name in of_gold, feeds=name in of_feeds):
             yield _misdeclared_operation_dag(declared, name, error, gold=name in of_gold)
     for name, error in catalog.wrong_relays().items():
         for declared in relay_operations():

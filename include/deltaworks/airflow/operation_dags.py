@@ -122,7 +122,9 @@ def offered_operations(spec: PipelineSpec) -> list[Operation]:
 
     Where the environment names the pipelines whose operations have DAGs, others have none: `operated_pipelines`.
     """
-    offered = pipeline_operations(mutable=spec.mutations is not None, gold=bool(spec.gold.tables))
+    offered = pipeline_operations(
+        mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
+    )
     return [declared for declared in offered if why_not(declared, spec) is None]
 
 
@@ -132,8 +134,8 @@ def operated_pipelines(catalog: Catalog) -> list[PipelineSpec]:
     return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
 
 
-def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
-    """The same, of any pipeline that declares mutations or gold tables, or neither; whatever its source can do."""
+def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Operation]:
+    """The same, of any pipeline that declares mutations, gold tables or feeds, or none; whatever its source can do."""
     return [
         declared
         for declared in OPERATIONS.values()
@@ -141,6 +143,7 @@ def pipeline_operations(*, mutable: bool, gold: bool) -> list[Operation]:
         and not declared.dag
         and (mutable or not declared.for_mutable)
         and (gold or not declared.for_gold)
+        and (feeds or not declared.for_feeds)
     ]
 
 
