@@ -92,6 +92,8 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
             yield names.gold_dag_id(pipeline), spec.gold.schedule
         if spec.mutations is not None and spec.mutations.schedule:
             yield names.mutation_dag_id(pipeline), spec.mutations.schedule
+        if spec.models and spec.training.schedule:
+            yield names.training_dag_id(pipeline), spec.training.schedule
     for relay, declared in catalog.relays.items():
         if declared.clean is not None:
             yield names.clean_dag_id(relay), declared.clean.schedule

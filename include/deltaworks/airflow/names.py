@@ -88,6 +88,11 @@ def mutation_dag_id(pipeline: str) -> str:
     return f"mutations__{pipeline}"
 
 
+def training_dag_id(pipeline: str) -> str:
+    """The DAG that trains a pipeline's models."""
+    return f"models__{pipeline}"
+
+
 def maintenance_dag_id(pipeline: str) -> str:
     """The DAG that keeps a pipeline's tables healthy."""
     return provenance.maintenance_dag_id(pipeline)

@@ -1,4 +1,4 @@
-"""The DAGs on a schedule: gold, maintenance and mutations of a pipeline, and the cleaning of a relay's buckets."""
+"""The DAGs on a schedule: gold, models, maintenance and mutations of a pipeline, and the cleaning of a relay's buckets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from deltaworks.airflow.job_alerts import tell_deadline
 from deltaworks.airflow.job_settings import job_dag_settings
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import open_choice, operation_form, set_form
-from deltaworks.airflow.runbooks import clean_runbook, gold_runbook, maintenance_runbook, mutations_runbook
+from deltaworks.airflow.runbooks import (
+    clean_runbook,
+    gold_runbook,
+    maintenance_runbook,
+    mutations_runbook,
+    training_runbook,
+)
 from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.operations.base import RESULTS_KEY
 from deltaworks.operations.registry import operation
@@ -189,6 +195,20 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
     ) as dag:
         operation_task("mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN}, from_form=True)
     set_form(dag, operation_form(operation("mutate_tables"), spec))
+    return dag
+
+
+def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG that trains a pipeline's models. A run is as of when it runs, so a missed one needs no catching up."""
+    with DAG(
+        dag_id=names.training_dag_id(spec.pipeline),
+        description=f"Trains the models of {spec.pipeline}",
+        doc_md=training_runbook(spec),
+        schedule=names.cron(spec.training.schedule),
+        **job_dag_settings(spec.owner, tags=("models", spec.pipeline, *spec.tags), hours=12),
+    ) as dag:
+        operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
+    set_form(dag, operation_form(operation("train_model"), spec))
     return dag
 
 

@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Command] = {
     "files": Command("Landed objects: when they were seen, in which batch, how many rows.", "deltaworks.cli.files:app"),
     "quarantine": Command("Rows that did not fit: counted, shown, landed.", "deltaworks.cli.quarantine:app"),
     "gold": Command("Gold tables of a pipeline."),
+    "models": Command("Models that predict: trained, judged, published or not.", "deltaworks.cli.models:app"),
     "sql": Command(
         "Run a query over the tables (`<pipeline>.<table>`); without one, list the tables.", "deltaworks.cli.sql:sql"
     ),

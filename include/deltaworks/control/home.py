@@ -23,6 +23,7 @@ from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
     from deltaworks.control.records.approval import Approvals
+    from deltaworks.control.records.model import ModelRuns
     from deltaworks.control.records.specs import SpecRecords
 
 
@@ -74,6 +75,13 @@ class PipelineHome:
         from deltaworks.control.records.approval import Approvals
 
         return Approvals(self.objects, self.pipeline)
+
+    @cached_property
+    def models(self) -> ModelRuns:
+        """Trainings of models. Its module is of use to trainings and gold alone, and not to streams."""
+        from deltaworks.control.records.model import ModelRuns
+
+        return ModelRuns(self.objects, self.pipeline)
 
     @cached_property
     def held(self) -> HeldRecords:

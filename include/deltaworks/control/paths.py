@@ -164,6 +164,16 @@ def announced_view(pipeline: str, view: str) -> str:
     return pipeline_control(pipeline, f"announced_views/{view}.json")
 
 
+def model_runs(pipeline: str, name: str) -> str:
+    """The folder of the trainings of a model, a folder each by its number."""
+    return f"models/{pipeline}/{name}/"
+
+
+def model_manifest(pipeline: str, name: str, number: int) -> str:
+    """The object that says what one training of a model was made of and came to."""
+    return f"{model_runs(pipeline, name)}{number}/manifest.json"
+
+
 def alerts(name: str = "") -> str:
     """The folder of alerts, or one thing in it: `state/<cause>/<subject>.json`, `spool/<notice>.json`, ..."""
     return f"control/alerts/{name}"

@@ -20,7 +20,8 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.gold.answer import refuse_broken
 from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
-from deltaworks.gold.references import refresh_references
+from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.predictions import warn_of_predictions
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
@@ -82,7 +83,7 @@ def rebuild_gold(
     lake = Lake(catalog.environment.lake)
     selection = selected_gold(spec, tables)
     gold = {table.name for table in spec.gold.tables}
-    refresh_references(catalog, pipeline, names=[name for table in selection for name in table.reads])
+    refresh_kept_tables(catalog, pipeline, names=[name for table in selection for name in table.reads])
 
     def planned(table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob:
         key = paths.table(pipeline, table.name)
@@ -108,6 +109,7 @@ def rebuild_gold(
             result = results[table.name] = _built(spark, lake, spec, job, views, requested=full or dates is not None)
             if dates is None and result.sound and job.built_from and result.reason != _OVERTAKEN:
                 note_fresh(PipelineHome.open(catalog.environment.lake, pipeline), table.name)
+    warn_of_predictions(catalog, pipeline, tables=[result.table for result in results.values() if result.sound])
     refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
 

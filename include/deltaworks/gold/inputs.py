@@ -27,9 +27,11 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.gold.model_tables import ScoresOf, scored_rows
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other, view_name
+from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import DELETED_COLUMN, NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -49,6 +51,7 @@ class PinnedInput:
     `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates, and is
     empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
     `time_column` has the instants of its rows, each within the date of its row; it is empty where no column has.
+    With `scores` it is the table of a model, which gives scores to the rows of another input.
     """
 
     name: str
@@ -60,6 +63,7 @@ class PinnedInput:
     date_column: str = DATE_COLUMN
     compared_by: str = ""
     time_column: str = ""
+    scores: ScoresOf | None = None
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -70,6 +74,9 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     dated |= {reference.name: "" for reference in spec.references}
     compared = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
     compared |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
+    scores = {model.name: ScoresOf(model.features, model.at) for model in spec.models}
+    dated |= dict.fromkeys(scores, "")
+    compared |= dict.fromkeys(scores, "valid_from_date")
     times = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
     times |= {table.name: TIME_COLUMN for table in spec.tables if TIME_COLUMN in table.column_types()}
     for name in names:
@@ -89,6 +96,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             date_column=dated.get(name, DATE_COLUMN),
             compared_by=compared.get(name, ""),
             time_column=times.get(name, ""),
+            scores=scores.get(name),
         )
     return pinned
 
@@ -101,6 +109,7 @@ def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
         return NAMES_COLUMNS
     keyed = {table.name: table.types for table in spec.keyed_tables}
     keyed |= {reference.name: reference.column_types() for reference in spec.references}
+    keyed |= {model.name: MODEL_COLUMNS for model in spec.models}
     return keyed[name] if name in keyed else spec.table(name).column_types()
 
 
@@ -152,8 +161,11 @@ class InputViews:
 
     def register(self, reads: Sequence[str], part: Part) -> None:
         """Make the views for one gold table, holding the rows of `part`."""
-        for name in reads:
-            rows = self._rows(name, part)
+        # What gives scores comes after the rows it gives them to.
+        for name in sorted(reads, key=lambda read: self._inputs[read].scores is not None):
+            rows, scores = self._rows(name, part), self._inputs[name].scores
+            if scores is not None:
+                rows = scored_rows(rows, self._spark.table(scores.features), scores)
             copies = self._copies_of(name, part)
             if copies is not None and copies.per_value:
                 rows = rows.join(copies.rows, on=list(_ARRIVAL), how="left_anti")

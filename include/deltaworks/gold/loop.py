@@ -23,7 +23,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.inputs import note_fresh, pin_inputs, read_built_from
-from deltaworks.gold.references import refresh_references
+from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
@@ -130,7 +130,7 @@ class GoldLoop:
     def _bring_up_to_date(self, session: SparkSession, table: GoldTableSpec) -> None:
         from deltaworks.gold.build import rebuild_gold
 
-        refresh_references(self._catalog, self._pipeline, names=list(table.reads))
+        refresh_kept_tables(self._catalog, self._pipeline, names=list(table.reads))
         job = self._plan(table)
         if self._is_another_definition(table.name, job):
             log.warning("pipeline=%s table=%s was built by another definition", self._pipeline, table.name)

@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.gold.build import selected_gold
 from deltaworks.gold.inputs import note_fresh, pin_inputs
-from deltaworks.gold.references import refresh_references
+from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.table_build import GoldTableResult, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -36,7 +36,7 @@ def pending_gold(
         ContractError, ConcurrencyError: what `refresh_references` raises.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
-    refresh_references(catalog, pipeline)
+    refresh_kept_tables(catalog, pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in selected_gold(spec, tables):

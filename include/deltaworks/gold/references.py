@@ -1,5 +1,7 @@
 """Reference tables: small tables kept in CSV files, taken over whole where the file is another than the table's.
 
+So are tables of what else is kept outside of the tables and read by gold: published models.
+
 The commit that replaces a table names the digest of what it was made from, so that a run which finds the same digest
 there does nothing. A commit that changed rows without one (a RESTORE, somebody's DELETE) is replaced again.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,18 +76,32 @@ def refresh_references(catalog: Catalog, pipeline: str, *, names: Sequence[str] 
 def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
     content = _content(catalog, pipeline, reference)
     digest = _digest(reference, content)
-    key = paths.table(pipeline, reference.name)
+    return take_over(lake, pipeline, reference.name, digest, lambda: read_reference(reference, content))
+
+
+def take_over(
+    lake: Lake, pipeline: str, name: str, digest: str, read: Callable[[], pa.Table], *, operation: str = OPERATION
+) -> ReferenceResult:
+    """Make a table the rows that have a digest, in one commit; nothing where its own have it. Idempotent.
+
+    Args:
+        read: gives the rows, where they are needed.
+
+    Raises:
+        ConcurrencyError: REFERENCE_CONTENDED.
+    """
+    key = paths.table(pipeline, name)
     rows: pa.Table | None = None
     for _ in range(_MOST_TRIES):
         table = lake.open(key)
         # Looked up before the digest: whoever replaces the table after this takes the step, and this run begins again.
-        step = reference_step(pipeline, reference.name, 0)
+        step = reference_step(pipeline, name, 0)
         ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
         if table is not None and _digest_of(lake, key, table) == digest:
-            return ReferenceResult(reference.name, False, table.count(), table.version())
+            return ReferenceResult(name, False, table.count(), table.version())
         if rows is None:
-            rows = read_reference(reference, content)
-        made = user_metadata(pipeline=pipeline, batch="", operation=OPERATION, **{DIGEST: digest})
+            rows = read()
+        made = user_metadata(pipeline=pipeline, batch="", operation=operation, **{DIGEST: digest})
         if table is None:
             created = user_metadata(pipeline=pipeline, batch="", operation="create_table")
             table = lake.ensure(key, rows.schema, user_metadata=created)
@@ -93,15 +109,15 @@ def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSp
         done = commit_step(
             table,
             [file.add_action()],
-            step=reference_step(pipeline, reference.name, ordinal + 1),
+            step=reference_step(pipeline, name, ordinal + 1),
             user_metadata=made,
             recreate_as=Schema.from_arrow(rows.schema),
         )
         if done.landed_now:
-            return ReferenceResult(reference.name, True, rows.num_rows, done.version)
+            return ReferenceResult(name, True, rows.num_rows, done.version)
     raise ConcurrencyError(
         "REFERENCE_CONTENDED",
-        f"{key}: {_MOST_TRIES} times another run replaced it meanwhile, by another file than this one.",
+        f"{key}: {_MOST_TRIES} times another run replaced it meanwhile, from something else than this one.",
         hint="Runs that see different files of one pipeline replace each other's tables: deploy one version of them.",
     )
 

@@ -22,7 +22,7 @@ from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom, InputViews, pin_inputs, read_built_from
 from deltaworks.gold.plan import full_plan
-from deltaworks.gold.references import refresh_references
+from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.shadow import (
     GoldRefreshResult,
     Shadows,
@@ -76,7 +76,7 @@ def refresh_gold(
         return plan_refresh(catalog, pipeline, tables=tables)
     spec = catalog.pipeline(pipeline)
     selection = selected_gold(spec, tables)
-    refresh_references(catalog, pipeline, names=[name for table in selection for name in table.reads])
+    refresh_kept_tables(catalog, pipeline, names=[name for table in selection for name in table.reads])
     results: dict[str, GoldRefreshResult] = {}
     for table in selection:
         held = sorted(name for name in table.reads if name in results and results[name].broken)

@@ -20,6 +20,8 @@ def why_not(declared: Operation, spec: PipelineSpec) -> str | None:
         return "It declares no gold tables."
     if declared.for_feeds and not spec.feeds:
         return "It declares no feeds."
+    if declared.for_models and not spec.models:
+        return "It declares no models."
     if declared.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
         return "It reads a Delta table, which keeps neither objects nor records: start the pipeline over."
     if declared.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):

@@ -59,6 +59,7 @@ class Operation:
         for_mutable: only of pipelines that declare mutations.
         for_gold: only of pipelines that declare gold tables.
         for_feeds: only of pipelines that declare feeds.
+        for_models: only of pipelines that declare models.
         dag: what the id of its DAG begins with, where a schedule runs it too: that DAG's form is its own.
     """
 
@@ -78,6 +79,7 @@ class Operation:
     for_mutable: bool = False
     for_gold: bool = False
     for_feeds: bool = False
+    for_models: bool = False
     dag: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:

@@ -29,6 +29,16 @@ _OPERATIONS = (
         for_gold=True,
     ),
     Operation(
+        name="train_model",
+        command="models train",
+        summary="Train models anew, judge them on later days, and publish those that add to the better baseline.",
+        run="deltaworks.operations.models:train",
+        needs_spark=True,
+        family="models",
+        for_models=True,
+        dag="models",
+    ),
+    Operation(
         name="optimize_tables",
         command="optimize",
         summary="Rewrite the partitions whose health says that it is worth it, best first, within some minutes.",

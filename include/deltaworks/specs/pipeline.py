@@ -20,6 +20,7 @@ from deltaworks.specs.gold import GoldSpec, ReferenceSpec, ViewSpec
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, latest_table
 from deltaworks.specs.maintenance import MaintenanceSpec
+from deltaworks.specs.models import ModelSpec, TrainingSpec, model_problems
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline_tables import table_problems
 from deltaworks.specs.shares import StreamShareSpec
@@ -67,6 +68,10 @@ _FEEDS = Edit(
     Effect.SAFE,
     "Holds from the next start of the feeds' process: `deltaworks restart feeds__{pipeline}`. What was delivered of a "
     "feed is remembered by its name.",
+)
+_MODELS = Edit(
+    Effect.SAFE,
+    "Nothing: the next training has it, and models that are published stay in force until another one is.",
 )
 _MUTATIONS = Presence(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
@@ -198,6 +203,12 @@ class PipelineSpec(Spec):
     feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = later_key(
         (), description="changed rows of gold tables and views, delivered to others"
     )
+    models: Annotated[tuple[ModelSpec, ...], _MODELS] = later_key(
+        (), description="what is predicted from gold tables, and how that is judged"
+    )
+    training: Annotated[TrainingSpec, AT_ONCE] = later_key(
+        TrainingSpec.defaults(), description="when its models are trained"
+    )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
@@ -214,6 +225,7 @@ class PipelineSpec(Spec):
     def _fits_together(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
         problems += [*dashboard_problems(self.dashboards), *alert_problems(self), *feed_problems(self)]
+        problems += model_problems(self)
         raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 

@@ -17,6 +17,7 @@ from deltaworks.specs.gold import (
 from deltaworks.specs.gold_grain import grain_problems
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, live_problems
+from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 
@@ -42,8 +43,8 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 def declared_tables(
     pipeline: PipelineSpec,
-) -> Iterator[tuple[Place, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec]]:
-    """Every bronze, live, gold and reference table and every view with its place."""
+) -> Iterator[tuple[Place, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
+    """Every bronze, live, gold and reference table, every view and the table of each model, with its place."""
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
     for index, live in enumerate(pipeline.live):
@@ -54,6 +55,8 @@ def declared_tables(
         yield ("references", index), reference
     for index, view in enumerate(pipeline.views):
         yield ("views", index), view
+    for index, model in enumerate(pipeline.models):
+        yield ("models", index), model
 
 
 def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -137,6 +140,8 @@ def _undated(pipeline: PipelineSpec, name: str) -> str:
     """What an input lacks for the date of a change to be known; empty where it lacks nothing."""
     tables = {gold.name: gold for gold in pipeline.gold.tables}
     references = {reference.name: reference for reference in pipeline.references}
+    if name in {model.name for model in pipeline.models}:
+        return ""
     if name in references:
         return "" if references[name].dated_by is not None else "declare `dated_by` of the reference"
     if name in tables:
@@ -178,8 +183,8 @@ def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
     for source, path in (("file", reference.file), ("object", reference.object)):
         if path is not None and (path.startswith("/") or "\\" in path or {*path.split("/")} & {"", ".", ".."}):
             yield (source,), f"{path!r} is no path below its folder; write one of plain names, without .."
-    if reference.object is not None and reference.object.split("/")[0] in ("tables", "control"):
-        yield ("object",), "`tables` and `control` are the engine's own; put it elsewhere in the lake"
+    if reference.object is not None and reference.object.split("/")[0] in ("tables", "control", "models"):
+        yield ("object",), "`tables`, `control` and `models` are the engine's own; put it elsewhere in the lake"
 
 
 def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -211,6 +216,7 @@ def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
         columns[pipeline.mutations.names] = (ORG_COLUMN,)
     columns |= {table.name: table.partition_by for table in pipeline.keyed_tables}
     columns |= {reference.name: () for reference in pipeline.references}
+    columns |= {model.name: () for model in pipeline.models}
     return columns | {gold.name: (gold.partition_by,) for gold in pipeline.gold.tables}
 
 

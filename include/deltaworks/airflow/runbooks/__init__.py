@@ -33,6 +33,12 @@ def _pages() -> frozenset[str]:
     return frozenset(path.stem for path in _FOLDER.glob("*.md"))
 
 
+def training_runbook(spec: PipelineSpec) -> str:
+    """For `models__<pipeline>`."""
+    listed = [f"- `{model.name}`: {model.description or model.label}" for model in spec.models]
+    return _runbook("models", pipeline=spec.pipeline, models="\n".join(listed), owner=spec.owner)
+
+
 def relay_runbook(relay: RelaySpec) -> str:
     """For `relay__<relay>`."""
     return _runbook(

@@ -78,6 +78,9 @@ JOBS: Final = (
     AlertCause("GOLD_CHECK_FAILED", "warning", "alerts.md#a-gold-check-failed", "a gold build broke its checks"),
     AlertCause("GOLD_STALE", "warning", "alerts.md#gold-is-stale", "a gold table is older than it declares"),
     AlertCause(
+        "FAILURE_PREDICTED", "warning", "models.md#a-prediction-warns", "a model's newest scores reach its threshold"
+    ),
+    AlertCause(
         "VIEW_NOT_ANNOUNCED", "warning", "alerts.md#a-view-is-not-announced", "changed answers are not published"
     ),
 )

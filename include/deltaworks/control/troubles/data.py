@@ -58,6 +58,16 @@ DATA: Final = (
             "put it where `file` or `object` says; readers have the table of before",
         ),
         Trouble(
+            "MODEL_INPUT_MISSING",
+            "a gold table that a model is made from is not built yet",
+            "build it: `deltaworks gold build PIPELINE`",
+        ),
+        Trouble(
+            "MODEL_UNREADABLE",
+            "the manifest of a model is torn, or of another release",
+            "restore it from the storage's versions, run the release that wrote it, or delete its folder",
+        ),
+        Trouble(
             "CHANGES_EXPIRED",
             "what changed since a position is no longer in the log, or its files are gone",
             "read everything again with `since=None`, and more often",

@@ -117,6 +117,23 @@ DECLARATIONS: Final = (
             "a dashboard is asked for between what are no times, or from a later one to an earlier one",
             "write both in UTC, as `2026-01-31` or `2026-01-31T14:00`, the earlier one first",
         ),
+        Trouble("MODEL_UNKNOWN", "the pipeline declares no such model", "use the nearest one that is given"),
+        Trouble(
+            "MODEL_RUN_UNKNOWN",
+            "no training of a model has that number",
+            "use one that `deltaworks models list PIPELINE` shows",
+        ),
+        Trouble(
+            "MODEL_SQL_INVALID",
+            "the SQL of a model's label does not run; Spark's first line is given",
+            "mend it: it reads the gold tables that `reads` names",
+        ),
+        Trouble(
+            "MODEL_COLUMN_MISSING",
+            "features, or the answer of a label, lack a column that a model names or a published one takes",
+            "add it to the SQL, mend the model, or withdraw it: delete its folder below `models/`",
+            runbook="models.md#withdraw-a-model",
+        ),
         Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
         Trouble(
             "TABLE_NOT_SUSPENDED", "the table to resume is not suspended", "`deltaworks tables` lists what is held"

@@ -17,6 +17,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, ReferenceSpec
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
@@ -122,12 +123,12 @@ def _declared(catalog: Catalog, *, control: bool) -> Iterator[tuple[str, str, st
 
 
 def _of_pipeline(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str, str]]:
-    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec | ReferenceSpec]] = {
+    kinds: dict[str, Sequence[TableSpec | KeyedTable | LiveTableSpec | GoldTableSpec | ReferenceSpec | ModelSpec]] = {
         "bronze": spec.tables,
         "keyed": spec.keyed_tables,
         "live": spec.live,
         "gold": spec.gold.tables,
-        "reference": spec.references,
+        "reference": (*spec.references, *spec.models),
     }
     for kind, tables in kinds.items():
         for table in tables:

@@ -3,16 +3,18 @@ tables and columns it names are there."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from deltaworks.specs.base import Place
 from deltaworks.specs.checks.alert_sql import alert_mistakes
+from deltaworks.specs.checks.model_sql import model_mistakes
 from deltaworks.specs.checks.panel_sql import panel_mistakes
 from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
 from deltaworks.specs.checks.sql_files import read_sql_file
 from deltaworks.specs.declared_mistakes import Declared
 from deltaworks.specs.gold import GoldTableSpec, build_order, circle_in, view_name, view_order
 from deltaworks.specs.mistakes import Mistake, meant
+from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -39,18 +41,30 @@ def gold_sql_mistakes(
         if table.name in skip or not path.is_file():
             columns[table.name] = None
             continue
-        views = {view_name(name): columns.get(name) for name in table.reads}
+        models = {model.name: model for model in spec.models}
+        views = {
+            view_name(name): _scored(columns, models[name].features) if name in models else columns.get(name)
+            for name in table.reads
+        }
         answer, mistakes = read_sql_file(path, views, spec, sound, purpose="gold")
         yield from mistakes
         columns[table.name] = answer
         if answer is not None:
             for place, text in _answer_problems(table, answer):
                 yield declared.mistake((*places[table.name], *place), text)
+    columns |= {model.name: list(MODEL_COLUMNS) for model in spec.models}
+    yield from model_mistakes(spec, declared, columns, sound)
     yield from _view_mistakes(spec, declared, columns, sound)
     yield from panel_mistakes(spec, declared, columns, sound)
     yield from alert_mistakes(spec, declared, columns, sound)
     sound.save()
     yield from _dedupe_mistakes(spec, declared, unknown)
+
+
+def _scored(columns: Mapping[str, Columns], features: str) -> Columns:
+    """What gold that reads a model reads: the rows of its features with their scores."""
+    own = columns.get(features)
+    return None if own is None else [*own, *SCORE_COLUMNS]
 
 
 def _view_mistakes(

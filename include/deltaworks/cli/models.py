@@ -1,0 +1,92 @@
+"""`deltaworks models`: the trainings of models, and what each of them came to."""
+
+from __future__ import annotations
+
+import typer
+
+from deltaworks.cli.completion import PipelineArgument
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import Answer, Part, listing_command
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.listing import Listing
+from deltaworks.control.records.model import ModelRun, ModelRuns
+from deltaworks.errors import ConfigError
+from deltaworks.operations.models import fold_listing
+from deltaworks.specs.catalog import named
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("list")
+@listing_command
+def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help="Only this model.")) -> Listing:
+    """List the models of a pipeline with every training: as of when, what came of it, and by how much it gains."""
+    spec = catalog().pipeline(pipeline)
+    declared = {model.name: model for model in spec.models}
+    models = [named(name, declared, "model")] if name else list(spec.models)
+    listing = Listing(("model", "as of", "outcome", "algorithm", "PR-AUC", "gains", "trained", "why"))
+    for model in models:
+        runs = _runs(pipeline).all(model.name)
+        for run in runs:
+            listing.add(
+                run.label,
+                run.until[:16],
+                run.outcome.upper(),
+                run.model.algorithm if run.model is not None else "",
+                _areas(run),
+                ", ".join(f"{fold.gain.value:.3f}" for fold in run.folds if fold.gain is not None),
+                run.at[:16],
+                run.reason,
+            )
+        if not runs:
+            listing.add(model.name, "", "never trained", "", "", "", "", "")
+    return listing
+
+
+@app.command()
+@listing_command
+def show(
+    pipeline: PipelineArgument,
+    name: str = typer.Argument(..., help="The model."),
+    number: int = typer.Argument(0, help="The training; without it the newest."),
+) -> Answer:
+    """Show one training: what it was made of, and how it and its baselines did in each fold."""
+    named(name, {model.name: model for model in catalog().pipeline(pipeline).models}, "model")
+    runs = _runs(pipeline)
+    numbers = runs.numbers(name)
+    run = runs.read(name, number or max(numbers, default=0))
+    if run is None:
+        there = ", ".join(map(str, numbers)) or "none"
+        raise ConfigError(
+            "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number or 1}.", hint=f"Its trainings are {there}."
+        )
+    made = Listing(("table", "version"))
+    for table, version in run.versions.items():
+        made.add(table, str(version))
+    parts: list[Part] = [
+        f"{run.label}, as of {run.until}: {run.outcome.upper()}, {run.reason}.",
+        f"Trained {run.at} by {run.run}, code {run.code} of {run.code_version}.",
+        made,
+        fold_listing(run.folds),
+        *_calibration(run),
+    ]
+    return Answer(parts)
+
+
+def _runs(pipeline: str) -> ModelRuns:
+    return PipelineHome.open(catalog().environment.lake, pipeline).models
+
+
+def _areas(run: ModelRun) -> str:
+    areas = [fold.scores["model"].area for fold in run.folds if "model" in fold.scores]
+    return ", ".join(f"{area:.3f}" for area in areas if area is not None)
+
+
+def _calibration(run: ModelRun) -> list[Part]:
+    folds = [fold for fold in run.folds if "model" in fold.scores]
+    if not folds:
+        return []
+    listing = Listing(("rows", "mean score", "share positive"), title=f"Calibration, tested from {folds[-1].test_from[:16]}")
+    for rows, score, share in folds[-1].scores["model"].calibration:
+        listing.add(str(rows), f"{score:.4f}", f"{share:.4f}")
+    return [listing]

@@ -1,0 +1,94 @@
+"""What models predict just now, as warnings: one alert a model, which names whom it is about."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+from typing import Any
+
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.models import ModelSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+CAUSE = "FAILURE_PREDICTED"
+_NAMED = 10
+_WHAT = {"begins": "to begin", "absent": "to stay away"}
+
+
+def warn_of_predictions(
+    catalog: Catalog, pipeline: str, *, tables: Collection[str], now: dt.datetime | None = None
+) -> None:
+    """Raise or resolve the warning of every model whose scores are in one of these gold tables, by its newest rows.
+
+    A row counts for the horizon after its instant. Idempotent; a warning and never more, whatever the score.
+    """
+    spec = catalog.pipeline(pipeline)
+    for model in spec.models:
+        if model.warnings in tables:
+            _warn(catalog, spec, model, now or utc_now())
+
+
+def _warn(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> None:
+    objects = PipelineHome.open(catalog.environment.lake, spec.pipeline).objects
+    subject = f"{spec.pipeline}.{model.name}"
+    rows = _alarming(Lake(catalog.environment.lake), spec, model, now)
+    if not rows:
+        resolve_alert(objects, cause=CAUSE, subject=subject, summary=f"{subject} predicts nothing any more.", now=now)
+        return
+    names = [f"{'/'.join(str(row[name]) for name in model.of)} {row['score']:.2f}" for row in rows]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    raise_alert(
+        objects,
+        cause=CAUSE,
+        subject=subject,
+        summary=(
+            f"{rows[0]['model']} expects what {model.label} describes {_WHAT[model.predicts]} within "
+            f"{_horizon(model)} for {', '.join(names[:_NAMED])}{more}."
+        ),
+        severity="warning",
+        detail={
+            "model": rows[0]["model"],
+            "threshold": rows[0]["threshold"],
+            "rows": [{name: str(row[name]) for name in (*model.of, model.at, "score")} for row in rows[:_NAMED]],
+        },
+        now=now,
+    )
+
+
+def _alarming(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> list[dict[str, Any]]:
+    """The newest row of each entity that is not older than the horizon, where its score reaches the threshold, the
+    highest score first."""
+    declared = {table.name: table for table in spec.gold.tables}[str(model.warnings)]
+    horizon = dt.timedelta(seconds=model.horizon_seconds)
+    columns = [*model.of, model.at, "model", "score", "threshold"]
+    since = (now - horizon).date() - dt.timedelta(days=1)
+    filters = [(declared.partition_by, ">=", since)] if declared.by_date else None
+    table = lake.rows(paths.table(spec.pipeline, declared.name), columns=columns, filters=filters)
+    newest: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in [] if table is None else table.to_pylist():
+        at = _instant(row[model.at])
+        if at is None or not now - horizon < at <= now:
+            continue
+        entity = tuple(row[name] for name in model.of)
+        if entity not in newest or at > newest[entity]["_at"]:
+            newest[entity] = {**row, "_at": at}
+    rows = [row for row in newest.values() if row["score"] is not None and row["score"] >= row["threshold"]]
+    return sorted(rows, key=lambda row: -row["score"])
+
+
+def _instant(value: Any) -> dt.datetime | None:
+    """When a row was there; a date's is its end."""
+    if isinstance(value, dt.datetime):
+        return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+    if isinstance(value, dt.date):
+        return dt.datetime.combine(value + dt.timedelta(days=1), dt.time(), dt.UTC)
+    return None
+
+
+def _horizon(model: ModelSpec) -> str:
+    return f"{model.horizon_minutes} minutes" if model.horizon_minutes is not None else f"{model.horizon_days} days"

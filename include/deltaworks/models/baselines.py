@@ -1,0 +1,107 @@
+"""What is predicted without a model: that things stay as they are, and that they go as they did at this time before.
+
+Both are rates of positive rows in training, so they are probabilities as a model's scores are. They look at nothing
+but the state that is predicted and the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltaworks.models.alarms import Instants
+from deltaworks.models.metrics import Flags, Floats
+
+Baseline = Literal["persistence", "seasonal"]
+_HOUR_SECONDS: Final = 3_600
+_WEEK_HOURS: Final = 168
+#: How many rows the rate of a larger group counts for, in that of a smaller one.
+_PRIOR_ROWS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """Rows without their features, a place each: the number of the entity, the instant, the label, the instant at which
+    what is predicted next began, and since when the state last held (NaN where that is not on record)."""
+
+    entities: Instants
+    at: Instants
+    labels: Flags
+    next_at: Floats
+    last_at: Floats
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+#: Gives scores to rows.
+Scorer = Callable[[LabelledRows], Floats]
+
+
+def fit_baseline(name: Baseline, training: LabelledRows) -> Scorer:
+    """The baseline of that name, by the rates of training."""
+    return _FITS[name](training)
+
+
+def fit_persistence(training: LabelledRows) -> Scorer:
+    """The rate of positive rows by how long ago the state last held, in steps of doubling time."""
+    rates = _shrunk(_ages(training), training.labels, np.full(len(training), _rate(training.labels)))
+    rest = _rate(training.labels)
+    return lambda rows: _looked_up(rates, _ages(rows), np.full(len(rows), rest))
+
+
+def fit_seasonal(training: LabelledRows) -> Scorer:
+    """The rate of positive rows of the entity at this hour of the week; of few rows, of all entities at that hour."""
+    hours = _shrunk(_hours(training), training.labels, np.full(len(training), _rate(training.labels)))
+    rest = _rate(training.labels)
+
+    def of_hour(rows: LabelledRows) -> Floats:
+        return _looked_up(hours, _hours(rows), np.full(len(rows), rest))
+
+    own = _shrunk(_entity_hours(training), training.labels, of_hour(training))
+    return lambda rows: _looked_up(own, _entity_hours(rows), of_hour(rows))
+
+
+_FITS: Final[Mapping[Baseline, Callable[[LabelledRows], Scorer]]] = {
+    "persistence": fit_persistence,
+    "seasonal": fit_seasonal,
+}
+
+
+def _rate(labels: Flags) -> float:
+    return float(np.mean(labels)) if len(labels) else 0.0
+
+
+def _shrunk(groups: NDArray[np.int64], labels: Flags, priors: Floats) -> dict[int, float]:
+    """The rate of each group, drawn towards the prior of its rows by as much as rows are few."""
+    names, place = np.unique(groups, return_inverse=True)
+    rows = np.bincount(place, minlength=len(names))
+    positive = np.bincount(place, weights=labels.astype(np.float64), minlength=len(names))
+    prior = np.bincount(place, weights=priors, minlength=len(names)) / np.maximum(rows, 1)
+    rates = (positive + _PRIOR_ROWS * prior) / (rows + _PRIOR_ROWS)
+    return dict(zip(names.tolist(), rates.tolist(), strict=True))
+
+
+def _looked_up(rates: Mapping[int, float], groups: NDArray[np.int64], rest: Floats) -> Floats:
+    names, place = np.unique(groups, return_inverse=True)
+    values = np.asarray([rates.get(name, np.nan) for name in names.tolist()], dtype=np.float64)[place]
+    return np.where(np.isnan(values), rest, values)
+
+
+def _ages(rows: LabelledRows) -> NDArray[np.int64]:
+    """In minutes, as powers of two; -1 where the state is not on record to have held."""
+    minutes = np.nan_to_num((rows.at - rows.last_at) / 60.0, nan=-1.0)
+    powers = np.floor(np.log2(np.maximum(minutes, 0.0) + 1.0)).astype(np.int64)
+    return np.where(minutes < 0, -1, powers)
+
+
+def _hours(rows: LabelledRows) -> NDArray[np.int64]:
+    return rows.at // _HOUR_SECONDS % _WEEK_HOURS
+
+
+def _entity_hours(rows: LabelledRows) -> NDArray[np.int64]:
+    return rows.entities * _WEEK_HOURS + _hours(rows)

@@ -1,0 +1,216 @@
+"""Judges a way to predict: in each fold it is trained, its threshold chosen, and then held against later days once.
+
+What is chosen, the algorithm and the threshold, is chosen on the end of training. The test is looked at for figures
+alone. Baselines go through the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from deltaworks.control.records.model import Figures, FoldReport, Gain
+from deltaworks.models.alarms import Instants, alarm_budget, alarm_figures, threshold_within
+from deltaworks.models.baselines import Baseline, LabelledRows, fit_baseline
+from deltaworks.models.bootstrap import area_gain
+from deltaworks.models.fitting import FittedModel, fit
+from deltaworks.models.frames import LabelledFrame
+from deltaworks.models.labels import LABEL
+from deltaworks.models.metrics import Floats, average_precision, brier_score, calibration_table
+from deltaworks.models.spans import DAY_SECONDS, Fold, Rows, Span, TrainingSpan
+from deltaworks.specs.models import Algorithm, ModelSpec
+
+#: What the scores of the whole model are called among those of groups and baselines.
+MODEL: Final = "model"
+#: Figures are kept so exactly: a repetition is held to them.
+DIGITS: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """The best candidate of a training, fitted to all of it, and the threshold its scores are held against."""
+
+    model: FittedModel
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The scores of a test by their names, with the thresholds chosen in training."""
+
+    rows: LabelledRows
+    scores: Mapping[str, Floats]
+    thresholds: Mapping[str, float]
+
+
+def choose(
+    frame: LabelledFrame, training: TrainingSpan, model: ModelSpec, columns: Sequence[str]
+) -> ChosenModel | None:
+    """Train on a span: the algorithm that is best on its end, fitted to all of it.
+
+    None where a part of it has rows of one label alone.
+    """
+    best: tuple[float, Algorithm, float] | None = None
+    for algorithm in model.algorithms:
+        fitted = _fitted(frame, training.fitted, algorithm, columns)
+        if fitted is None:
+            return None
+        rows, scores = frame.labelled(training.chosen, {MODEL: fitted})
+        area = average_precision(rows.labels, scores[MODEL])
+        if math.isnan(area):
+            return None
+        if best is None or area > best[0]:
+            best = (area, algorithm, _threshold(rows, scores[MODEL], model))
+    whole = None if best is None else _fitted(frame, training.whole, best[1], columns)
+    return None if best is None or whole is None else ChosenModel(whole, best[2])
+
+
+def _fitted(frame: LabelledFrame, rows: Rows, algorithm: Algorithm, columns: Sequence[str]) -> FittedModel | None:
+    part = frame.part(rows)
+    labels = {bool(row[0]) for row in part.select(LABEL).distinct().collect()}
+    return fit(algorithm, part, columns) if len(labels) == 2 else None
+
+
+def _threshold(rows: LabelledRows, scores: Floats, model: ModelSpec) -> float:
+    budget = alarm_budget(rows.entities, rows.at, alarms_per_day=model.alarms_per_day)
+    return threshold_within(rows.entities, rows.at, scores, most_alarms=budget, quiet_seconds=model.horizon_seconds)
+
+
+def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
+    """The columns of the first group, of the first two, and so on, by the name of the last group among them; those of
+    all groups under `model`."""
+    sums: dict[str, tuple[str, ...]] = {}
+    columns: tuple[str, ...] = ()
+    for name, group in model.groups.items():
+        columns += group
+        sums[name] = columns
+    *parts, _ = sums
+    return {**{name: sums[name] for name in parts}, MODEL: columns}
+
+
+def judge_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport:
+    """Train on a fold and test on it; without gain and scores where rows of a label lack in any of its parts."""
+    training, _ = frame.labelled(fold.training.whole)
+    test, _ = frame.labelled(fold.test)
+    report = FoldReport(
+        train_from=_start(fold.training.whole),
+        train_to=_end(fold.training.whole),
+        test_from=_start(fold.test),
+        test_to=_end(fold.test),
+        train_rows=len(training),
+        train_positive=int(training.labels.sum()),
+        test_rows=len(test),
+        test_positive=int(test.labels.sum()),
+    )
+    if report.test_positive in (0, report.test_rows):
+        return report
+    chosen = {name: choose(frame, fold.training, model, columns) for name, columns in group_columns(model).items()}
+    if any(choice is None for choice in chosen.values()):
+        return report
+    models = {name: choice for name, choice in chosen.items() if choice is not None}
+    rows, scores = frame.labelled(fold.test, {name: choice.model for name, choice in models.items()})
+    thresholds = {name: choice.threshold for name, choice in models.items()}
+    fitted, _ = frame.labelled(fold.training.fitted)
+    ends, _ = frame.labelled(fold.training.chosen)
+    for baseline in model.baselines:
+        thresholds[baseline] = _threshold(ends, _baseline_scores(baseline, fitted, ends), model)
+        scores[baseline] = _baseline_scores(baseline, training, rows)
+    judged = _Judged(rows, scores, thresholds)
+    return report.replace(
+        algorithm=models[MODEL].model.algorithm,
+        scores={name: _figures(judged, name, model) for name in scores},
+        gain=_gain(judged, MODEL, _better_baseline(judged, model), model),
+        adds=_adds(judged, list(models), model),
+    )
+
+
+def _baseline_scores(name: Baseline, training: LabelledRows, rows: LabelledRows) -> Floats:
+    return fit_baseline(name, training)(rows)
+
+
+def _figures(judged: _Judged, name: str, model: ModelSpec) -> Figures:
+    rows, scores, threshold = judged.rows, judged.scores[name], judged.thresholds[name]
+    alarms = alarm_figures(
+        rows.entities,
+        rows.at,
+        scores,
+        rows.labels,
+        rows.next_at,
+        threshold=threshold,
+        quiet_seconds=model.horizon_seconds,
+    )
+    return Figures(
+        area=_rounded(average_precision(rows.labels, scores)),
+        brier=_rounded(brier_score(rows.labels, scores)),
+        threshold=_rounded(threshold),
+        alarms=alarms.alarms,
+        alarm_precision=_rounded(alarms.precision),
+        lead_seconds=alarms.median_lead_seconds,
+        calibration=tuple(
+            (part.rows, round(part.mean_score, DIGITS), round(part.positive_share, DIGITS))
+            for part in calibration_table(rows.labels, scores)
+        ),
+    )
+
+
+def _better_baseline(judged: _Judged, model: ModelSpec) -> str:
+    return max(model.baselines, key=lambda name: average_precision(judged.rows.labels, judged.scores[name]))
+
+
+def _adds(judged: _Judged, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
+    """What each group adds to those before it, by its name."""
+    groups = [*model.groups]
+    return {
+        group: _gain(judged, name, before, model)
+        for group, name, before in zip(groups[1:], names[1:], names[:-1], strict=True)
+    }
+
+
+def _gain(judged: _Judged, name: str, over: str, model: ModelSpec) -> Gain:
+    interval = area_gain(judged.rows.labels, judged.scores[name], judged.scores[over], blocks_of(judged.rows, model))
+    return Gain(over=over, value=_exact(interval.value), low=_exact(interval.low), high=_exact(interval.high))
+
+
+def blocks_of(rows: LabelledRows, model: ModelSpec) -> Instants:
+    """The block of each row that the bootstrap draws: its day, or its entity where horizons of days overlap."""
+    if model.horizon_seconds > DAY_SECONDS:
+        return rows.entities
+    days: Instants = rows.at // DAY_SECONDS
+    return days
+
+
+def falls_short(fold: FoldReport, *, gain: float) -> str:
+    """Why a fold does not speak for publishing; empty where it does."""
+    if fold.gain is None:
+        return ""
+    if fold.gain.value < gain:
+        return f"gains {fold.gain.value:.3f} over {fold.gain.over}, less than {gain:g}"
+    if fold.gain.low <= 0:
+        return f"gains {fold.gain.value:.3f} over {fold.gain.over}, which may be by chance: from {fold.gain.low:.3f}"
+    return ""
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else round(value, DIGITS)
+
+
+def _exact(value: float) -> float:
+    return round(value, DIGITS) if math.isfinite(value) else value
+
+
+def iso(seconds: int) -> str:
+    """An instant as ISO 8601."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _start(rows: Rows) -> str:
+    return iso(rows.start) if isinstance(rows, Span) else rows.condition
+
+
+def _end(rows: Rows) -> str:
+    return iso(rows.end) if isinstance(rows, Span) else rows.condition

@@ -1,0 +1,104 @@
+"""Fits models by pyspark.ml, the same for the same rows, and gives them back as expressions.
+
+Nothing here splits rows: pyspark.ml's own ways to do that (`randomSplit`, `CrossValidator`, also by `foldCol`) train on
+days after those they test on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from deltaworks.models.expression import (
+    Leaf,
+    Node,
+    Split,
+    boosted_expression,
+    input_of,
+    logistic_expression,
+)
+from deltaworks.models.labels import LABEL
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from deltaworks.specs.models import Algorithm
+
+SEED: Final = 20_251
+_ROUNDS, _DEPTH, _STEP = 20, 3, 0.2
+_REGULARIZATION: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """A model that was fitted: its columns, the expressions of its inputs `x0`, `x1`, … from them, and its own."""
+
+    algorithm: Algorithm
+    columns: tuple[str, ...]
+    inputs: tuple[str, ...]
+    expression: str
+
+    def scored(self, rows: DataFrame, name: str) -> DataFrame:
+        """The rows with their score as a further column."""
+        frame = rows.selectExpr("*", *_named(self.inputs))
+        return frame.selectExpr("*", f"{self.expression} AS {name}").drop(*(f"x{at}" for at in range(len(self.inputs))))
+
+
+def _named(inputs: Sequence[str]) -> list[str]:
+    return [f"{value} AS x{index}" for index, value in enumerate(inputs)]
+
+
+def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> FittedModel:
+    """Fit a model to rows, whose order and parts decide its last bits.
+
+    Args:
+        rows: have the label and the columns; both labels have to be among them.
+    """
+    from pyspark.ml.feature import VectorAssembler
+    from pyspark.sql import functions as F
+
+    inputs = tuple(input_of(name, mean) for name, mean in zip(columns, _means(rows, columns), strict=True))
+    frame = rows.selectExpr(f"CAST({LABEL} AS DOUBLE) AS label", *_named(inputs))
+    assembler = VectorAssembler(inputCols=[f"x{index}" for index in range(len(inputs))], outputCol="features")
+    vectors = assembler.transform(frame).select(F.col("label"), F.col("features")).persist()
+    try:
+        return FittedModel(algorithm, tuple(columns), inputs, _FITS[algorithm](vectors))
+    finally:
+        vectors.unpersist()
+
+
+def _means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
+    """The mean of each column without what is absent; 0 where all is."""
+    values = [f"CAST({name} AS DOUBLE)" for name in columns]
+    aggregates = [f"avg(CASE WHEN isnan({value}) THEN NULL ELSE {value} END)" for value in values]
+    row = rows.selectExpr(*aggregates).first()
+    return tuple(0.0 if mean is None else float(mean) for mean in row or ())
+
+
+def _fit_logistic(vectors: DataFrame) -> str:
+    from pyspark.ml.classification import LogisticRegression
+
+    # Columns are brought to one scale for fitting, and the weights back to theirs.
+    fitted = LogisticRegression(regParam=_REGULARIZATION, standardization=True, maxIter=100, tol=1e-8).fit(vectors)
+    return logistic_expression(float(fitted.intercept), [float(weight) for weight in fitted.coefficients])
+
+
+def _fit_boosted(vectors: DataFrame) -> str:
+    from pyspark.ml.classification import GBTClassifier
+
+    learner = GBTClassifier(maxIter=_ROUNDS, maxDepth=_DEPTH, stepSize=_STEP, seed=SEED, minInstancesPerNode=20)
+    fitted = learner.fit(vectors)
+    trees = [_node(tree._java_obj.rootNode()) for tree in fitted.trees]
+    return boosted_expression(trees, [float(weight) for weight in fitted.treeWeights])
+
+
+_FITS: Final[Mapping[str, Callable[[Any], str]]] = {"logistic": _fit_logistic, "gbt": _fit_boosted}
+
+
+def _node(node: Any) -> Node:
+    """A node of a tree of pyspark.ml, which shows them to the JVM alone."""
+    if node.subtreeDepth() == 0:
+        return Leaf(float(node.prediction()))
+    split = node.split()
+    return Split(int(split.featureIndex()), float(split.threshold()), _node(node.leftChild()), _node(node.rightChild()))

@@ -1,0 +1,195 @@
+"""The rows a model is made of: features and labels at fixed versions of their tables, laid together by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from deltaworks.control import paths
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.models.baselines import LabelledRows
+from deltaworks.models.labels import HOLDS, LABEL, LAST, NEXT, label_query
+from deltaworks.models.metrics import Floats
+from deltaworks.models.spans import AT, Rows
+from deltaworks.specs.gold import place_in_other, view_name
+from deltaworks.specs.models import instant_sql
+from deltaworks.tables.versions import Versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from deltaworks.models.fitting import FittedModel
+    from deltaworks.specs.models import ModelSpec
+    from deltaworks.tables.lake import Lake
+
+_FEATURES, _STATES = "_model_features", "_model_states"
+#: The number of an entity.
+_ENTITY: Final = "_entity"
+#: Rows of one part. Few parts in a fixed order make sums come out the same each time.
+_PART_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledFrame:
+    """Rows of entities with their labels and columns, in a fixed order; and until when states are on record."""
+
+    frame: DataFrame
+    columns: tuple[str, ...]
+    known_until: int
+
+    def part(self, rows: Rows) -> DataFrame:
+        """Some of the rows."""
+        return self.frame.where(rows.condition)
+
+    def labelled(self, rows: Rows, scores: Mapping[str, FittedModel] | None = None) -> tuple[LabelledRows, dict[str, Floats]]:
+        """Some of the rows without their features, and what models score them, in the order of entity and time."""
+        frame = self.part(rows)
+        names = {f"_score_{index}": name for index, name in enumerate(scores or {})}
+        for column, name in names.items():
+            frame = (scores or {})[name].scored(frame, column)
+        table: Any = frame.select(_ENTITY, AT, LABEL, NEXT, LAST, *names).toArrow()
+        order = np.lexsort((_values(table, AT), _values(table, _ENTITY)))
+        labelled = LabelledRows(
+            _values(table, _ENTITY)[order].astype(np.int64),
+            _values(table, AT)[order].astype(np.int64),
+            _values(table, LABEL)[order].astype(np.bool_),
+            _values(table, NEXT)[order].astype(np.float64),
+            _values(table, LAST)[order].astype(np.float64),
+        )
+        return labelled, {name: _values(table, column)[order].astype(np.float64) for column, name in names.items()}
+
+
+def _values(table: Any, column: str) -> Any:
+    return table.column(column).to_numpy()
+
+
+def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, int]:
+    """The versions, as they are now, of the tables a model is made from.
+
+    Raises:
+        ContractError: MODEL_INPUT_MISSING, one is not there yet.
+    """
+    versions = {}
+    for name in dict.fromkeys((model.features, *model.reads)):
+        table = lake.open(_key(pipeline, name))
+        if table is None:
+            raise ContractError(
+                "MODEL_INPUT_MISSING",
+                f"{model.name!r} is made from {name!r}, which is not built yet.",
+                hint=f"Build it: `deltaworks gold build {(place_in_other(name) or (pipeline,))[0]}`.",
+            )
+        versions[name] = table.version()
+    return versions
+
+
+def _key(pipeline: str, name: str) -> str:
+    return paths.table(*(place_in_other(name) or (pipeline, name)))
+
+
+def labelled_frame(
+    spark: SparkSession,
+    lake: Lake,
+    pipeline: str,
+    model: ModelSpec,
+    *,
+    versions: Mapping[str, int],
+    label_sql: str,
+    until: int,
+) -> LabelledFrame:
+    """The labelled rows of a model, of what was there until an instant, kept until `frame.unpersist()`.
+
+    Args:
+        versions: of the tables, which are read by time travel.
+        until: rows and states of later instants are left out, as a training at that instant would not have had them.
+
+    Raises:
+        ConfigError: MODEL_SQL_INVALID or MODEL_COLUMN_MISSING.
+        ContractError: TABLE_VERSION_GONE, the log no longer has a version.
+    """
+    views = {name: _pinned(spark, lake, _key(pipeline, name), version) for name, version in versions.items()}
+    features = _dated(views[model.features], model.at, model, source=f"the gold table {model.features}")
+    missing = [name for name in (*model.of, *model.columns) if name not in features.columns]
+    if missing:
+        raise _without(f"the gold table {model.features}", missing, "groups")
+    features = features.where(f"{AT} <= {until}").select(*model.of, AT, *model.columns)
+    features.createOrReplaceTempView(_FEATURES)
+    states = _states(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
+    states = states.where(f"{AT} <= {until}")
+    states.createOrReplaceTempView(_STATES)
+    known = states.selectExpr(f"max({AT})").first()
+    sql = label_query(
+        rows=_FEATURES,
+        states=_STATES,
+        of=model.of,
+        columns=model.columns,
+        predicts=model.predicts,
+        horizon_seconds=model.horizon_seconds,
+    )
+    known_until = 0 if known is None or known[0] is None else int(known[0])
+    return LabelledFrame(_in_order(spark.sql(sql), model), model.columns, known_until)
+
+
+def _in_order(rows: DataFrame, model: ModelSpec) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.of))
+    rows = rows.withColumn(_ENTITY, F.xxhash64(name)).persist()
+    parts = 1 + rows.count() // _PART_ROWS
+    # One part is exactly the same each time; of several, their number is.
+    ordered = rows.repartition(parts, _ENTITY).sortWithinPartitions(_ENTITY, AT, *model.columns).persist()
+    ordered.count()
+    rows.unpersist()
+    return ordered
+
+
+def _pinned(spark: SparkSession, lake: Lake, key: str, version: int) -> DataFrame:
+    # Says which versions there are, where this one can no longer be read.
+    Versions(lake, key, name=key).open(version)
+    return spark.read.format("delta").option("versionAsOf", version).load(lake.storage.spark_uri(key))
+
+
+def _states(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: str, model: ModelSpec) -> DataFrame:
+    from pyspark.errors import AnalysisException, ParseException
+
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
+    try:
+        answer = spark.sql(label_sql)
+        columns = answer.columns
+    except (AnalysisException, ParseException) as error:
+        raise ConfigError(
+            "MODEL_SQL_INVALID",
+            f"The label of {model.name!r}, {model.label}, does not run: {str(error).splitlines()[0]}",
+            hint="Mend the SQL: it reads the tables that `reads` names, and gold's dialect is Spark's.",
+        ) from error
+    missing = [name for name in (*model.of, HOLDS) if name not in columns]
+    if missing:
+        raise _without(model.label, missing, "label")
+    dated = _dated(answer, model.at, model, source=model.label)
+    return dated.selectExpr(*model.of, AT, f"CAST({HOLDS} AS BOOLEAN) AS {HOLDS}")
+
+
+def _dated(rows: DataFrame, at: str, model: ModelSpec, *, source: str) -> DataFrame:
+    """The rows with their instant in seconds since 1970; a date's is its end."""
+    if at not in rows.columns:
+        raise _without(source, [at], "at")
+    kind = rows.schema[at].dataType.typeName()
+    seconds = instant_sql(at, kind)
+    if seconds is None:
+        raise ConfigError(
+            "MODEL_COLUMN_MISSING",
+            f"{at!r} of {source} is of type {kind}, and says no instant of the rows of {model.name!r}.",
+            hint="Cast it to timestamp or date.",
+        )
+    return rows.where(f"{at} IS NOT NULL").selectExpr("*", f"{seconds} AS {AT}")
+
+
+def _without(source: str, missing: Sequence[str], key: str) -> ConfigError:
+    return ConfigError(
+        "MODEL_COLUMN_MISSING",
+        f"{source} has no column {', '.join(missing)}.",
+        hint=f"Add it to the SQL, or mend `{key}` of the model.",
+    )

@@ -1,0 +1,70 @@
+"""Does a training again from what its manifest names, and says where figures differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.model import FoldReport, ModelRun
+from deltaworks.errors import ConfigError
+from deltaworks.models.training import code_digest, judge
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+#: Sums over several parts may differ in their last bits.
+TOLERANCE: Final = 1e-4
+_MOST_DIFFERENCES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """A training done again: its record, the folds as they are now, and what differs, a phrase each."""
+
+    run: ModelRun
+    folds: tuple[FoldReport, ...]
+    differences: tuple[str, ...]
+    other_code: bool
+
+
+def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: str, number: int) -> Repetition:
+    """Train and judge again by the versions, the declaration and the label of a record. Writes nothing.
+
+    Raises:
+        ConfigError: MODEL_RUN_UNKNOWN.
+        ContractError: TABLE_VERSION_GONE, TABLE_VERSION_VACUUMED or MODEL_UNREADABLE.
+    """
+    runs = PipelineHome.open(catalog.environment.lake, pipeline).models
+    run = runs.read(name, number)
+    if run is None:
+        numbers = ", ".join(map(str, runs.numbers(name))) or "none"
+        raise ConfigError(
+            "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number}.", hint=f"Its trainings are {numbers}."
+        )
+    again = judge(spark, Lake(catalog.environment.lake), run)
+    before = {"outcome": run.outcome, "folds": [fold.model_dump(mode="json") for fold in run.folds]}
+    after = {"outcome": again.outcome, "folds": [fold.model_dump(mode="json") for fold in again.folds]}
+    if run.model is not None and again.model is not None:
+        before["model"], after["model"] = run.model.threshold, again.model.threshold
+    differing = tuple(differences(before, after))[:_MOST_DIFFERENCES]
+    return Repetition(run, again.folds, differing, other_code=run.code != code_digest())
+
+
+def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Where two trees of plain data differ by more than the tolerance, the first of each list or mapping that does."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from differences(before.get(key), after.get(key), f"{place}.{key}".lstrip("."))
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, pair in enumerate(zip(before, after, strict=True)):
+            yield from differences(*pair, f"{place}[{index}]")
+    elif isinstance(before, int | float) and isinstance(after, int | float):
+        if not abs(before - after) <= TOLERANCE * max(1.0, abs(before)):
+            yield f"{place} was {before} and is {after}"
+    elif before != after:
+        yield f"{place} was {before} and is {after}"

@@ -1,0 +1,182 @@
+"""Trains the models of a pipeline: judges each on rolling folds, and publishes it where every fold speaks for it.
+
+A training reads fixed versions of its tables and writes one object, its manifest, when all is done. It may run beside
+everything; one that died is simply run again, and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltaworks import __version__
+from deltaworks.control.clock import iso_now, parse_iso, utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import current_run
+from deltaworks.control.records.model import FoldReport, ModelRun, Outcome, PublishedModel
+from deltaworks.models.evaluation import ChosenModel, choose, falls_short, iso, judge_fold
+from deltaworks.models.frames import LabelledFrame, labelled_frame, pinned_versions
+from deltaworks.models.spans import Fold, end_of_labels, rolling_folds, training_span
+from deltaworks.specs.catalog import named
+from deltaworks.specs.models import ModelSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+log = logging.getLogger(__name__)
+#: The folds of a model by the end of its labels.
+MakeFolds = Callable[[ModelSpec, int], Sequence[Fold]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    outcome: Outcome
+    reason: str
+    folds: tuple[FoldReport, ...]
+    model: PublishedModel | None = None
+
+
+def declared_folds(model: ModelSpec, end: int) -> Sequence[Fold]:
+    """The folds as they are declared, the last of which ends with the labels."""
+    return rolling_folds(
+        end=end,
+        train_days=model.folds.train_days,
+        test_days=model.folds.test_days,
+        count=model.folds.count,
+        gap_seconds=model.horizon_seconds,
+    )
+
+
+def train_model(
+    spark: SparkSession,
+    catalog: Catalog,
+    pipeline: str,
+    name: str,
+    *,
+    until: dt.datetime | None = None,
+    folds: MakeFolds = declared_folds,
+) -> ModelRun:
+    """Train a model and record what came of it. Where it adds too little the record says so, and that is a success.
+
+    Args:
+        until: as of which instant; by default now. What was later is left out, and the model holds from there on.
+        folds: other folds than those declared, to show what those prevent.
+
+    Raises:
+        ConfigError: MODEL_UNKNOWN, MODEL_SQL_INVALID, MODEL_COLUMN_MISSING.
+        ContractError: MODEL_INPUT_MISSING, MODEL_UNREADABLE.
+    """
+    model = declared_model(catalog, pipeline, name)
+    lake = Lake(catalog.environment.lake)
+    instant = until or utc_now()
+    draft = ModelRun(
+        pipeline=pipeline,
+        name=name,
+        number=0,
+        outcome="too_little",
+        reason="",
+        until=instant.astimezone(dt.UTC).isoformat(timespec="seconds"),
+        versions=pinned_versions(lake, pipeline, model),
+        declared=model.model_dump(mode="json"),
+        label_sql=(catalog.folder(pipeline) / model.label).read_text(encoding="utf-8"),
+        folds=(),
+        code=code_digest(),
+        code_version=__version__,
+        run=current_run(),
+        at=iso_now(),
+    )
+    verdict = judge(spark, lake, draft, folds=folds)
+    run = draft.replace(outcome=verdict.outcome, reason=verdict.reason, folds=verdict.folds, model=verdict.model)
+    return PipelineHome.open(catalog.environment.lake, pipeline).models.add(run)
+
+
+def judge(spark: SparkSession, lake: Lake, run: ModelRun, *, folds: MakeFolds = declared_folds) -> _Verdict:
+    """What a training comes to, by the versions and the declaration that its record names. Writes nothing.
+
+    Raises:
+        ContractError: TABLE_VERSION_GONE, a version can no longer be read.
+    """
+    model = ModelSpec.model_validate(run.declared)
+    until = parse_iso(run.until) or utc_now()
+    frame = labelled_frame(
+        spark,
+        lake,
+        run.pipeline,
+        model,
+        versions=run.versions,
+        label_sql=run.label_sql,
+        until=int(until.timestamp()),
+    )
+    try:
+        end = end_of_labels(frame.known_until, model.horizon_seconds)
+        reports = []
+        for number, fold in enumerate(folds(model, end), start=1):
+            reports.append(judge_fold(frame, fold, model))
+            log.info("pipeline=%s model=%s fold=%d %s", run.pipeline, run.name, number, _shown(reports[-1]))
+        return _decided(frame, model, tuple(reports), end)
+    finally:
+        frame.frame.unpersist()
+
+
+def _decided(frame: LabelledFrame, model: ModelSpec, folds: tuple[FoldReport, ...], end: int) -> _Verdict:
+    thin = [fold for fold in folds if fold.gain is None]
+    if thin:
+        reason = (
+            f"of {len(folds)} folds {len(thin)} lack rows of both labels, the first from {thin[0].train_from} to "
+            f"{thin[0].test_to}: {thin[0].train_rows} rows of which {thin[0].train_positive} are positive, tested on "
+            f"{thin[0].test_rows} of which {thin[0].test_positive} are"
+        )
+        return _Verdict("too_little", reason, folds)
+    short = [(number, falls_short(fold, gain=model.publish.gain)) for number, fold in enumerate(folds, start=1)]
+    texts = [f"fold {number} {text}" for number, text in short if text]
+    if texts:
+        return _Verdict("no_gain", "; ".join(texts), folds)
+    span = training_span(end=end, train_days=model.folds.train_days, gap_seconds=model.horizon_seconds)
+    final = choose(frame, span, model, model.columns)
+    if final is None:
+        return _Verdict("too_little", f"the days up to {iso(end)} lack rows of both labels", folds)
+    gains = ", ".join(f"{fold.gain.value:.3f}" for fold in folds if fold.gain is not None)
+    return _Verdict("published", f"gains {gains} over the better baseline", folds, _published(final))
+
+
+def _published(chosen: ChosenModel) -> PublishedModel:
+    fitted = chosen.model
+    return PublishedModel(
+        algorithm=fitted.algorithm,
+        columns=fitted.columns,
+        inputs=fitted.inputs,
+        expression=fitted.expression,
+        threshold=chosen.threshold,
+    )
+
+
+def _shown(fold: FoldReport) -> str:
+    areas = ", ".join(f"{name} {figures.area}" for name, figures in fold.scores.items())
+    return f"tested from {fold.test_from}: {fold.test_rows} rows, {fold.test_positive} positive; {areas or 'not judged'}"
+
+
+def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:
+    """A model as the pipeline declares it.
+
+    Raises:
+        ConfigError: MODEL_UNKNOWN.
+    """
+    return named(name, {model.name: model for model in catalog.pipeline(pipeline).models}, "model")
+
+
+@functools.cache
+def code_digest() -> str:
+    """A short digest of the code that trains and judges: where it differs, figures may."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,129 @@
+"""Training models, and doing a training again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from deltaworks.control.listing import Listing
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options, Positional
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from deltaworks.control.records.model import FoldReport, ModelRun
+
+
+class TrainOptions(Options):
+    """Options of a training."""
+
+    names: Annotated[tuple[str, ...], Positional()] = Field((), description="Only these models.")
+    until: str | None = Field(
+        None, description="As of this time in UTC: what was later is left out, and the model holds from there on."
+    )
+    repeat: int | None = Field(
+        None, ge=1, description="Do the training of this number again, from the versions it read; writes nothing."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """What one training came to."""
+
+    model: str
+    number: int
+    outcome: str
+    reason: str
+    same: bool | None = None
+
+
+def train(context: OperationContext, options: TrainOptions) -> Report:
+    """Train models and record what came of each. It reads fixed versions and may run beside everything.
+
+    A training that publishes nothing is a success that says why; a repetition that comes to other figures is none.
+    """
+    from deltaworks.models.training import declared_model
+
+    spec = context.catalog.pipeline(context.subject)
+    names = list(options.names) or [model.name for model in spec.models]
+    for name in names:
+        declared_model(context.catalog, context.subject, name)
+    if options.repeat is not None:
+        return _repeat(context, names, options.repeat)
+    from deltaworks.models.training import train_model
+
+    until = _instant(options.until)
+    runs = [train_model(context.spark(), context.catalog, context.subject, name, until=until) for name in names]
+    results = [TrainingResult(run.name, run.number, run.outcome.upper(), run.reason) for run in runs]
+    parts = [part for run in runs for part in (_said(run), fold_listing(run.folds))]
+    return Report(parts=parts, results=results)
+
+
+def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
+    from deltaworks.models.repeating import repeat_training
+
+    if len(names) != 1:
+        raise ConfigError("OPTION_INVALID", "A number is of one model.", hint="Name the model: models train PIPELINE NAME.")
+    repetition = repeat_training(context.spark(), context.catalog, context.subject, names[0], number)
+    run = repetition.run
+    said = "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
+    if repetition.differences and repetition.other_code:
+        said += ". The code that trains is another one since"
+    result = TrainingResult(run.name, number, run.outcome.upper(), said, same=not repetition.differences)
+    return Report(
+        parts=[f"{run.label} done again: {said}.", fold_listing(repetition.folds)],
+        results=[result],
+        exit_code=int(bool(repetition.differences)),
+    )
+
+
+def _instant(text: str | None) -> dt.datetime | None:
+    from deltaworks.control.clock import parse_iso
+
+    try:
+        return parse_iso(text)
+    except ValueError as error:
+        raise ConfigError(
+            "OPTION_INVALID", f"--until {text}: this is no time.", hint="Write 2026-01-31T04:00 or 2026-01-31."
+        ) from error
+
+
+def _said(run: ModelRun) -> str:
+    return f"{run.label}: {run.outcome.upper()}, {run.reason}."
+
+
+def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
+    """The folds of a training: a row for each of their scores."""
+    listing = Listing(
+        ("test from", "scores", "PR-AUC", "Brier", "alarms", "right", "lead minutes", "gain", "95 % from", "to")
+    )
+    for fold in folds:
+        gains = {"model": fold.gain, **fold.adds}
+        for name, figures in fold.scores.items():
+            gain = gains.pop(name, None) if name == "model" else None
+            listing.add(
+                fold.test_from[:16],
+                name,
+                _figure(figures.area),
+                _figure(figures.brier),
+                str(figures.alarms),
+                _figure(figures.alarm_precision),
+                "" if figures.lead_seconds is None else f"{figures.lead_seconds / 60:.1f}",
+                "" if gain is None else f"{gain.value:.3f} over {gain.over}",
+                "" if gain is None else f"{gain.low:.3f}",
+                "" if gain is None else f"{gain.high:.3f}",
+            )
+        for group, gain in fold.adds.items():
+            listing.add(
+                fold.test_from[:16], f"what {group} adds", "", "", "", "", "",
+                f"{gain.value:.3f} over {gain.over}", f"{gain.low:.3f}", f"{gain.high:.3f}",
+            )
+    return listing
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

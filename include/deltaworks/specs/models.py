@@ -1,0 +1,186 @@
+"""Models a pipeline declares: what is predicted of whom, from which columns, how it is judged, and when it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.gold import AffectsSpec, GoldInput, place_in_other
+from deltaworks.specs.schedules import Schedule
+
+if TYPE_CHECKING:
+    from deltaworks.specs.gold import GoldTableSpec
+    from deltaworks.specs.pipeline import PipelineSpec
+
+Algorithm = Literal["logistic", "gbt"]
+BaselineName = Literal["persistence", "seasonal"]
+#: Columns of the table of published models, which gold reads by the model's name.
+MODEL_COLUMNS: Final[dict[str, str]] = {
+    "model": "string",
+    "number": "int",
+    "valid_from": "timestamp",
+    "valid_from_date": "date",
+    "algorithm": "string",
+    "threshold": "double",
+    "columns": "array<string>",
+    "inputs": "array<string>",
+    "expression": "string",
+}
+#: What the rows of its features get where gold reads the model.
+SCORE_COLUMNS: Final = {"model": "string", "score": "double", "threshold": "double"}
+_MINUTES_A_DAY = 1_440
+
+
+class FoldsSpec(Spec):
+    """How often and on how many days a model is judged, each time on days after those it was trained on."""
+
+    train_days: int = Field(default=28, ge=1, le=3_650)
+    test_days: int = Field(default=7, ge=1, le=3_650)
+    count: int = Field(default=4, ge=1, le=26)
+
+
+class PublishSpec(Spec):
+    """What a model has to add to be published: in each fold so much more area under precision and recall than the
+    better baseline has."""
+
+    gain: float = Field(default=0.02, ge=0, lt=1)
+
+
+class ModelSpec(Spec):
+    """A model: of each entity named by `of`, at each row of `features`, whether a state begins to hold within the
+    horizon (`begins`), or does not hold at all (`absent`).
+
+    The label is SQL in Spark's dialect over gold tables. Its answer has the columns `of`, the column `at` and `holds`,
+    whether the state held at that instant. A date stands for its end, in features and in labels.
+    """
+
+    name: Name
+    description: str = ""
+    features: Name = Field(description="the gold table of the pipeline that has a row an entity and instant")
+    at: Name = Field(description="its timestamp or date: what a row says was known by then")
+    of: Annotated[tuple[Name, ...], BeforeValidator(as_tuple)] = Field(
+        min_length=1, description="the columns that name an entity"
+    )
+    groups: Mapping[Name, tuple[Name, ...]] = Field(
+        min_length=1, description="columns to predict from; what a group adds to those before it is reported"
+    )
+    label: str = Field(description="the file with the SQL that says when the state held")
+    reads: tuple[GoldInput, ...] = Field(min_length=1, description="the gold tables that the label reads")
+    predicts: Literal["begins", "absent"] = "begins"
+    horizon_minutes: int | None = Field(default=None, ge=1, le=7 * _MINUTES_A_DAY)
+    horizon_days: int | None = Field(default=None, ge=1, le=366)
+    folds: FoldsSpec = FoldsSpec.defaults()
+    algorithms: tuple[Algorithm, ...] = Field(default=("logistic", "gbt"), min_length=1)
+    baselines: tuple[BaselineName, ...] = Field(default=("persistence", "seasonal"), min_length=1)
+    alarms_per_day: float = Field(
+        default=1, gt=0, description="how many alarms of an entity a day the threshold may raise"
+    )
+    publish: PublishSpec = PublishSpec.defaults()
+    warnings: Name | None = Field(
+        default=None, description="the gold table of its scores, whose newest rows above the threshold raise a warning"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        raise_located([*self._own_problems()])
+        return self
+
+    @property
+    def horizon_seconds(self) -> int:
+        """How far it looks ahead, in seconds."""
+        return (self.horizon_minutes or 0) * 60 + (self.horizon_days or 0) * _MINUTES_A_DAY * 60
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns it predicts from, in the order of their groups."""
+        return tuple(column for columns in self.groups.values() for column in columns)
+
+    def _own_problems(self) -> Iterator[Problem]:
+        if (self.horizon_minutes is None) == (self.horizon_days is None):
+            yield ("horizon_minutes",), "give either horizon_minutes or horizon_days"
+            return
+        if self.folds.train_days * 86_400 < 2 * self.horizon_seconds:
+            yield (
+                ("folds", "train_days"),
+                "training has to be at least twice as long as the horizon, which lies between its two parts; write "
+                f"{-(-2 * self.horizon_seconds // 86_400)} or more",
+            )
+        seen: dict[str, Place] = {}
+        for group, columns in self.groups.items():
+            for index, column in enumerate(columns):
+                place = ("groups", group, index)
+                if column in seen:
+                    yield place, f"{column!r} is there twice; name it in one group", (seen[column],)
+                elif column in (*self.of, self.at):
+                    yield place, f"{column!r} names the row, and is nothing to predict from; leave it out"
+                seen.setdefault(column, place)
+        for key in ("algorithms", "baselines"):
+            names = getattr(self, key)
+            if len(set(names)) < len(names):
+                yield (key,), f"a name is there twice; write [{', '.join(dict.fromkeys(names))}]"
+
+
+class TrainingSpec(Spec):
+    """When the models of a pipeline are trained again."""
+
+    schedule: Schedule | None = Field(default="0 4 * * 0", description="null: by hand only")
+
+
+def instant_sql(column: str, kind: str) -> str | None:
+    """The instant of a row in seconds since 1970, as Spark's SQL, by the type of its column; a date's is its end, by
+    which all of it can be known. None where a column of that type says no instant."""
+    if kind == "timestamp":
+        return f"unix_seconds({column})"
+    return f"CAST(unix_date({column}) + 1 AS BIGINT) * 86400" if kind == "date" else None
+
+
+def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between models and gold tables, each at its place."""
+    gold = {table.name: table for table in pipeline.gold.tables}
+    for index, model in enumerate(pipeline.models):
+        for place, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
+            yield ("models", index, *place), text
+    models = {model.name: model for model in pipeline.models}
+    for index, table in enumerate(pipeline.gold.tables):
+        for place, text in _reader_problems(table, models):
+            yield ("gold", "tables", index, *place), text
+
+
+def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[Place, str]]:
+    if model.features not in gold:
+        yield ("features",), f"{model.features!r} is no gold table here; {nearest_of(model.features, gold)}"
+    for position, name in enumerate(model.reads):
+        if place_in_other(name) is None and name not in gold:
+            yield ("reads", position), f"{model.name!r} reads {name!r}, no gold table here; {nearest_of(name, gold)}"
+        elif name in gold and model.name in gold[name].reads:
+            yield ("reads", position), f"{name!r} is made of the scores of {model.name!r}: what predicts is no label"
+    if model.features in gold and model.name in gold[model.features].reads:
+        yield ("features",), f"{model.features!r} is made of the scores of {model.name!r}, which it cannot be made from"
+
+
+def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[Place, str]]:
+    if model.warnings is None:
+        return
+    scores = [table.name for table in gold.values() if model.name in table.reads]
+    if model.warnings not in scores:
+        text = f"{model.warnings!r} is no gold table that reads {model.name!r}; {nearest_of(model.warnings, scores)}"
+        yield ("warnings",), text
+
+
+def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[Place, str]]:
+    """What a gold table that reads a model lacks."""
+    for position, name in enumerate(table.reads):
+        model = models.get(name)
+        if model is None:
+            continue
+        place: Place = ("reads", position)
+        if model.features not in table.reads:
+            text = f"{name!r} gives scores to the rows of {model.features!r}: write reads: [{model.features}, {name}]"
+            yield place, text
+        if table.affects == "same":
+            yield ("affects",), f"{name!r} is read, whose models hold from a date on: write {name}: onwards"
+        elif isinstance(table.affects, Mapping) and isinstance(table.affects.get(name), AffectsSpec):
+            yield ("affects", name), f"a model holds from a date on: write {name}: onwards"

@@ -1,0 +1,76 @@
+"""Alarms and the threshold within a budget, against going through rows one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.models.alarms import alarm_budget, alarm_figures, alarm_rows, threshold_within
+from deltaworks.models.spans import DAY_SECONDS
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 8)),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda row: row[:2],
+)
+
+
+def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    entities, at, scores = zip(*rows, strict=True)
+    return np.asarray(entities, dtype=np.int64), np.asarray(at, dtype=np.int64), np.asarray(scores, dtype=float)
+
+
+def slow_alarms(rows: list[tuple[int, int, int]], threshold: float, quiet: int) -> list[tuple[int, int]]:
+    last: dict[int, int] = {}
+    begun = []
+    for entity, at, score in sorted(rows):
+        if score >= threshold and (entity not in last or at - last[entity] >= quiet):
+            last[entity] = at
+            begun.append((entity, at))
+    return begun
+
+
+@given(ROWS, st.integers(0, 9), st.integers(1, 20))
+def test_alarms_are_those_of_going_through_the_rows(
+    rows: list[tuple[int, int, int]], threshold: int, quiet: int
+) -> None:
+    entities, at, scores = columns(rows)
+
+    begun = alarm_rows(entities, at, scores, threshold=threshold, quiet_seconds=quiet)
+
+    assert [(int(entities[row]), int(at[row])) for row in begun] == slow_alarms(rows, threshold, quiet)
+
+
+@given(ROWS, st.integers(0, 12), st.integers(1, 20))
+def test_the_threshold_is_the_lowest_before_alarms_become_too_many(
+    rows: list[tuple[int, int, int]], most: int, quiet: int
+) -> None:
+    entities, at, scores = columns(rows)
+
+    threshold = threshold_within(entities, at, scores, most_alarms=most, quiet_seconds=quiet)
+
+    assert len(slow_alarms(rows, threshold, quiet)) <= most
+    lower = [score for score in sorted(set(scores.tolist()), reverse=True) if score < threshold]
+    if lower:
+        assert len(slow_alarms(rows, lower[0], quiet)) > most
+
+
+def test_the_budget_is_so_many_a_day_and_entity() -> None:
+    entities = np.asarray([1, 1, 1, 2])
+    at = np.asarray([0, 5, DAY_SECONDS, 0])
+
+    assert alarm_budget(entities, at, alarms_per_day=2) == 6
+
+
+def test_figures_are_of_alarms_and_not_of_rows() -> None:
+    entities, at = np.zeros(4, dtype=np.int64), np.asarray([0, 60, 1200, 2400])
+    scores, labels = np.asarray([0.9, 0.9, 0.8, 0.1]), np.asarray([True, True, False, False])
+    next_at = np.asarray([300.0, 300.0, np.nan, np.nan])
+
+    figures = alarm_figures(entities, at, scores, labels, next_at, threshold=0.5, quiet_seconds=900)
+
+    assert (figures.alarms, figures.precision, figures.median_lead_seconds) == (2, 0.5, 300.0)
+    none = alarm_figures(entities, at, scores, labels, next_at, threshold=2.0, quiet_seconds=900)
+    assert (none.alarms, none.precision, none.median_lead_seconds) == (0, None, None)
