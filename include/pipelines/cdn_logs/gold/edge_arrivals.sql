@@ -1,0 +1,19 @@
+-- What an edge logged of a minute, by the minute in which it came here: so that sums can be taken of what had arrived by
+-- any moment. All columns add. `seconds` over the seconds of a span are the requests under way at once, on average.
+SELECT
+  event_date,
+  date_trunc('MINUTE', event_time) AS minute,
+  date_trunc('MINUTE', _ingested_at + INTERVAL '59.999999' SECOND) AS arrived_at,
+  coalesce(cdn, 'cloudfront') AS cdn,
+  substring(edge, 1, 3) AS edge,
+  count(*) AS requests,
+  count_if(coalesce(status, '') NOT IN ('', '000')) AS answered,
+  count_if(status LIKE '5%') AS errors,
+  count_if(result IN ('Hit', 'RefreshHit', 'OriginShieldHit', 'Miss')) AS cacheable,
+  count_if(result IN ('Hit', 'RefreshHit', 'OriginShieldHit')) AS hits,
+  count(CASE WHEN result IN ('Hit', 'RefreshHit', 'OriginShieldHit') THEN first_byte_seconds END) AS timed_hits,
+  coalesce(sum(CASE WHEN result IN ('Hit', 'RefreshHit', 'OriginShieldHit') THEN first_byte_seconds * 1000 END), 0) AS first_byte_ms,
+  coalesce(sum(seconds), 0) AS seconds
+FROM requests
+GROUP BY event_date, date_trunc('MINUTE', event_time),
+  date_trunc('MINUTE', _ingested_at + INTERVAL '59.999999' SECOND), coalesce(cdn, 'cloudfront'), substring(edge, 1, 3)

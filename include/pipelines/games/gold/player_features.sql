@@ -1,0 +1,25 @@
+-- What was there of a player, who is a device, at the end of a Sunday: how much was played in the 7 and 28 days up to it, how
+-- long ago last, and how it went, in rates. A Sunday to come fills as its days pass.
+WITH days AS (
+  SELECT *, explode(sequence(
+      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS cutoff_date
+  FROM player_days
+), present AS (
+  SELECT *, event_date > date_sub(cutoff_date, 7) AS is_last_week
+  FROM days
+  WHERE arrived_date <= cutoff_date AND event_date > date_sub(cutoff_date, 28)
+)
+SELECT cutoff_date, device_id,
+  coalesce(sum(CASE WHEN is_last_week THEN sessions END), 0) AS sessions_7,
+  sum(sessions) AS sessions_28,
+  coalesce(sum(CASE WHEN is_last_week THEN events END), 0) AS events_7,
+  sum(events) AS events_28,
+  count(DISTINCT event_date) AS days_28,
+  datediff(cutoff_date, max(event_date)) AS recency_days,
+  sum(purchases) AS purchases_28,
+  sum(CASE WHEN is_last_week THEN failed_levels END) / nullif(sum(CASE WHEN is_last_week THEN levels END), 0) AS failures_7,
+  sum(failed_levels) / nullif(sum(levels), 0) AS failures_28,
+  sum(CASE WHEN is_last_week THEN ended_sessions END) / nullif(sum(CASE WHEN is_last_week THEN sessions END), 0) AS ended_7,
+  sum(ended_sessions) / nullif(sum(sessions), 0) AS ended_28
+FROM present
+GROUP BY cutoff_date, device_id

@@ -1,0 +1,27 @@
+-- What was there of a viewer at the end of a Sunday: how much was played in the 7 and 28 days up to it, how long ago last, and
+-- how well. Quality is in rates: who watches much stalls more in total. A Sunday to come fills as its days pass.
+WITH plays AS (
+  SELECT *, explode(sequence(
+      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS cutoff_date
+  FROM viewer_plays
+), present AS (
+  SELECT *, event_date > date_sub(cutoff_date, 7) AS is_last_week
+  FROM plays
+  WHERE arrived_at < CAST(date_add(cutoff_date, 1) AS TIMESTAMP) AND event_date > date_sub(cutoff_date, 28)
+)
+SELECT cutoff_date, user_id,
+  count_if(is_played AND is_last_week) AS plays_7,
+  count_if(is_played) AS plays_28,
+  coalesce(sum(CASE WHEN is_last_week THEN played_ms END), 0) / 60000 AS minutes_7,
+  sum(played_ms) / 60000 AS minutes_28,
+  count(DISTINCT CASE WHEN is_played THEN event_date END) AS days_28,
+  datediff(cutoff_date, max(CASE WHEN is_played THEN event_date END)) AS recency_days,
+  percentile_cont(0.95) WITHIN GROUP (ORDER BY CASE WHEN is_last_week THEN startup_ms END) AS startup_ms_p95_7,
+  percentile_cont(0.95) WITHIN GROUP (ORDER BY startup_ms) AS startup_ms_p95_28,
+  sum(CASE WHEN is_last_week THEN stalled_ms END) / nullif(sum(CASE WHEN is_last_week THEN stalled_ms + played_ms END), 0) AS rebuffer_7,
+  sum(stalled_ms) / nullif(sum(stalled_ms + played_ms), 0) AS rebuffer_28,
+  count_if(is_failed AND is_last_week) / nullif(count_if(is_last_week), 0) AS failures_7,
+  count_if(is_failed) / count(*) AS failures_28
+FROM present
+GROUP BY cutoff_date, user_id
+HAVING count_if(is_played) > 0

@@ -1,0 +1,151 @@
+"""Edges of a CDN that become slow now and then, announced by errors before or by nothing, and a project that reads them.
+
+Minutes are generated as `edge_arrivals` has them; what is made of them is the SQL that the pipeline `cdn_logs` ships.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from deltaworks.specs.catalog import project_root
+
+#: `announced`: errors come for twelve minutes before an edge is slow. `late`: they do, and arrive only afterwards.
+#: `none`: there are as many errors, at any time.
+Signal = Literal["announced", "late", "none"]
+START = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
+HOURS = 6
+MINUTE = dt.timedelta(minutes=1)
+SLOW_MINUTES, WARNED_MINUTES, LATE_MINUTES = 12, 12, 40
+SUMS = ("requests", "answered", "errors", "cacheable", "hits", "timed_hits", "first_byte_ms", "seconds")
+SHIPPED = project_root() / "include" / "pipelines" / "cdn_logs"
+
+PIPELINE = """\
+pipeline: cdn
+description: minutes of edges
+owner: tests
+source: {{kind: s3_sqs, relay: landing, bucket: landing}}
+event: {{name: {{constant: minute}}, time: {{path: minute}}}}
+tables:
+  - name: minutes
+    catch_all: true
+    columns:
+      - {{name: arrived_at, path: arrived_at, type: timestamp}}
+      - {{name: cdn, path: cdn, type: string}}
+      - {{name: edge, path: edge, type: string}}
+{columns}
+gold:
+  tables:
+    - {{name: edge_arrivals, sql: gold/edge_arrivals.sql, reads: [minutes], partition_by: event_date}}
+    - name: edge_features
+      sql: gold/edge_features.sql
+      reads: [edge_arrivals]
+      partition_by: event_date
+      affects: {{days: [0, 1, 2, 3, 4, 5, 6, 7]}}
+      checks: {{unique: [minute, cdn, edge]}}
+    - name: edge_scores
+      sql: gold/edge_scores.sql
+      reads: [edge_features, edge_failure]
+      partition_by: event_date
+      affects: {{edge_features: {{days: [0]}}, edge_failure: onwards}}
+models:
+  - name: edge_failure
+    features: edge_features
+    at: minute
+    of: [cdn, edge]
+    groups:
+      level: [{level}]
+      usual: [error_over, latency_over]
+    label: models/edge_failure.sql
+    reads: [edge_arrivals]
+    horizon_minutes: 15
+    folds: {{train_days: 4, test_days: 2, count: 2}}
+    algorithms: [{algorithms}]
+    warnings: edge_scores
+"""
+LEVEL = "error_1, error_5, error_15, latency_1, latency_5, latency_15, requests_5, concurrency_60, error_slope"
+#: What takes rows by when they happened, as if they had been there at once: without the protection.
+BY_EVENT_TIME = {
+    "greatest(arrived_at, minute + INTERVAL 1 MINUTE)": "minute + INTERVAL 1 MINUTE",
+    "WHERE arrived_at <= minute + INTERVAL 60 MINUTES\n": "WHERE true\n",
+    "max(arrived_at) > seen_at": "max(minute + INTERVAL 1 MINUTE) > seen_at",
+}
+
+
+def edge_project(make_project: Any, *, by_event_time: bool = False, algorithms: str = "logistic", level: str = LEVEL) -> Any:
+    """The project, whose bronze table is empty."""
+    features = (SHIPPED / "gold" / "edge_features.sql").read_text()
+    for written, instead in BY_EVENT_TIME.items():
+        assert written in features
+        features = features.replace(written, instead) if by_event_time else features
+    columns = "\n".join(f"      - {{name: {name}, path: {name}, type: double}}" for name in SUMS)
+    arrivals = f"SELECT event_date, event_time AS minute, arrived_at, cdn, edge, {', '.join(SUMS)} FROM minutes"
+    files = {
+        "gold/edge_arrivals.sql": arrivals,
+        "gold/edge_features.sql": features,
+        "gold/edge_scores.sql": (SHIPPED / "gold" / "edge_scores.sql").read_text(),
+        "models/edge_failure.sql": (SHIPPED / "models" / "edge_failure.sql").read_text(),
+    }
+    text = PIPELINE.format(columns=columns, algorithms=algorithms, level=level)
+    return make_project({"cdn": (text, files)})
+
+
+def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) -> Iterator[dict[str, Any]]:
+    """The rows of `minutes`: six hours a day, of which no edge is slow on the first."""
+    chance = random.Random(seed)
+    for edge in range(edges):
+        load = 0.0
+        for day in range(days):
+            begin = START + dt.timedelta(days=day)
+            slow, warned = _incidents(chance, day=day, signal=signal)
+            for number in range(HOURS * 60):
+                load = 0.995 * load + chance.gauss(0, 1)
+                latency = chance.gauss(165, 6) if number in slow else chance.gauss(100, 6)
+                errors = chance.randint(4, 9) if number in warned else chance.randint(0, 2)
+                at, name = begin + number * MINUTE, f"E{edge}"
+                late = signal == "late" and number in warned
+                yield _row(at, at + MINUTE, name, latency, 0 if late else errors, 60.0 + load)
+                if late:
+                    yield _row(at, at + LATE_MINUTES * MINUTE, name, latency, errors, 0.0)
+
+
+def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[int], set[int]]:
+    """The minutes of a day at which an edge is slow, and those with more errors than usual."""
+    slow: set[int] = set()
+    warned: set[int] = set()
+    for third in range(3 if day else 0):
+        begun = third * 120 + chance.randint(20, 120 - SLOW_MINUTES)
+        slow |= set(range(begun, begun + SLOW_MINUTES))
+        before = begun if signal != "none" else third * 120 + chance.randint(WARNED_MINUTES, 119)
+        warned |= set(range(before - WARNED_MINUTES, before))
+    return slow, warned
+
+
+def _row(at: dt.datetime, arrived: dt.datetime, edge: str, latency: float, errors: int, seconds: float) -> dict[str, Any]:
+    return {
+        "event_time": at,
+        "arrived_at": arrived,
+        "cdn": "a",
+        "edge": edge,
+        "requests": 100.0 if seconds else float(errors),
+        "answered": 100.0 if seconds else float(errors),
+        "errors": float(errors),
+        "cacheable": 80.0 if seconds else 0.0,
+        "hits": 60.0 if seconds else 0.0,
+        "timed_hits": 60.0 if seconds else 0.0,
+        "first_byte_ms": 60.0 * latency if seconds else 0.0,
+        "seconds": max(seconds, 0.0),
+    }
+
+
+def end_of(days: int) -> dt.datetime:
+    """The midnight after so many days."""
+    return START + dt.timedelta(days=days)
+
+
+def files_of(folder: Path) -> list[str]:
+    """The files below a folder, by their paths from it."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,175 @@
+"""A model of edges that become slow: published where errors announce it, and not where nothing does.
+
+What prevents it from looking better than it is, is shown each time with the protection off.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.alerts.raising import alerts
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.model import ModelRun
+from deltaworks.errors import ContractError
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.predictions import warn_of_predictions
+from deltaworks.models.evaluation import MODEL
+from deltaworks.models.repeating import repeat_training
+from deltaworks.models.spans import Fold, TrainingSpan
+from deltaworks.models.training import train_model
+from tests.spark.models.made_edges import HOURS, START, Signal, edge_project, end_of, minutes
+
+pytestmark = pytest.mark.integration
+
+
+def built(spark: SparkSession, project: Any, *, signal: Signal, days: int = 10) -> Any:
+    project.append("cdn", "minutes", list(minutes(signal=signal, days=days)))
+    rebuild_gold(spark, project.catalog, "cdn")
+    return project
+
+
+def trained(spark: SparkSession, project: Any, **options: Any) -> ModelRun:
+    return train_model(spark, project.catalog, "cdn", "edge_failure", until=end_of(10), **options)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Rows drawn at random, as `randomSplit` would, whenever they were."""
+
+    numbers: tuple[int, ...]
+
+    @property
+    def condition(self) -> str:
+        return f"pmod(xxhash64(_entity, _at), 20) IN ({', '.join(map(str, self.numbers))})"
+
+
+def random_folds(model: Any, end: int) -> list[Fold]:
+    training = TrainingSpan(Share(tuple(range(10))), Share(tuple(range(10, 14))), Share(tuple(range(14))))
+    return [Fold(training, Share(tuple(range(14, 20))))]
+
+
+def test_a_model_with_a_signal_is_published_scores_later_rows_warns_and_can_be_repeated(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    project = built(spark, edge_project(make_project), signal="announced")
+
+    run = trained(spark, project)
+
+    assert run.outcome == "published", run.reason
+    assert run.model is not None
+    assert run.label == "edge_failure/1"
+    for fold in run.folds:
+        assert fold.gain is not None
+        assert fold.gain.low > 0
+        assert (fold.scores[MODEL].area or 0) > 2 * (fold.test_positive / fold.test_rows)
+        assert (fold.scores[MODEL].lead_seconds or 0) > 60
+        assert dt.datetime.fromisoformat(fold.train_to) + dt.timedelta(minutes=15) == dt.datetime.fromisoformat(
+            fold.test_from
+        )
+        assert set(fold.scores) == {"level", MODEL, "persistence", "seasonal"}
+        assert set(fold.adds) == {"usual"}
+    assert set(run.versions) == {"edge_features", "edge_arrivals"}
+
+    _scores_what_comes_after_it_alone(spark, project, run)
+    _does_the_same_again(spark, project, run)
+
+
+def _scores_what_comes_after_it_alone(spark: SparkSession, project: Any, run: ModelRun) -> None:
+    rebuild_gold(spark, project.catalog, "cdn")
+    assert project.rows("cdn", "edge_scores") == []
+    later = [row for row in minutes(signal="announced", days=11) if row["event_time"] >= end_of(10)]
+    project.append("cdn", "minutes", later)
+
+    result = rebuild_gold(spark, project.catalog, "cdn").table("edge_scores")
+
+    rows = project.rows("cdn", "edge_scores")
+    assert {row["model"] for row in rows} == {"edge_failure/1"}
+    assert min(row["minute"] for row in rows) >= end_of(10)
+    assert len(rows) > HOURS * 60
+    assert result.partitions is not None
+    assert run.model is not None
+    high = max(rows, key=lambda row: row["score"])
+    assert high["score"] >= run.model.threshold
+    _warns(project, high["minute"])
+    whole = rebuild_gold(spark, project.catalog, "cdn", tables=["edge_scores"], full=True).table("edge_scores")
+    assert whole.rows == len(rows)
+
+
+def _warns(project: Any, at: dt.datetime) -> None:
+    objects = PipelineHome.open(project.catalog.environment.lake, "cdn").objects
+
+    def standing() -> list[tuple[str, str, bool]]:
+        return [(alert.cause, alert.subject, alert.standing.open) for alert in alerts(objects)]
+
+    warn_of_predictions(project.catalog, "cdn", tables=["edge_scores"], now=at)
+    assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", True)]
+    (alert,) = alerts(objects)
+    assert alert.standing.severity == "warning"
+    assert "edge_failure/1 expects" in alert.summary
+    warn_of_predictions(project.catalog, "cdn", tables=["edge_scores"], now=end_of(20))
+    assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", False)]
+
+
+def _does_the_same_again(spark: SparkSession, project: Any, run: ModelRun) -> None:
+    # The tables have gone on since: the versions of then are read.
+    repetition = repeat_training(spark, project.catalog, "cdn", "edge_failure", 1)
+    assert repetition.differences == ()
+    assert repetition.folds == run.folds
+
+    records = PipelineHome.open(project.catalog.environment.lake, "cdn").models
+    others = dict.fromkeys(run.versions, 99)
+    gone = records.add(run.replace(versions=others))
+    with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
+        repeat_training(spark, project.catalog, "cdn", "edge_failure", gone.number)
+
+
+def test_without_a_signal_the_run_succeeds_and_publishes_nothing(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
+    project = built(spark, edge_project(make_project, algorithms="gbt", level="concurrency_60, error_5"), signal="none")
+
+    run = trained(spark, project)
+
+    assert (run.outcome, run.model) == ("no_gain", None), run.reason
+    # Rows drawn at random have neighbours of their own minutes in training, which tell what became of these.
+    drawn = trained(spark, project, folds=random_folds)
+    assert drawn.outcome == "published", drawn.reason
+    print(json.dumps({"rolling": areas(run), "random": areas(drawn)}))
+
+
+def test_errors_that_arrive_too_late_are_no_signal_though_their_times_say_so(
+    spark: SparkSession, make_project: Callable[..., Any], tmp_path: Any
+) -> None:
+    project = built(spark, edge_project(make_project), signal="late")
+    run = trained(spark, project)
+    assert (run.outcome, run.model) == ("no_gain", None), run.reason
+
+    # By their times they were there before: a model of what nobody had looks good.
+    features = project.catalog.folder("cdn") / "gold" / "edge_features.sql"
+    honest = features.read_text()
+    edge_project(make_project, by_event_time=True)
+    assert features.read_text() != honest
+    rebuild_gold(spark, project.catalog, "cdn")
+    dazzled = trained(spark, project)
+    assert dazzled.outcome == "published", dazzled.reason
+    print(json.dumps({"by arrival": areas(run), "by event time": areas(dazzled)}))
+
+
+def test_too_few_days_publish_nothing_and_say_so(spark: SparkSession, make_project: Callable[..., Any]) -> None:
+    project = built(spark, edge_project(make_project), signal="announced", days=3)
+
+    run = train_model(spark, project.catalog, "cdn", "edge_failure", until=START + dt.timedelta(days=3))
+
+    assert (run.outcome, run.model) == ("too_little", None)
+    assert "lack rows of both labels" in run.reason
+
+
+def areas(run: ModelRun) -> list[dict[str, float | None]]:
+    return [{name: figures.area for name, figures in fold.scores.items()} for fold in run.folds]
