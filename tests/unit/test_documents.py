@@ -25,6 +25,7 @@ from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRe
 from deltaworks.control.records.feeds import Delivery as FeedDelivery
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.held import HeldTable, ResumeRequest
+from deltaworks.control.records.model import Figures, FoldReport, Gain, ModelRun, PublishedModel
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
 from deltaworks.control.records.remediation import RemediationRecord
@@ -45,6 +46,7 @@ from deltaworks.specs.base import Spec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
+from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
 from deltaworks.specs.overrides import to_plain
 from deltaworks.specs.pipeline import PipelineSpec
@@ -267,6 +269,7 @@ def described_fields() -> list[tuple[str, set[str]]]:
         ("message quarantine", set(MESSAGE_QUARANTINE_COLUMNS)),
         ("checkpoint store", set(CHECKPOINT_STORE_SCHEMA.names)),
         ("batch metadata store", set(BATCH_METADATA_SCHEMA.names)),
+        ("models", set(MODEL_COLUMNS)),
         ("progress", set(PROGRESS_SCHEMA.names)),
         ("table health", set(SNAPSHOT_SCHEMA.names)),
         *(
@@ -309,6 +312,11 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 DeadLetters,
                 ReplayRequest,
                 RemediationRecord,
+                ModelRun,
+                FoldReport,
+                Figures,
+                Gain,
+                PublishedModel,
             )
         ),
     ]

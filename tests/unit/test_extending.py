@@ -35,6 +35,7 @@ from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.judging.backtest import backtest
+from deltaworks.models.labels import label_query
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.checks.project import check_project
@@ -197,6 +198,37 @@ def test_a_gold_table_that_is_added_answers(project: Path) -> None:
     assert [(row["country"], row["orders"], row["turnover"]) for row in answer.to_pylist()] == [
         ("NL", 2, Decimal("19.00"))
     ]
+
+
+def test_a_model_that_is_added_is_declared_rightly_and_labels_what_was_ordered(project: Path) -> None:
+    path, pipeline = example("Add a pipeline")
+    write(project, path, pipeline + example("Add a gold table")[1] + example("Add a model")[1])
+    write(project, *example("Add a gold table", 1))
+    write(project, *example("Add a model", 1))
+    label = write(project, *example("Add a model", 2)).read_text()
+
+    assert check_project("local", root=project).mistakes == []
+    (model,) = catalog(project).pipeline("orders").models
+    assert (model.columns, model.horizon_seconds) == (("orders_1", "orders_7"), 86_400)
+    session = duckdb.connect()
+    session.register(
+        "turnover", pa.Table.from_pylist([{"country": "NL", "event_date": date(2023, 11, 14), "orders": 2}])
+    )
+    states = session.sql(f"SELECT country, epoch(event_date)::BIGINT + 86400 AS _at, holds FROM ({label})")
+    states.create("states")
+    session.sql(
+        "CREATE TABLE feature_rows AS SELECT 'NL' AS country, epoch(d::DATE)::BIGINT + 86400 AS _at, 1 AS orders_1, "
+        "1 AS orders_7 FROM (VALUES ('2023-11-13'), ('2023-11-14')) AS days(d)"
+    )
+    labels = label_query(
+        rows="feature_rows",
+        states="states",
+        of=model.of,
+        columns=model.columns,
+        predicts=model.predicts,
+        horizon_seconds=model.horizon_seconds,
+    )
+    assert [row[2] for row in session.sql(f"SELECT * FROM ({labels}) ORDER BY _at").fetchall()] == [False, True]
 
 
 def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:

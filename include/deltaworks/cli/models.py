@@ -86,7 +86,9 @@ def _calibration(run: ModelRun) -> list[Part]:
     folds = [fold for fold in run.folds if "model" in fold.scores]
     if not folds:
         return []
-    listing = Listing(("rows", "mean score", "share positive"), title=f"Calibration, tested from {folds[-1].test_from[:16]}")
+    listing = Listing(
+        ("rows", "mean score", "share positive"), title=f"Calibration, tested from {folds[-1].test_from[:16]}"
+    )
     for rows, score, share in folds[-1].scores["model"].calibration:
         listing.add(str(rows), f"{score:.4f}", f"{share:.4f}")
     return [listing]

@@ -21,8 +21,8 @@ from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom, InputViews, pin_inputs, read_built_from
-from deltaworks.gold.plan import full_plan
 from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.plan import full_plan
 from deltaworks.gold.shadow import (
     GoldRefreshResult,
     Shadows,

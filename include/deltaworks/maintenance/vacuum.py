@@ -335,7 +335,9 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names = [table.name for table in spec.tables]
     names += [keyed.name for keyed in spec.keyed_tables]
     names += [live.name for live in spec.live]
-    names += [gold.name for gold in spec.gold.tables] + [reference.name for reference in (*spec.references, *spec.models)]
+    names += [gold.name for gold in spec.gold.tables] + [
+        reference.name for reference in (*spec.references, *spec.models)
+    ]
     names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     names += spec.own_tables
     unknown = sorted(set(tables or ()) - set(names))

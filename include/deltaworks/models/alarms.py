@@ -93,6 +93,4 @@ def alarm_figures(
     right = begun[labels[begun]]
     leads = next_at[right] - at[right]
     leads = leads[~np.isnan(leads)]
-    return AlarmFigures(
-        len(begun), float(np.mean(labels[begun])), float(np.median(leads)) if len(leads) else None
-    )
+    return AlarmFigures(len(begun), float(np.mean(labels[begun])), float(np.median(leads)) if len(leads) else None)

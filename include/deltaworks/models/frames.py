@@ -44,7 +44,9 @@ class LabelledFrame:
         """Some of the rows."""
         return self.frame.where(rows.condition)
 
-    def labelled(self, rows: Rows, scores: Mapping[str, FittedModel] | None = None) -> tuple[LabelledRows, dict[str, Floats]]:
+    def labelled(
+        self, rows: Rows, scores: Mapping[str, FittedModel] | None = None
+    ) -> tuple[LabelledRows, dict[str, Floats]]:
         """Some of the rows without their features, and what models score them, in the order of entity and time."""
         frame = self.part(rows)
         names = {f"_score_{index}": name for index, name in enumerate(scores or {})}

@@ -67,7 +67,9 @@ def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
     from deltaworks.models.repeating import repeat_training
 
     if len(names) != 1:
-        raise ConfigError("OPTION_INVALID", "A number is of one model.", hint="Name the model: models train PIPELINE NAME.")
+        raise ConfigError(
+            "OPTION_INVALID", "A number is of one model.", hint="Name the model: models train PIPELINE NAME."
+        )
     repetition = repeat_training(context.spark(), context.catalog, context.subject, names[0], number)
     run = repetition.run
     said = "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
@@ -119,8 +121,16 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
             )
         for group, gain in fold.adds.items():
             listing.add(
-                fold.test_from[:16], f"what {group} adds", "", "", "", "", "",
-                f"{gain.value:.3f} over {gain.over}", f"{gain.low:.3f}", f"{gain.high:.3f}",
+                fold.test_from[:16],
+                f"what {group} adds",
+                "",
+                "",
+                "",
+                "",
+                "",
+                f"{gain.value:.3f} over {gain.over}",
+                f"{gain.low:.3f}",
+                f"{gain.high:.3f}",
             )
     return listing
 

@@ -104,7 +104,9 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
         for index, gold in enumerate(spec.gold.tables)
     ]
     files += [(("views", index, "sql"), f"view {view.name!r}", view.sql) for index, view in enumerate(spec.views)]
-    files += [(("models", index, "label"), f"model {model.name!r}", model.label) for index, model in enumerate(spec.models)]
+    files += [
+        (("models", index, "label"), f"model {model.name!r}", model.label) for index, model in enumerate(spec.models)
+    ]
     files += [
         (("dashboards", index, "panels", number, "sql"), f"panel {panel.title!r}", panel.sql)
         for index, dashboard in enumerate(spec.dashboards)

@@ -75,7 +75,9 @@ BY_EVENT_TIME = {
 }
 
 
-def edge_project(make_project: Any, *, by_event_time: bool = False, algorithms: str = "logistic", level: str = LEVEL) -> Any:
+def edge_project(
+    make_project: Any, *, by_event_time: bool = False, algorithms: str = "logistic", level: str = LEVEL
+) -> Any:
     """The project, whose bronze table is empty."""
     features = (SHIPPED / "gold" / "edge_features.sql").read_text()
     for written, instead in BY_EVENT_TIME.items():
@@ -124,7 +126,9 @@ def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[
     return slow, warned
 
 
-def _row(at: dt.datetime, arrived: dt.datetime, edge: str, latency: float, errors: int, seconds: float) -> dict[str, Any]:
+def _row(
+    at: dt.datetime, arrived: dt.datetime, edge: str, latency: float, errors: int, seconds: float
+) -> dict[str, Any]:
     return {
         "event_time": at,
         "arrived_at": arrived,

@@ -34,7 +34,9 @@ def states_of(rows: list[tuple[str, int, float | None, float]]) -> list[tuple[st
 def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkSession) -> None:
     rows = rows_of()
     states = states_of(rows)
-    spark.createDataFrame(rows, "edge string, _at long, errors double, latency double").createOrReplaceTempView("made_rows")
+    spark.createDataFrame(rows, "edge string, _at long, errors double, latency double").createOrReplaceTempView(
+        "made_rows"
+    )
     spark.createDataFrame(states, "edge string, _at long, holds boolean").createOrReplaceTempView("made_states")
     sql = label_query(
         rows="made_rows", states="made_states", of=("edge",), columns=COLUMNS, predicts="begins", horizon_seconds=120

@@ -82,6 +82,8 @@ def test_a_logistic_regression_gives_a_probability(
     assert score == pytest.approx(1 / (1 + math.exp(-margin)), abs=1e-12)
 
 
-@pytest.mark.parametrize(("column", "value"), [("NULL", 2.5), ("'NaN'::DOUBLE", 2.5), ("7", 7.0), ("1.5::DECIMAL(3,1)", 1.5)])
+@pytest.mark.parametrize(
+    ("column", "value"), [("NULL", 2.5), ("'NaN'::DOUBLE", 2.5), ("7", 7.0), ("1.5::DECIMAL(3,1)", 1.5)]
+)
 def test_what_is_absent_or_no_number_is_the_mean_of_training(column: str, value: float) -> None:
     assert asked_of_duckdb(input_of(column, 2.5)) == value

@@ -1,0 +1,145 @@
+"""Models as declared: every mistake is refused with file, line, key, the nearest name and what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.changes import classify
+from deltaworks.specs.checks.project import check_project
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import PIPELINE, write_project
+
+GOLD = """\
+gold:
+  tables:
+    - {name: hours, sql: gold/hours.sql, reads: [orders], partition_by: event_date}
+    - name: scores
+      sql: gold/scores.sql
+      reads: [hours, slow]
+      partition_by: event_date
+      affects: {hours: {days: [0]}, slow: onwards}
+"""
+MODEL = """\
+models:
+  - name: slow
+    features: hours
+    at: hour
+    of: shop
+    groups:
+      level: [orders, amount]
+      trend: [slope]
+    label: models/slow.sql
+    reads: [hours]
+    horizon_minutes: 60
+    warnings: scores
+"""
+SQL = {
+    "gold/hours.sql": "SELECT event_date, date_trunc('HOUR', event_time) AS hour, event_name AS shop, 1 AS orders, "
+    "2 AS amount, 3 AS slope FROM orders",
+    "gold/scores.sql": "SELECT event_date, hour, shop, model, score, threshold FROM slow",
+    "models/slow.sql": "SELECT shop, hour, amount > 5 AS holds FROM hours",
+}
+
+
+def project(root: Path, *, old: str = "", new: str = "", **sql: str) -> Path:
+    """A project with a model, in whose declaration one text is replaced by another."""
+    text = PIPELINE + GOLD + MODEL
+    assert old in text
+    written = write_project(root, pipeline=text.replace(old, new, 1))
+    files = SQL | {f"{folder}/{name}.sql": value for key, value in sql.items() for folder, name in [key.split("__")]}
+    for name, value in files.items():
+        path = written / "include" / "pipelines" / "shop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+    return written
+
+
+def mistakes(root: Path) -> list[str]:
+    return [str(mistake) for mistake in check_project("local", root=root).mistakes]
+
+
+def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
+    root = project(tmp_path)
+
+    assert mistakes(root) == []
+    (model,) = load_catalog("local", root=root).pipelines["shop"].models
+    assert (model.of, model.columns) == (("shop",), ("orders", "amount", "slope"))
+    assert (model.horizon_seconds, model.predicts, model.alarms_per_day) == (3_600, "begins", 1)
+    assert (model.folds.train_days, model.folds.test_days, model.folds.count) == (28, 7, 4)
+    assert (model.algorithms, model.baselines) == (("logistic", "gbt"), ("persistence", "seasonal"))
+    assert load_catalog("local", root=root).pipelines["shop"].training.schedule == "0 4 * * 0"
+
+
+WRONG = [
+    ("features: hours", "features: hour", "models.0.features", "did you mean 'hours'?"),
+    ("    reads: [hours]\n", "    reads: [orders]\n", "models.0.reads.0", "'slow' reads 'orders', no gold table here"),
+    ("at: hour\n", "at: hout\n", "models.0.at", "did you mean 'hour'?"),
+    ("of: shop", "of: shp", "models.0.of", "did you mean 'shop'?"),
+    ("[orders, amount]", "[orders, amont]", "models.0.groups.level.1", "did you mean 'amount'?"),
+    ("trend: [slope]", "trend: [amount]", "models.0.groups.trend.0", "'amount' is there twice; name it in one group"),
+    ("trend: [slope]", "trend: [shop]", "models.0.groups.trend.0", "names the row, and is nothing to predict from"),
+    ("models/slow.sql", "models/slo.sql", "models.0.label", "did you mean 'models/slow.sql'?"),
+    ("    horizon_minutes: 60\n", "", "models.0.horizon_minutes", "give either horizon_minutes or horizon_days"),
+    ("horizon_minutes: 60", "horizon_days: 28", "models.0.folds.train_days", "write 56 or more"),
+    ("warnings: scores", "warnings: score", "models.0.warnings", "did you mean 'scores'?"),
+    (
+        "horizon_minutes: 60",
+        "horizon_minutes: 60\n    algorithms: [forest]",
+        "models.0.algorithms.0",
+        "logistic or gbt",
+    ),
+    (
+        "horizon_minutes: 60",
+        "horizon_minutes: 60\n    baselines: [seasonal, seasonal]",
+        "models.0.baselines",
+        "write [seasonal]",
+    ),
+    ("horizon_minutes: 60", "horizon_minute: 60", "models.0.horizon_minute", "horizon_minutes"),
+    ("horizon_minutes: 60", "horizon_minutes: 60\n    publish: {gain: 1}", "models.0.publish.gain", "less than 1"),
+    ("reads: [hours, slow]", "reads: [slow]", "gold.tables.1.reads.0", "write reads: [hours, slow]"),
+    ("slow: onwards", "slow: {days: [0]}", "gold.tables.1.affects.slow", "write slow: onwards"),
+    ("- name: slow", "- name: hours", "models.0.name", "declared twice"),
+    ("models:\n", "training: {schedule: weekly}\nmodels:\n", "training.schedule", "0 3 * * 0"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "key", "advice"), WRONG, ids=[f"{case[2]} {case[3][:24]}" for case in WRONG])
+def test_a_mistake_is_refused_with_its_place_and_what_to_write(
+    tmp_path: Path, old: str, new: str, key: str, advice: str
+) -> None:
+    listed = mistakes(project(tmp_path, old=old, new=new))
+
+    (line,) = [line for line in listed if f" {key}:" in line or f"{key} " in line] or [f"none of {listed}"]
+    assert line.startswith("include/pipelines/shop/pipeline.yaml:")
+    assert advice in line
+
+
+def test_features_and_labels_are_not_made_of_what_the_model_says(tmp_path: Path) -> None:
+    (line,) = mistakes(project(tmp_path, old="    reads: [hours]\n", new="    reads: [scores]\n"))
+
+    assert "what predicts is no label" in line
+
+
+def test_the_label_is_read_as_gold_is(tmp_path: Path) -> None:
+    (unknown,) = mistakes(project(tmp_path / "a", models__slow="SELECT shop, hour, amont > 5 AS holds FROM hours"))
+    (absent,) = mistakes(project(tmp_path / "b", models__slow="SELECT shop, hour, amount > 5 AS held FROM hours"))
+    (scored,) = mistakes(project(tmp_path / "c", gold__scores="SELECT event_date, scor FROM slow"))
+
+    assert "models/slow.sql:1" in unknown
+    assert "'amount'" in unknown
+    assert "has no column 'holds'" in absent
+    assert "'score'" in scored
+
+
+def test_a_declaration_without_models_keeps_its_fingerprint_and_an_edit_of_one_stops_no_stream(tmp_path: Path) -> None:
+    with_model = load_catalog("local", root=project(tmp_path / "a")).pipelines["shop"]
+    edited = load_catalog("local", root=project(tmp_path / "b", old="[slope]", new="[]")).pipelines["shop"]
+    plain = load_catalog("local", root=write_project(tmp_path / "c")).pipelines["shop"]
+
+    assert not {"models", "training"} & set(plain.as_mapping())
+    assert [(change.field, change.effect) for change in classify(with_model, edited)] == [("models", Effect.SAFE)]
+    assert PipelineSpec.model_validate(with_model.as_mapping()) == with_model
