@@ -1,4 +1,4 @@
-"""The DAGs on a schedule: gold, models, maintenance and mutations of a pipeline, and the cleaning of a relay's buckets."""
+"""The DAGs on a schedule: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Alarms that scores would raise, and what people would have had of them.
 
-An alarm of an entity begins where its score reaches the threshold; for a horizon after that there is no other, since the
-first one speaks of that time. The threshold is the lowest at which there are no more alarms than people want to have.
+An alarm of an entity begins where its score reaches the threshold; for a horizon after that there is no other, since
+the first one speaks of that time. The threshold is the lowest at which there are no more alarms than people want.
 """
 
 from __future__ import annotations

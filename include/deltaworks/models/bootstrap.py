@@ -1,8 +1,8 @@
 """Whether one score is better than another, or only was on these rows: a block bootstrap of the difference.
 
 Rows near each other in time share what happened, so whole blocks are drawn with replacement and not rows: days, or
-entities where horizons are longer than a day and the rows of one entity share nearly all of them. Both scores are judged
-on the same draw (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993: percentile intervals).
+entities where horizons are longer than a day and the rows of one entity share nearly all of them. Both scores are
+judged on the same draw (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993: percentile intervals).
 """
 
 from __future__ import annotations

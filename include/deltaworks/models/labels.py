@@ -1,8 +1,8 @@
 """What a model is to predict, made of the instants at which a state held: a query that Spark and DuckDB both read.
 
 Of every entity (a CDN's edge, a viewer) two kinds of rows are laid in one order of time: those with features, and those
-that say whether a state held. `begins`: does the state begin to hold within the horizon? A row at which it holds already
-is left out. `absent`: does it hold at no instant within the horizon? What is at the very instant of a row is past.
+that say whether a state held. `begins`: does the state begin to hold within the horizon? A row at which it holds
+already is left out. `absent`: does it hold at no instant within the horizon? What is at the instant of a row is past.
 """
 
 from __future__ import annotations

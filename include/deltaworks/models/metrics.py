@@ -1,6 +1,6 @@
 """How good scores are: the area under precision and recall, the Brier score, and a table of calibration.
 
-The area is the average precision, `Σ (Rₙ − Rₙ₋₁) Pₙ` over distinct scores from the highest down (Davis and Goadrich,
+The area is the average precision, `Σ (Rₙ - Rₙ₋₁) Pₙ` over distinct scores from the highest down (Davis and Goadrich,
 "The Relationship Between Precision-Recall and ROC Curves", 2006, say why straight lines between the points are too
 kind). Rows of one score come together, so that their order is of no account. Rows may have weights: how often they are
 drawn.

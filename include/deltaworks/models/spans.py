@@ -1,4 +1,4 @@
-"""Folds of a rolling origin: a model is judged on days after those it was trained on, with a gap of the horizon between.
+"""Folds of a rolling origin: a model is judged on days after those it was trained on, a gap of the horizon between.
 
 The label of a row speaks of the time until its horizon. A row in training whose horizon reached into the days of the
 test would tell the model of them, so training ends a horizon before the test begins; the same holds between the two

@@ -1,4 +1,4 @@
-"""Models a pipeline declares: what is predicted of whom, from which columns, how it is judged, and when it is trained."""
+"""Models a pipeline declares: what is predicted of whom, from which columns, how it is judged, when it is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edges of a CDN that become slow now and then, announced by errors before or by nothing, and a project that reads them.
+"""Edges of a CDN that become slow now and then, announced by errors or by nothing, and a project that reads them.
 
 Minutes are generated as `edge_arrivals` has them; what is made of them is the SQL that the pipeline `cdn_logs` ships.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 from deltaworks.specs.catalog import project_root
@@ -109,9 +108,9 @@ def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) ->
                 errors = chance.randint(4, 9) if number in warned else chance.randint(0, 2)
                 at, name = begin + number * MINUTE, f"E{edge}"
                 late = signal == "late" and number in warned
-                yield _row(at, at + MINUTE, name, latency, 0 if late else errors, 60.0 + load)
+                yield _row(at, MINUTE, name, latency, errors=0 if late else errors, seconds=60.0 + load)
                 if late:
-                    yield _row(at, at + LATE_MINUTES * MINUTE, name, latency, errors, 0.0)
+                    yield _row(at, LATE_MINUTES * MINUTE, name, latency, errors=errors, seconds=0.0)
 
 
 def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[int], set[int]]:
@@ -127,11 +126,11 @@ def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[
 
 
 def _row(
-    at: dt.datetime, arrived: dt.datetime, edge: str, latency: float, errors: int, seconds: float
+    at: dt.datetime, on_the_way: dt.timedelta, edge: str, latency: float, *, errors: int, seconds: float
 ) -> dict[str, Any]:
     return {
         "event_time": at,
-        "arrived_at": arrived,
+        "arrived_at": at + on_the_way,
         "cdn": "a",
         "edge": edge,
         "requests": 100.0 if seconds else float(errors),
@@ -148,8 +147,3 @@ def _row(
 def end_of(days: int) -> dt.datetime:
     """The midnight after so many days."""
     return START + dt.timedelta(days=days)
-
-
-def files_of(folder: Path) -> list[str]:
-    """The files below a folder, by their paths from it."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

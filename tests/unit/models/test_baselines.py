@@ -1,4 +1,4 @@
-"""Baselines: rates of training by what is known of a row without a model, drawn towards larger groups where rows are few."""
+"""Baselines: rates of training by state and clock, drawn towards those of larger groups where rows are few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as SQL: the expression of a model is what the model computes, to the last bit where no exponential is taken."""
+"""Models as SQL: the expression of a model is what the model computes, exactly where no exponential is taken."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +42,7 @@ def test_no_label_reaches_into_later_rows_that_judge(
         assert fitted.start < fitted.end
         assert test.end - test.start == test_days * DAY_SECONDS
     tests = [spans(fold)[3] for fold in folds]
-    assert all(before.end == after.start for before, after in zip(tests, tests[1:], strict=False))
+    assert all(before.end == after.start for before, after in itertools.pairwise(tests))
     assert tests[-1].end == end_day * DAY_SECONDS
 
 

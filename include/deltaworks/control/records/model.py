@@ -1,4 +1,4 @@
-"""The record of a training: what a model was made of, how it and its baselines did, and the model where it is published.
+"""The record of a training: what a model was made of, how it and its baselines did, and the model if it is published.
 
 A training is one object, created once when all of it is done: one that died leaves nothing. Of two at once the second
 takes the next number.
@@ -20,8 +20,8 @@ _KIND = RecordKind(
     unreadable="MODEL_UNREADABLE",
     hint="Restore it from the storage's versions, run the release that wrote it, or delete its folder.",
 )
-#: `published`: gold scores rows by it. `no_gain`: it adds too little to the better baseline. `too_little`: there are too
-#: few rows, or none of one label, to train or judge it.
+#: `published`: gold scores rows by it. `no_gain`: it adds too little to the better baseline. `too_little`: a part of a
+#: fold has rows of one label alone, or none.
 Outcome = Literal["published", "no_gain", "too_little"]
 
 
@@ -74,8 +74,7 @@ class FoldReport(Part):
 
 
 class PublishedModel(Part):
-    """What gold scores rows by: an SQL expression over `x0`, `x1`, …, which are the values of `inputs`, an expression of
-    each of the columns."""
+    """What gold scores rows by: an SQL expression over `x0`, `x1`, …, the values of `inputs`, one of each column."""
 
     algorithm: str
     columns: tuple[str, ...]
