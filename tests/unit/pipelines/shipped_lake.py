@@ -21,8 +21,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, pin_inputs
+from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.plan import DATE_COLUMN, Part
-from deltaworks.gold.references import refresh_references
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.gold import build_order, view_name
@@ -79,12 +79,16 @@ class ShippedLake:
             self._merge_newest(spec, keyed.name)
 
     def build(self, pipeline: str, *only: str) -> dict[str, tuple[str, ...] | None]:
-        """Build what has changed, of all gold tables or of those named; the partitions that were, by gold table."""
-        refresh_references(self.catalog, pipeline)
+        """Build what has changed, of all gold tables or of those named; the partitions that were, by gold table.
+
+        Scores of models are left out: Spark gives them to rows."""
+        refresh_kept_tables(self.catalog, pipeline)
         spec = self.catalog.pipeline(pipeline)
         built = {}
         for table in build_order(table for table in spec.gold.tables if not only or table.name in only):
             pinned, key = pin_inputs(self._lake, spec, table.reads), paths.table(pipeline, table.name)
+            if any(part.scores is not None for part in pinned.values()):
+                continue
             job = plan_job(self.catalog, spec, self._lake, table, pinned, key=key)
             built[table.name] = job.plan.output.named if job.plan.has_work else ()
             if job.plan.has_work:

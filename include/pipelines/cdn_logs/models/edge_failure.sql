@@ -11,7 +11,7 @@ WITH minutes AS (
   GROUP BY cdn, edge, date_add(CAST(minute AS DATE), days), hour(minute)
 ), slow AS (
   SELECT minutes.cdn, minutes.edge, minutes.minute,
-    CASE WHEN timed_hits >= 20 AND first_byte_ms / timed_hits > greatest(latency_ms * 1.10, latency_ms + 20)
+    CASE WHEN timed_hits >= 20 AND first_byte_ms / nullif(timed_hits, 0) > greatest(latency_ms * 1.10, latency_ms + 20)
       THEN 1 ELSE 0 END AS is_slow
   FROM minutes
   LEFT JOIN usual

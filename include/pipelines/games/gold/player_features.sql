@@ -2,12 +2,12 @@
 -- long ago last, and how it went, in rates. A Sunday to come fills as its days pass.
 WITH days AS (
   SELECT *, explode(sequence(
-      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS cutoff_date
+      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS sunday
   FROM player_days
 ), present AS (
-  SELECT *, event_date > date_sub(cutoff_date, 7) AS is_last_week
+  SELECT *, CAST(sunday AS DATE) AS cutoff_date, event_date > date_sub(CAST(sunday AS DATE), 7) AS is_last_week
   FROM days
-  WHERE arrived_date <= cutoff_date AND event_date > date_sub(cutoff_date, 28)
+  WHERE arrived_date <= CAST(sunday AS DATE)
 )
 SELECT cutoff_date, device_id,
   coalesce(sum(CASE WHEN is_last_week THEN sessions END), 0) AS sessions_7,

@@ -2,12 +2,12 @@
 -- how well. Quality is in rates: who watches much stalls more in total. A Sunday to come fills as its days pass.
 WITH plays AS (
   SELECT *, explode(sequence(
-      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS cutoff_date
+      next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS sunday
   FROM viewer_plays
 ), present AS (
-  SELECT *, event_date > date_sub(cutoff_date, 7) AS is_last_week
+  SELECT *, CAST(sunday AS DATE) AS cutoff_date, event_date > date_sub(CAST(sunday AS DATE), 7) AS is_last_week
   FROM plays
-  WHERE arrived_at < CAST(date_add(cutoff_date, 1) AS TIMESTAMP) AND event_date > date_sub(cutoff_date, 28)
+  WHERE arrived_at < CAST(date_add(CAST(sunday AS DATE), 1) AS TIMESTAMP)
 )
 SELECT cutoff_date, user_id,
   count_if(is_played AND is_last_week) AS plays_7,
