@@ -6,7 +6,6 @@ takes the next number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -68,9 +67,9 @@ class FoldReport(Part):
     test_rows: int
     test_positive: int
     algorithm: str = ""
-    scores: Mapping[str, Figures] = Field(default_factory=dict)
+    scores: dict[str, Figures] = Field(default_factory=dict)
     gain: Gain | None = None
-    adds: Mapping[str, Gain] = Field(default_factory=dict)
+    adds: dict[str, Gain] = Field(default_factory=dict)
 
 
 class PublishedModel(Part):
@@ -102,8 +101,8 @@ class ModelRun(Record):
     outcome: Outcome
     reason: str
     until: str
-    versions: Mapping[str, int]
-    declared: Mapping[str, Any]
+    versions: dict[str, int]
+    declared: dict[str, Any]
     label_sql: str
     folds: tuple[FoldReport, ...]
     model: PublishedModel | None = None

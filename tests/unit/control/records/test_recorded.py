@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from deltaworks.control.records.approval import Approval
 from deltaworks.control.records.generations import CheckpointRecord, Generations
 from deltaworks.control.records.held import HeldTable, ResumeRequest
+from deltaworks.control.records.model import Figures, FoldReport, Gain, ModelRun, PublishedModel
 from deltaworks.control.records.mutation import MutationBatch, MutationEnd, Span, TableMutation
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay, PreparedTable
 from deltaworks.control.records.readers import ReaderRecord
@@ -50,6 +51,55 @@ CODE: dict[str, Any] = {"spec_fingerprint": "0f" * 8, "code_version": "0.9.0"}
 BY: dict[str, Any] = {"by": "ada", "run": "manual", "at": AT}
 
 EXPECTED: dict[str, UnversionedRecord] = {
+    "model_run": ModelRun(
+        pipeline="shop",
+        name="slow",
+        number=3,
+        outcome="published",
+        reason="gains 0.125 over the better baseline",
+        until=AT,
+        versions={"hours": 12, "turnover": 7},
+        declared={"name": "slow", "groups": {"level": ["orders", "größe"]}},
+        label_sql="SELECT shop, hour, true AS holds FROM hours",
+        folds=(
+            FoldReport(
+                train_from=AT,
+                train_to=AT,
+                test_from=AT,
+                test_to=AT,
+                train_rows=100,
+                train_positive=9,
+                test_rows=25,
+                test_positive=2,
+                algorithm="logistic",
+                scores={
+                    "model": Figures(
+                        area=0.5,
+                        brier=0.0625,
+                        threshold=0.25,
+                        alarms=4,
+                        alarm_precision=0.75,
+                        lead_seconds=540.0,
+                        calibration=((13, 0.125, 0.0), (12, 0.5, 0.25)),
+                    ),
+                    "seasonal": Figures(area=0.375, brier=None),
+                },
+                gain=Gain(over="seasonal", value=0.125, low=0.0625, high=0.25),
+                adds={"trend": Gain(over="level", value=0.0, low=-0.5, high=0.5)},
+            ),
+        ),
+        model=PublishedModel(
+            algorithm="logistic",
+            columns=("orders",),
+            inputs=("coalesce(CAST(orders AS DOUBLE), 1e0)",),
+            expression="1e0 / (1e0 + exp(-(2e0 * x0)))",
+            threshold=0.25,
+        ),
+        code="0e" * 8,
+        code_version="0.9.0",
+        run="manual",
+        at=AT,
+    ),
     "prepared_batch": PreparedBatch(
         pipeline="shop",
         generation=2,

@@ -1,0 +1,64 @@
+"""`deltaworks models`: the trainings there were, and one of them with its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, models
+from deltaworks.control.records.model import ModelRun
+from deltaworks.errors import ConfigError
+from tests.unit.gold.test_model_tables import home, run, shop
+
+RECORDED = Path(__file__).resolve().parents[1] / "control" / "records" / "recorded" / "model_run.json"
+
+
+def ask(*words: str) -> Result:
+    return CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "300"})
+
+
+def test_trainings_are_listed_with_what_came_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = shop(tmp_path)
+    monkeypatch.setattr(models, "catalog", lambda: catalog)
+
+    assert json.loads(ask("list", "shop", "--json").stdout)[0]["outcome"] == "never trained"
+    home(catalog).models.add(ModelRun.decode(RECORDED.read_bytes(), key="k"))
+    home(catalog).models.add(run(day=0, published=False))
+
+    first, second = json.loads(ask("list", "shop", "slow", "--json").stdout)
+
+    assert (first["model"], first["outcome"], first["gains"], first["algorithm"]) == (
+        "slow/1",
+        "PUBLISHED",
+        "0.125",
+        "logistic",
+    )
+    assert (second["model"], second["outcome"]) == ("slow/2", "NO_GAIN")
+
+
+def test_one_training_is_shown_with_versions_folds_and_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = shop(tmp_path)
+    monkeypatch.setattr(models, "catalog", lambda: catalog)
+    home(catalog).models.add(ModelRun.decode(RECORDED.read_bytes(), key="k"))
+
+    shown = ask("show", "shop", "slow", "1")
+
+    assert shown.exit_code == 0, shown.output
+    for text in (
+        "slow/1",
+        "PUBLISHED",
+        "hours",
+        "12",
+        "seasonal",
+        "0.125 over seasonal",
+        "what trend adds",
+        "Calibration",
+    ):
+        assert text in shown.output
+    assert isinstance(ask("show", "shop", "slow", "7").exception, ConfigError)
+    assert isinstance(ask("show", "shop", "slo").exception, ConfigError)
