@@ -16,6 +16,7 @@ def test_models_are_trained_weekly_by_what_a_form_says() -> None:
     assert dag.dag_id == "models__cdn_logs"
     assert {"models", "cdn_logs"} <= set(dag.tags)
     assert list(dag.params) == ["names", "until", "repeat"]
+    assert dag.params.get_param("names").schema["examples"] == ["edge_failure"]
     (task,) = dag.tasks
     assert (task.task_id, task.pool) == ("train_model", catalog.environment.shares.of("maintenance").pool)
     assert "NO_GAIN" in (dag.doc_md or "")

@@ -81,5 +81,6 @@ def _tables(field: OptionField, spec: PipelineSpec | None) -> list[str]:
         "keyed": [table.name for table in spec.keyed_tables],
         "quarantine": ["quarantine"],
         "gold": [table.name for table in spec.gold.tables],
+        "model": [model.name for model in spec.models],
     }
     return [name for kind in field.tables.kinds for name in names[kind]]

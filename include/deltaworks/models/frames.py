@@ -138,7 +138,8 @@ def _in_order(rows: DataFrame, model: ModelSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
     name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.of))
-    rows = rows.withColumn(_ENTITY, F.xxhash64(name)).persist()
+    # Few enough bits to be multiplied by the hours of a week.
+    rows = rows.withColumn(_ENTITY, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
     parts = 1 + rows.count() // _PART_ROWS
     # One part is exactly the same each time; of several, their number is.
     ordered = rows.repartition(parts, _ENTITY).sortWithinPartitions(_ENTITY, AT, *model.columns).persist()

@@ -10,7 +10,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options, Positional
+from deltaworks.operations.options import Options, Positional, TableNames
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class TrainOptions(Options):
     """Options of a training."""
 
-    names: Annotated[tuple[str, ...], Positional()] = Field((), description="Only these models.")
+    names: Annotated[tuple[str, ...], Positional(), TableNames(("model",))] = Field(
+        (), description="Only these models."
+    )
     until: str | None = Field(
         None, description="As of this time in UTC: what was later is left out, and the model holds from there on."
     )

@@ -25,13 +25,13 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Marks an option that names tables of the pipeline: a form offers them.
+    """Marks an option that names tables of the pipeline, or its models: a form offers them.
 
     Args:
         kinds: which tables.
     """
 
-    kinds: tuple[Literal["bronze", "keyed", "quarantine", "gold"], ...] = ("bronze",)
+    kinds: tuple[Literal["bronze", "keyed", "quarantine", "gold", "model"], ...] = ("bronze",)
 
 
 @dataclass(frozen=True, slots=True)

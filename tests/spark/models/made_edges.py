@@ -57,7 +57,7 @@ models:
     of: [cdn, edge]
     groups:
       level: [{level}]
-      usual: [error_over, latency_over]
+      usual: [error_over]
     label: models/edge_failure.sql
     reads: [edge_arrivals]
     horizon_minutes: 15
@@ -65,7 +65,8 @@ models:
     algorithms: [{algorithms}]
     warnings: edge_scores
 """
-LEVEL = "error_1, error_5, error_15, latency_1, latency_5, latency_15, requests_5, concurrency_60, error_slope"
+#: Without latency, of which the first minutes of slowness tell what three of them will be.
+LEVEL = "error_1, error_5, error_15, requests_60, concurrency_60, error_slope"
 #: What takes rows by when they happened, as if they had been there at once: without the protection.
 BY_EVENT_TIME = {
     "greatest(arrived_at, minute + INTERVAL 1 MINUTE)": "minute + INTERVAL 1 MINUTE",
@@ -98,19 +99,30 @@ def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) ->
     """The rows of `minutes`: six hours a day, of which no edge is slow on the first."""
     chance = random.Random(seed)
     for edge in range(edges):
-        load = 0.0
+        load = demand = 0.0
         for day in range(days):
             begin = START + dt.timedelta(days=day)
             slow, warned = _incidents(chance, day=day, signal=signal)
             for number in range(HOURS * 60):
-                load = 0.995 * load + chance.gauss(0, 1)
+                load, demand = 0.995 * load + chance.gauss(0, 1), 0.995 * demand + chance.gauss(0, 1)
+                at, edge_name = begin + number * MINUTE, f"E{edge}"
                 latency = chance.gauss(165, 6) if number in slow else chance.gauss(100, 6)
-                errors = chance.randint(4, 9) if number in warned else chance.randint(0, 2)
-                at, name = begin + number * MINUTE, f"E{edge}"
-                late = signal == "late" and number in warned
-                yield _row(at, MINUTE, name, latency, errors=0 if late else errors, seconds=60.0 + load)
-                if late:
-                    yield _row(at, LATE_MINUTES * MINUTE, name, latency, errors=errors, seconds=0.0)
+                usual, more = chance.randint(0, 2), chance.randint(4, 7) if number in warned else 0
+                errors = usual if signal == "late" else usual + more
+                yield {
+                    **_named(at, MINUTE, edge_name),
+                    "requests": 100.0 + demand,
+                    "answered": 100.0,
+                    "errors": float(errors),
+                    "cacheable": 80.0,
+                    "hits": 60.0,
+                    "timed_hits": 60.0,
+                    "first_byte_ms": 60.0 * latency,
+                    "seconds": 60.0 + load,
+                }
+                if signal == "late" and more:
+                    counts = dict.fromkeys(SUMS, 0.0) | {"answered": float(more), "errors": float(more)}
+                    yield {**_named(at, LATE_MINUTES * MINUTE, edge_name), **counts}
 
 
 def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[int], set[int]]:
@@ -125,23 +137,8 @@ def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[
     return slow, warned
 
 
-def _row(
-    at: dt.datetime, on_the_way: dt.timedelta, edge: str, latency: float, *, errors: int, seconds: float
-) -> dict[str, Any]:
-    return {
-        "event_time": at,
-        "arrived_at": at + on_the_way,
-        "cdn": "a",
-        "edge": edge,
-        "requests": 100.0 if seconds else float(errors),
-        "answered": 100.0 if seconds else float(errors),
-        "errors": float(errors),
-        "cacheable": 80.0 if seconds else 0.0,
-        "hits": 60.0 if seconds else 0.0,
-        "timed_hits": 60.0 if seconds else 0.0,
-        "first_byte_ms": 60.0 * latency if seconds else 0.0,
-        "seconds": max(seconds, 0.0),
-    }
+def _named(at: dt.datetime, on_the_way: dt.timedelta, edge: str) -> dict[str, Any]:
+    return {"event_time": at, "arrived_at": at + on_the_way, "cdn": "a", "edge": edge}
 
 
 def end_of(days: int) -> dt.datetime:

@@ -133,7 +133,9 @@ def _does_the_same_again(spark: SparkSession, project: Any, run: ModelRun) -> No
 def test_without_a_signal_the_run_succeeds_and_publishes_nothing(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
-    project = built(spark, edge_project(make_project, algorithms="gbt", level="concurrency_60, error_5"), signal="none")
+    project = built(
+        spark, edge_project(make_project, algorithms="gbt", level="concurrency_60, requests_60, error_5"), signal="none"
+    )
 
     run = trained(spark, project)
 

@@ -46,7 +46,7 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
     with duckdb.connect(":memory:") as connection:
         connection.register("made_rows", _arrow(spark, "made_rows"))
         connection.register("made_states", _arrow(spark, "made_states"))
-        by_duckdb = connection.execute(f"SELECT * FROM ({sql}) ORDER BY edge, _at").fetch_arrow_table()
+        by_duckdb = connection.sql(f"SELECT * FROM ({sql}) ORDER BY edge, _at").to_arrow_table()
 
         assert _plain(by_spark) == _plain(by_duckdb)
         assert {row[LABEL] for row in by_spark.to_pylist()} == {True, False}
