@@ -1,7 +1,7 @@
 """How far a reader has to walk: what an operation reaches by imports, and the longest way down.
 
 Bounds are what the code needs today and a little more. A change that needs more raises a bound and says why. Every walk
-reads what a pipeline declares, dashboards and rules included, and the environment, with what that declares of Kubernetes.
+reads what a pipeline declares, with its dashboards, rules, feeds and models, and the environment, with Kubernetes.
 """
 
 from __future__ import annotations
