@@ -121,7 +121,7 @@ def labelled_frame(
     states = _states(spark, {view_name(name): views[name] for name in model.reads}, label_sql, model)
     states = states.where(f"{AT} <= {until}")
     states.createOrReplaceTempView(_STATES)
-    known = states.selectExpr(f"max({AT})").first()
+    newest = states.selectExpr(f"max({AT})").first()
     sql = label_query(
         rows=_FEATURES,
         states=_STATES,
@@ -130,7 +130,7 @@ def labelled_frame(
         predicts=model.predicts,
         horizon_seconds=model.horizon_seconds,
     )
-    known_until = 0 if known is None or known[0] is None else int(known[0])
+    known_until = 0 if newest is None or newest[0] is None else int(newest[0])
     return LabelledFrame(_in_order(spark.sql(sql), model), model.columns, known_until)
 
 
