@@ -188,9 +188,9 @@ def falls_short(fold: FoldReport, *, gain: float) -> str:
     """Why a fold does not speak for publishing; empty where it does."""
     if fold.gain is None:
         return ""
-    if fold.gain.value < gain:
+    if not fold.gain.value >= gain:
         return f"gains {fold.gain.value:.3f} over {fold.gain.over}, less than {gain:g}"
-    if fold.gain.low <= 0:
+    if not fold.gain.low > 0:
         return f"gains {fold.gain.value:.3f} over {fold.gain.over}, which may be by chance: from {fold.gain.low:.3f}"
     return ""
 
