@@ -50,7 +50,7 @@ def alarm_rows(entities: Instants, at: Instants, scores: Floats, *, threshold: f
 def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> float:
     """How many alarms there may be: so many for each day of each entity that has rows."""
     days = np.unique(np.stack((entities, at // DAY_SECONDS)), axis=1)
-    return alarms_per_day * days.shape[1]
+    return alarms_per_day * int(days.shape[1])
 
 
 def threshold_within(

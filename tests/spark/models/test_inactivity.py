@@ -20,6 +20,7 @@ SHIPPED = project_root() / "include" / "pipelines" / "games"
 FIRST = dt.datetime(2025, 6, 2, 12, tzinfo=dt.UTC)
 WEEKS, PLAYERS = 34, 260
 COUNTS = ("events", "sessions", "ended_sessions", "levels", "failed_levels", "purchases")
+SUMS = ", ".join(COUNTS)
 PIPELINE = """\
 pipeline: play
 description: days of players
@@ -61,7 +62,7 @@ models:
 def play_project(make_project: Callable[..., Any]) -> Any:
     columns = "\n".join(f"      - {{name: {name}, path: {name}, type: long}}" for name in COUNTS)
     files = {
-        "gold/player_days.sql": f"SELECT event_date, event_date AS arrived_date, device_id, {', '.join(COUNTS)} FROM days",
+        "gold/player_days.sql": f"SELECT event_date, event_date AS arrived_date, device_id, {SUMS} FROM days",
         "gold/player_features.sql": (SHIPPED / "gold" / "player_features.sql").read_text(),
         "models/player_inactivity.sql": (SHIPPED / "models" / "player_inactivity.sql").read_text(),
     }
