@@ -16,7 +16,7 @@ from deltaworks.specs.catalog import project_root
 #: `none`: there are as many errors, at any time.
 Signal = Literal["announced", "late", "none"]
 START = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
-HOURS = 6
+HOURS = 4
 MINUTE = dt.timedelta(minutes=1)
 SLOW_MINUTES, WARNED_MINUTES, LATE_MINUTES = 12, 12, 40
 SUMS = ("requests", "answered", "errors", "cacheable", "hits", "timed_hits", "first_byte_ms", "seconds")
@@ -96,7 +96,7 @@ def edge_project(
 
 
 def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) -> Iterator[dict[str, Any]]:
-    """The rows of `minutes`: six hours a day, of which no edge is slow on the first."""
+    """The rows of `minutes`: some hours a day, of which no edge is slow on the first; one is once in two hours later."""
     chance = random.Random(seed)
     for edge in range(edges):
         load = demand = 0.0
@@ -129,10 +129,10 @@ def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[
     """The minutes of a day at which an edge is slow, and those with more errors than usual."""
     slow: set[int] = set()
     warned: set[int] = set()
-    for third in range(3 if day else 0):
-        begun = third * 120 + chance.randint(20, 120 - SLOW_MINUTES)
+    for part in range(HOURS // 2 if day else 0):
+        begun = part * 120 + chance.randint(20, 120 - SLOW_MINUTES)
         slow |= set(range(begun, begun + SLOW_MINUTES))
-        before = begun if signal != "none" else third * 120 + chance.randint(WARNED_MINUTES, 119)
+        before = begun if signal != "none" else part * 120 + chance.randint(WARNED_MINUTES, 119)
         warned |= set(range(before - WARNED_MINUTES, before))
     return slow, warned
 
