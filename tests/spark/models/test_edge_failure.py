@@ -24,7 +24,7 @@ from deltaworks.models.evaluation import MODEL
 from deltaworks.models.repeating import repeat_training
 from deltaworks.models.spans import Fold, TrainingSpan
 from deltaworks.models.training import train_model
-from tests.spark.models.made_edges import HOURS, START, Signal, edge_project, end_of, minutes
+from tests.unit.models.made_edges import HOURS, START, Signal, edge_project, end_of, minutes
 
 pytestmark = pytest.mark.integration
 

@@ -96,7 +96,7 @@ def edge_project(
 
 
 def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) -> Iterator[dict[str, Any]]:
-    """The rows of `minutes`: some hours a day, of which no edge is slow on the first; one is once in two hours later."""
+    """The rows of `minutes`: some hours a day, no edge slow on the first day, then once in two hours."""
     chance = random.Random(seed)
     for edge in range(edges):
         load = demand = 0.0

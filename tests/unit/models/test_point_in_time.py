@@ -1,0 +1,63 @@
+"""What a feature by arrival and one by event time tell of edges that become slow: by the shipped SQL, in DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import sqlglot
+
+from deltaworks.models.labels import LABEL, label_query
+from deltaworks.models.metrics import average_precision
+from tests.unit.models.made_edges import BY_EVENT_TIME, SHIPPED, Signal, minutes
+
+
+def area_of_errors(signal: Signal, *, by_event_time: bool = False) -> tuple[float, float]:
+    """The area of the share of errors in the last five minutes as a score, and the share of positive rows."""
+    features = (SHIPPED / "gold" / "edge_features.sql").read_text()
+    for written, instead in BY_EVENT_TIME.items():
+        assert written in features
+        features = features.replace(written, instead) if by_event_time else features
+    label = (SHIPPED / "models" / "edge_failure.sql").read_text()
+    rows = [
+        {**row, "minute": row["event_time"], "event_date": row["event_time"].date()} for row in minutes(signal=signal)
+    ]
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("edge_arrivals", pa.Table.from_pylist(rows))
+        for name, sql in {"feature_rows": features, "states": label}.items():
+            (query,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+            connection.execute(f"CREATE TABLE {name} AS SELECT *, epoch(minute)::BIGINT AS _at FROM ({query})")
+        labelled = label_query(
+            rows="feature_rows",
+            states="states",
+            of=("cdn", "edge"),
+            columns=("error_5",),
+            predicts="begins",
+            horizon_seconds=900,
+        )
+        answer = connection.sql(labelled).to_arrow_table()
+    labels = answer[LABEL].to_numpy()
+    return average_precision(labels, np.nan_to_num(answer["error_5"].to_numpy())), float(labels.mean())
+
+
+def test_errors_that_announce_slowness_tell_it_and_errors_at_any_time_do_not() -> None:
+    announced, share = area_of_errors("announced")
+    chance, _ = area_of_errors("none")
+
+    assert announced > 3 * share
+    assert chance < 2 * share
+
+
+def test_errors_that_arrive_too_late_tell_nothing_by_arrival_and_much_by_event_time(
+    record_property: Callable[[str, object], None],
+) -> None:
+    honest, share = area_of_errors("late")
+    dazzled, _ = area_of_errors("late", by_event_time=True)
+
+    figures: Mapping[str, float] = {"by arrival": honest, "by event time": dazzled, "positive": share}
+    record_property("summary", ", ".join(f"{name} {value:.3f}" for name, value in figures.items()))
+    assert honest < 1.5 * share
+    assert dazzled > 3 * share
