@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Collection
 from typing import Any
 
+import pyarrow.compute as pc
+
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
@@ -67,7 +69,7 @@ def _alarming(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime
     horizon = dt.timedelta(seconds=model.horizon_seconds)
     columns = [*model.of, model.at, "model", "score", "threshold"]
     since = (now - horizon).date() - dt.timedelta(days=1)
-    filters = [(declared.partition_by, ">=", since)] if declared.by_date else None
+    filters = pc.field(declared.partition_by) >= since if declared.by_date else None
     table = lake.rows(paths.table(spec.pipeline, declared.name), columns=columns, filters=filters)
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in [] if table is None else table.to_pylist():

@@ -104,9 +104,9 @@ class ModelSpec(Spec):
             return
         if self.folds.train_days * 86_400 < 2 * self.horizon_seconds:
             yield (
-                ("folds", "train_days"),
+                ("horizon_days" if self.horizon_days is not None else "horizon_minutes",),
                 "training has to be at least twice as long as the horizon, which lies between its two parts; write "
-                f"{-(-2 * self.horizon_seconds // 86_400)} or more",
+                f"folds: {{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} or more",
             )
         seen: dict[str, Place] = {}
         for group, columns in self.groups.items():

@@ -83,8 +83,8 @@ WRONG = [
     ("trend: [slope]", "trend: [amount]", "models.0.groups.trend.0", "'amount' is there twice; name it in one group"),
     ("trend: [slope]", "trend: [shop]", "models.0.groups.trend.0", "names the row, and is nothing to predict from"),
     ("models/slow.sql", "models/slo.sql", "models.0.label", "did you mean 'models/slow.sql'?"),
-    ("    horizon_minutes: 60\n", "", "models.0.horizon_minutes", "give either horizon_minutes or horizon_days"),
-    ("horizon_minutes: 60", "horizon_days: 28", "models.0.folds.train_days", "write 56 or more"),
+    ("    horizon_minutes: 60\n", "", "models.0", "give either horizon_minutes or horizon_days"),
+    ("horizon_minutes: 60", "horizon_days: 28", "models.0.horizon_days", "train_days: 56"),
     ("warnings: scores", "warnings: score", "models.0.warnings", "did you mean 'scores'?"),
     (
         "horizon_minutes: 60",
