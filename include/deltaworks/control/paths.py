@@ -164,14 +164,9 @@ def announced_view(pipeline: str, view: str) -> str:
     return pipeline_control(pipeline, f"announced_views/{view}.json")
 
 
-def model_runs(pipeline: str, name: str) -> str:
-    """The folder of the trainings of a model, a folder each by its number."""
-    return f"models/{pipeline}/{name}/"
-
-
-def model_manifest(pipeline: str, name: str, number: int) -> str:
-    """The object that says what one training of a model was made of and came to."""
-    return f"{model_runs(pipeline, name)}{number}/manifest.json"
+def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
+    """The folder of the trainings of a model; with a number the object that says what that one came to."""
+    return f"models/{pipeline}/{name}/" + ("" if number is None else f"{number}/manifest.json")
 
 
 def alerts(name: str = "") -> str:

@@ -65,7 +65,7 @@ def test_trainings_get_numbers_without_gaps_and_none_is_written_over(tmp_path: P
 
     assert [one.number for one in made] == [1, 2, 3] == runs.numbers("slow")
     assert [one.label for one in runs.all("slow")] == ["slow/1", "slow/2", "slow/3"]
-    assert not runs._records.create(paths.model_manifest("shop", "slow", 2), run(day=9))
+    assert not runs._records.create(paths.model_runs("shop", "slow", 2), run(day=9))
     assert runs.read("slow", 9) is None
 
 
@@ -100,7 +100,7 @@ def test_a_model_that_is_withdrawn_is_in_the_table_no_more(tmp_path: Path) -> No
     runs.add(run(day=7))
     refresh_kept_tables(catalog, "shop")
 
-    home(catalog).objects.delete(paths.model_manifest("shop", "slow", 2))
+    home(catalog).objects.delete(paths.model_runs("shop", "slow", 2))
 
     assert refresh_kept_tables(catalog, "shop")[0].rows == 1
 

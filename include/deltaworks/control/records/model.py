@@ -137,7 +137,7 @@ class ModelRuns:
         Raises:
             ContractError: MODEL_UNREADABLE.
         """
-        return self._records.read(paths.model_manifest(self._pipeline, name, number))
+        return self._records.read(paths.model_runs(self._pipeline, name, number))
 
     def all(self, name: str) -> list[ModelRun]:
         """Every training of a model, oldest first.
@@ -153,6 +153,6 @@ class ModelRuns:
         number = max(self.numbers(run.name), default=0) + 1
         while True:
             numbered = run.replace(number=number)
-            if self._records.create(paths.model_manifest(self._pipeline, run.name, number), numbered):
+            if self._records.create(paths.model_runs(self._pipeline, run.name, number), numbered):
                 return numbered
             number += 1
