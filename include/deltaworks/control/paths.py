@@ -129,11 +129,6 @@ def mutations(pipeline: str, name: str = "") -> str:
     return pipeline_control(pipeline, f"mutations/{name}")
 
 
-def mutations_lease(pipeline: str) -> str:
-    """The lease of whoever applies the mutations of a pipeline."""
-    return mutations(pipeline, "lease.json")
-
-
 def mutation_batch(pipeline: str, number: int) -> str:
     """The object that fixes what a mutation batch covers."""
     return mutations(pipeline, f"{number:012d}.json")

@@ -172,7 +172,7 @@ class MutationRun:
 
         return exclusive_lock(
             self._objects,
-            paths.mutations_lease(pipeline),
+            paths.mutations(pipeline, "lease.json"),
             name=pipeline,
             wait_seconds=self._lease_wait_seconds,
             lost=lost,
