@@ -1,4 +1,4 @@
-"""Everything declared in a project, by name: its environment, its relays and its pipelines.
+"""Everything declared in a project, by name: its environment, its relays, its pipelines and its collectors.
 
 `deltaworks.specs.project` reads it.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project_folder import PROJECT_ROOT, project_root
@@ -27,8 +28,8 @@ T = TypeVar("T")
 class Catalog:
     """What a project declares, by name, sorted.
 
-    `broken` is what is declared wrongly, by kind (`pipeline`, `relay`, `overrides`) and name; asked for by name, it
-    raises its own error. Only a tolerant reading has any.
+    `broken` is what is declared wrongly, by kind (`pipeline`, `relay`, `collector`, `overrides`) and name; asked for by
+    name, it raises its own error. Only a tolerant reading has any.
     """
 
     environment: EnvironmentSpec
@@ -36,6 +37,7 @@ class Catalog:
     pipelines: dict[str, PipelineSpec]
     root: Path
     broken: dict[tuple[str, str], ConfigError] = field(default_factory=dict)
+    collectors: dict[str, CollectorSpec] = field(default_factory=dict)
 
     def pipeline(self, name: str) -> PipelineSpec:
         """The pipeline called `name`.
@@ -54,6 +56,15 @@ class Catalog:
         """
         self._check_sound("relay", name)
         return named(name, self.relays, "relay")
+
+    def collector(self, name: str) -> CollectorSpec:
+        """The collector called `name`.
+
+        Raises:
+            ConfigError: COLLECTOR_UNKNOWN with the nearest one, or what is wrong with its declaration.
+        """
+        self._check_sound("collector", name)
+        return named(name, self.collectors, "collector")
 
     def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
         """Whether there is a pipeline or a relay of that name, rightly declared or not."""
@@ -91,8 +102,8 @@ class Catalog:
 
     def text(self, kind: str, name: str) -> str:
         """The file of a declaration as it stands; empty where it cannot be read."""
-        of_relay = self.root / "include" / "relays" / f"{name}.yaml"
-        path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else of_relay
+        other = self.root / "include" / f"{kind}s" / f"{name}.yaml"
+        path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else other
         try:
             return path.read_text(encoding="utf-8", errors="replace")
         except OSError:

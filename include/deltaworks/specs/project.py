@@ -13,6 +13,7 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import nearest_of
 from deltaworks.specs.catalog import Catalog, named, project_root
+from deltaworks.specs.collector_file import collector_files, read_collector
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
 from deltaworks.specs.known_secrets import check_secrets
 from deltaworks.specs.loading import load_spec, parse_spec, read_declared
@@ -76,6 +77,8 @@ class _Reading:
             yield "relay", path.stem, self._relay, path
         for path in selected_pipelines(self.pipelines, only):
             yield "pipeline", path.parent.name, self._pipeline, path
+        for name, path in collector_files(self.catalog.root).items():
+            yield "collector", name, self._collector, path
         yield "overrides", self.environment_file.stem, self._overrides, self.environment_file
 
     def _relay(self, path: Path) -> None:
@@ -99,6 +102,9 @@ class _Reading:
         if wrong := [mistake for _, mistake in mistakes]:
             raise spec_invalid(wrong)
         self.catalog.pipelines[folder] = spec
+
+    def _collector(self, path: Path) -> None:
+        self.catalog.collectors[path.stem] = read_collector(path, pipelines=self.pipelines)
 
     def _overrides(self, path: Path) -> None:
         relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}

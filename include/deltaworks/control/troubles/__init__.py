@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from deltaworks.control.troubles.alerts import JOBS, OUTWARD, RULES, STREAMS, WATCH
+from deltaworks.control.troubles.collector import COLLECTOR
 from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
 from deltaworks.control.troubles.health import HEALTH
@@ -64,7 +65,7 @@ HEALTH_CAUSES: Final[dict[str, Trouble]] = indexed(HEALTH, _code)
 CONDITIONS: Final[dict[str, Trouble]] = indexed(
     (
         row
-        for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS, *STACK, *HEALTH)
+        for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS, *STACK, *COLLECTOR, *HEALTH)
         if row.error is not None
     ),
     _code,

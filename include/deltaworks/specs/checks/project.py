@@ -21,6 +21,8 @@ from deltaworks.specs.checks.cluster_sums import cluster_warnings
 from deltaworks.specs.checks.every_mistake import WholeReading, whole_reading
 from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
 from deltaworks.specs.checks.paths_of_events import path_mistakes
+from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.declared_mistakes import Declared, mistakes_of
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.gold import place_in_other
@@ -64,6 +66,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
     checker.check_environment()
     checker.check_relays()
     checker.check_pipelines()
+    checker.check_collectors()
     checker.check_overrides()
     checker.check_cluster()
     return checker.result
@@ -120,6 +123,15 @@ class _Checker:
             if not isinstance(spec.source, FileSourceSpec) or spec.source.relay in self.result.relays:
                 self.result.pipelines[name] = spec
                 self.result.remarks += [self._shown(remark) for remark in _remarks(spec, declared)]
+
+    def check_collectors(self) -> None:
+        """Read every collector."""
+        for path in collector_files(self._root).values():
+            declared = self._declared(path, Overrides())
+            spec = self._spec(CollectorSpec, declared) if declared is not None else None
+            if spec is not None and declared is not None:
+                problems = collector_problems(spec, path, self._pipeline_files)
+                self._add(*(declared.mistake(*problem[:2]) for problem in problems))
 
     def check_overrides(self) -> None:
         """Overrides of what is not declared: a mistake where it looks like a slip, else a remark."""

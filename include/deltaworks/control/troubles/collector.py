@@ -1,0 +1,48 @@
+"""Conditions of the collector: its declaration, its spool and its process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, TransientError
+
+COLLECTOR: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble("COLLECTOR_UNKNOWN", "there is no such collector", "use the nearest one that is given"),
+    ),
+    *raised_as(
+        ConcurrencyError,
+        Trouble(
+            "SPOOL_LOCKED",
+            "another process has the folder of the spool",
+            "end it, or give this process a folder of its own; two never share one",
+            runbook="collector.md#the-spool",
+        ),
+    ),
+    *raised_as(
+        ContractError,
+        Trouble(
+            "SPOOL_SEGMENT_UNKNOWN",
+            "a file of the spool was written by another release",
+            "let that release drain the folder, or run it or a later one",
+            runbook="collector.md#the-spool",
+        ),
+        Trouble(
+            "SPOOL_FOLDER_DAMAGED",
+            "a file of the spool's folder that names the collector or its sources cannot be read",
+            "put it back from a copy; a new folder begins a new collector, and leaves this one to be drained",
+            runbook="collector.md#the-spool",
+        ),
+    ),
+    *raised_as(
+        TransientError,
+        Trouble(
+            "SPOOL_FAILED",
+            "the disk of the spool did not take two groups of events in a row",
+            "look at the disk; the process starts again by itself, and no answered event depends on it",
+            runbook="collector.md#the-spool",
+        ),
+    ),
+)

@@ -1,0 +1,159 @@
+"""A collector: the HTTP door that takes events of clients, the spool they are safe in, and the sinks they go to."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, time
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_located
+
+#: When an answer of 200 is given. `spool`: once the event is on the collector's disk. `sink`: once the sink has it.
+Ack = Literal["spool", "sink"]
+#: Sources are numbered in a byte.
+MOST_SOURCES = 255
+#: As an origin: scripts of any page may send.
+ANY_ORIGIN = "*"
+_DIGEST = re.compile(r"^[0-9a-f]{64}$")
+
+
+def _check_digest(value: str) -> str:
+    value = value.lower()
+    if not _DIGEST.match(value):
+        raise ValueError(
+            "write the SHA-256 of the key as 64 hexadecimal digits, such as `printf %s KEY | sha256sum` prints; "
+            "the key itself stays with the client"
+        )
+    return value
+
+
+def _check_origin(value: str) -> str:
+    parts = urlsplit(value)
+    if value == ANY_ORIGIN:
+        return value
+    if parts.scheme not in ("http", "https") or not parts.netloc or value != f"{parts.scheme}://{parts.netloc}":
+        raise ValueError("write an origin as browsers send it, scheme and host alone, such as https://play.example.org")
+    return value.lower()
+
+
+class ListenSpec(Spec):
+    """Where a collector listens, and how many proxies that can be trusted stand before it."""
+
+    host: str = "0.0.0.0"
+    port: int = Field(default=8090, ge=0, le=65_535, description="0 takes a free one")
+    metrics_port: int = Field(default=8091, ge=0, le=65_535, description="of GET /metrics; 0 takes a free one")
+    trusted_hops: int = Field(default=0, ge=0, le=10, description="proxies whose X-Forwarded-For counts")
+
+
+class SpoolSpec(Spec):
+    """The folder of files in which events are safe until their sink has them."""
+
+    max_bytes: Bytes = Field(default=10 << 30, description="above which requests are refused")
+    min_free_percent: float = Field(default=5, ge=0, lt=100, description="of the disk, below which they are refused")
+    segment_bytes: Bytes = Field(default=64 << 20, description="after which a file is closed")
+    segment_seconds: float = Field(default=60, gt=0, description="after which it is closed too")
+    ack: Ack = "spool"
+
+
+class LimitsSpec(Spec):
+    """What one request and all requests together may take."""
+
+    max_body_bytes: Bytes = Field(default=4 << 20, ge=4 << 20, description="of a body, as sent and as inflated")
+    body_seconds: float = Field(default=10, gt=0, description="within which a body must have arrived")
+    in_flight_bytes: Bytes = Field(default=256 << 20, description="of all bodies that are being read or written")
+    connections: int = Field(default=10_000, ge=1)
+    drain_seconds: float = Field(default=10, ge=0, description="after SIGTERM, while balancers turn away")
+    flush_seconds: float = Field(default=20, ge=0, description="behind that, to deliver what lies in the spool")
+
+
+class KeySpec(Spec):
+    """A key of a source, by its digest, and the last day (UTC) on which it is taken."""
+
+    sha256: Annotated[str, AfterValidator(_check_digest)]
+    until: date | None = None
+
+    def holds_at(self, epoch_seconds: float) -> bool:
+        """Whether the key is taken at that time."""
+        if self.until is None:
+            return True
+        end = datetime.combine(self.until, time.max, tzinfo=UTC)
+        return epoch_seconds <= end.timestamp()
+
+
+class RateSpec(Spec):
+    """How many events a key may send: so many a second, and so many at once."""
+
+    events_per_second: float = Field(gt=0)
+    burst: int = Field(ge=1)
+
+
+class LandingSinkSpec(Spec):
+    """Objects of gzipped JSON lines, as Firehose puts them."""
+
+    kind: Literal["landing"]
+    bucket: str | None = Field(default=None, description="that of the pipeline's source by default")
+    prefix: str = ""
+    close_bytes: Bytes = Field(default=8 << 20, description="of JSON, after which an object is closed")
+    close_seconds: float = Field(default=60, gt=0, le=900)
+
+
+class KinesisSinkSpec(Spec):
+    """Aggregated records of a Kinesis stream."""
+
+    kind: Literal["kinesis"]
+    stream: str | None = Field(default=None, description="that of the pipeline's source by default")
+    record_bytes: Bytes = Field(default=256 << 10, le=10 << 20)
+
+
+class KafkaSinkSpec(Spec):
+    """Records of a topic of Kafka."""
+
+    kind: Literal["kafka"]
+    bootstrap_servers: TextOrReference
+    topic: str = Field(min_length=1)
+
+
+SinkSpec = Annotated[LandingSinkSpec | KinesisSinkSpec | KafkaSinkSpec, Field(discriminator="kind")]
+
+
+class CollectorSourceSpec(Spec):
+    """Who sends events, by their keys, to which pipeline they belong, and the sink that takes them there."""
+
+    pipeline: Name
+    keys: tuple[KeySpec, ...] = Field(min_length=1)
+    origins: tuple[Annotated[str, AfterValidator(_check_origin)], ...] = Field(
+        default=(), description='whose scripts may send: none by default, those of any page with "*"'
+    )
+    rate: RateSpec | None = None
+    wrap: Literal["none", "api_gateway"] = "none"
+    sink: SinkSpec
+
+
+class CollectorSpec(Spec):
+    """`include/collectors/<name>.yaml`."""
+
+    collector: Name
+    description: str = ""
+    owner: str = "data-platform"
+    listen: ListenSpec = Field(default_factory=ListenSpec)
+    spool: SpoolSpec = Field(default_factory=SpoolSpec)
+    limits: LimitsSpec = Field(default_factory=LimitsSpec)
+    skew_minutes: float = Field(default=5, gt=0, description="of a client's clock, above which its times are corrected")
+    late_hours: float = Field(default=48, gt=0, description="after which an event is flagged `late`")
+    sources: dict[Name, CollectorSourceSpec] = Field(min_length=1, max_length=MOST_SOURCES)
+
+    @model_validator(mode="after")
+    def _keys_apart(self) -> Self:
+        owners: dict[str, str] = {}
+        problems: list[Problem] = []
+        for name, source in self.sources.items():
+            for number, key in enumerate(source.keys):
+                owner = owners.setdefault(key.sha256, name)
+                if owner != name or key.sha256 in {other.sha256 for other in source.keys[:number]}:
+                    place = ("sources", name, "keys", number, "sha256")
+                    problems.append((place, f"the source {owner!r} has this key already; a key names one source"))
+        raise_located(problems)
+        return self

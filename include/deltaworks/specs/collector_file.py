@@ -1,0 +1,50 @@
+"""Reads `include/collectors/<name>.yaml`, and checks it against the pipelines that are declared beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from deltaworks.specs.base import Problem, nearest_of
+from deltaworks.specs.catalog import named
+from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.loading import parse_spec, read_declared
+from deltaworks.specs.mistakes import spec_invalid
+
+
+def collector_files(root: Path) -> dict[str, Path]:
+    """The declaration of every collector of a project, by its name."""
+    return {path.stem: path for path in sorted((root / "include" / "collectors").glob("*.yaml"))}
+
+
+def load_collector(name: str, *, root: Path) -> CollectorSpec:
+    """The collector of a project that is called `name`.
+
+    Raises:
+        ConfigError: COLLECTOR_UNKNOWN with the nearest one; SPEC_INVALID with file, line and key of every mistake.
+    """
+    pipelines = {path.parent.name for path in (root / "include" / "pipelines").glob("*/pipeline.yaml")}
+    return read_collector(named(name, collector_files(root), "collector"), pipelines=pipelines)
+
+
+def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
+    """The collector that a file declares, in front of pipelines of those names.
+
+    Raises:
+        ConfigError: SPEC_INVALID with file, line and key of every mistake; SPEC_MISSING or SPEC_NOT_YAML.
+    """
+    declared = read_declared(path)
+    spec = parse_spec(CollectorSpec, declared)
+    if mistakes := [declared.mistake(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
+        raise spec_invalid(mistakes)
+    return spec
+
+
+def collector_problems(spec: CollectorSpec, path: Path, pipelines: Collection[str]) -> Iterator[Problem]:
+    """What does not fit between a declaration, its file and the pipelines beside it."""
+    if spec.collector != path.stem:
+        yield ("collector",), f"the file is called {path.stem!r}; call the collector so, or rename the file"
+    for name, source in spec.sources.items():
+        if source.pipeline not in pipelines:
+            text = f"there is no pipeline {source.pipeline!r}; {nearest_of(source.pipeline, sorted(pipelines))}"
+            yield ("sources", name, "pipeline"), text
