@@ -1,0 +1,33 @@
+"""`python -m collector NAME --spool FOLDER`: runs the collector that include/collectors/NAME.yaml declares."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from collector.process import CollectorProcess
+from deltaworks.errors import DeltaworksError
+from deltaworks.specs.catalog import project_root
+from deltaworks.specs.collector_file import load_collector
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run until a signal; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m collector", description=__doc__)
+    parser.add_argument("name", help="of a file in include/collectors")
+    parser.add_argument("--spool", type=Path, required=True, help="folder of this process, on a disk that stays")
+    parser.add_argument("--project", type=Path, default=None, help="folder with include/collectors")
+    options = parser.parse_args(words)
+    try:
+        spec = load_collector(options.name, root=options.project or project_root())
+        return CollectorProcess(spec, options.spool).run()
+    except DeltaworksError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        print(error.as_line(), flush=True)  # noqa: T201
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""What a body holds: its events as they were sent, text and value, whatever is broken between them.
+
+A body is inflated up to a cap and split by the standard library's scanner, which says where a value ends: so an event
+goes on byte for byte, and a number of thirty digits stays one. What cannot be read is an event without a value, and
+costs its neighbours nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import zstandard
+
+_MARK: Final = "\ufeff"
+# Not `str.splitlines`: that ends lines at characters which JSON allows inside of a string.
+_LINE_END = re.compile(r"\r\n|\n|\r")
+_SPACE = re.compile(r"[ \t\r\n]*")
+#: A whole text, a bracket or a comma. Possessive: a valid text needs no second look.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
+_MOST_OPEN: Final = 1000
+#: Events of one request. Each is kept with a stamp, and SDKs send a thousand at most.
+MOST_EVENTS: Final = 20_000
+_OPENERS: Final = {"}": "{", "]": "["}
+#: What is looked at of a body to find where broken events end; behind it the rest is one broken event.
+_CAREFUL_TOKENS: Final = 200_000
+_WINDOW_BYTES: Final = 8 << 20
+ENCODINGS: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"zstd"})
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+_decoder: Any = json.JSONDecoder(parse_constant=_no_constant)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
+#: What the scanner raises where there is no value: nested too deeply is one of them.
+_NO_VALUE = (ValueError, StopIteration, RecursionError)
+
+
+class TooLargeError(Exception):
+    """A body inflates to more than the cap, or holds more than `MOST_EVENTS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentEvent:
+    """An event as it was sent; `value` is None where the text is no JSON object."""
+
+    text: str
+    value: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a request holds: events, and what a batch says for all of them (`context` as it was sent)."""
+
+    events: list[SentEvent] = field(default_factory=list)
+    context: str | None = None
+    sent_at: Any = None
+    write_key: str | None = None
+
+
+def inflated(body: bytes, encoding: bytes, *, most_bytes: int) -> bytes:
+    """A body without its compression; of a broken one what comes before the break.
+
+    No more than `most_bytes` and one are ever inflated, whatever the body promises to be.
+
+    Raises:
+        TooLargeError: it is longer.
+    """
+    if encoding in (b"", b"identity"):
+        content = body
+    elif encoding == b"zstd":
+        content = _zstd(body, most_bytes)
+    else:
+        content = _gzip(body, most_bytes)
+    if len(content) > most_bytes:
+        raise TooLargeError
+    if not content and body:
+        return b"base64:" + base64.b64encode(body)
+    return content
+
+
+def _gzip(body: bytes, most_bytes: int) -> bytes:
+    """The members of a gzip one behind the other."""
+    pieces: list[bytes] = []
+    left = most_bytes + 1
+    while body and left > 0:
+        member = zlib.decompressobj(wbits=31)
+        try:
+            pieces.append(member.decompress(body, left))
+        except zlib.error:
+            pieces.append(_before_break(body, left))
+            break
+        left -= len(pieces[-1])
+        if not member.eof:
+            break
+        body = member.unused_data
+    return b"".join(pieces)
+
+
+def _before_break(body: bytes, most_bytes: int) -> bytes:
+    """What a broken member gives before its break, fed in small steps."""
+    member, pieces = zlib.decompressobj(wbits=31), []
+    try:
+        for start in range(0, len(body), 256):
+            piece = member.decompress(body[start : start + 256], most_bytes)
+            pieces.append(piece)
+            most_bytes -= len(piece)
+            if most_bytes <= 0:
+                break
+    except zlib.error:
+        pass
+    return b"".join(pieces)
+
+
+def _zstd(body: bytes, most_bytes: int) -> bytes:
+    reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(body, read_across_frames=True)
+    pieces: list[bytes] = []
+    left = most_bytes + 1
+    try:
+        while left > 0 and (piece := reader.read(min(left, 64 << 10))):
+            pieces.append(piece)
+            left -= len(piece)
+    except zstandard.ZstdError:
+        pass
+    return b"".join(pieces)
+
+
+def text_of(content: bytes) -> str:
+    """Bytes as text. Those that are no UTF-8 become escapes, which no reader takes for an event's own."""
+    return content.decode("utf-8", "backslashreplace").removeprefix(_MARK)
+
+
+def one_event(text: str) -> Sent:
+    """A body that is one event."""
+    event = _event(text)
+    value = event.value or {}
+    return Sent([event], None, value.get("sentAt"), _text(value.get("writeKey")))
+
+
+def events_or_lines(text: str, *, lines: bool) -> Sent:
+    """A body that is an event, an array of events, or events on lines.
+
+    Args:
+        lines: every line is an event, whatever is on it. Without it a body of several values is read as lines too.
+    """
+    if not lines:
+        event = _event(text)
+        if event.value is not None:
+            return Sent([event], None, None, _text(event.value.get("writeKey")))
+        start = _SPACE.match(text).end()  # type: ignore[union-attr]
+        if text.startswith("[", start):
+            return _of_array(text, start)
+        if "\n" not in text.strip():
+            return Sent([event])
+    texts = [line for line in _LINE_END.split(text) if line.strip()]
+    if len(texts) > MOST_EVENTS:
+        raise TooLargeError
+    events = [_event(line) for line in texts]
+    keys = (_text(event.value.get("writeKey")) for event in events if event.value is not None)
+    return Sent(events or [SentEvent(text, None)], None, None, next((key for key in keys if key), None))
+
+
+def _of_array(text: str, start: int) -> Sent:
+    sent, elements = Sent(), _Elements(text, start)
+    sent.events = elements.read()
+    rest = text[elements.end :].strip()
+    if rest:
+        sent.events.append(SentEvent(rest, None))
+    return sent
+
+
+def batch(text: str) -> Sent:
+    """A body of `batch`, `context`, `sentAt`, `writeKey`, as SDKs of Segment and RudderStack send it.
+
+    A tail that is broken is an event that cannot be read; those before it are read.
+    """
+    sent, seen = Sent(), False
+    at = 0
+    try:
+        for name, start in (members := _Members(text)):
+            at = start
+            if name == "batch" and text.startswith("[", start):
+                elements = _Elements(text, start)
+                sent.events, seen = elements.read(), True
+                members.at = at = elements.end
+                continue
+            value, members.at = _scan(text, start)
+            at = members.at
+            if name == "context" and isinstance(value, dict):
+                sent.context = text[start:at]
+            elif name == "sentAt":
+                sent.sent_at = value
+            elif name == "writeKey":
+                sent.write_key = _text(value)
+        rest = text[members.at :].strip() if seen else text
+    except _NO_VALUE:
+        rest = text[at:].strip() if seen else text
+    if rest:
+        sent.events.append(SentEvent(rest, None))
+    return sent
+
+
+class _Members:
+    """The names of a text's outermost object, with where their values begin; `at` is set behind a value to go on."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.at = 0
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        text = self._text
+        at = _space(text, 0)
+        if not text.startswith("{", at):
+            raise ValueError("no object")
+        at = _space(text, at + 1)
+        while not text.startswith("}", at):
+            name, at = _scan(text, at)
+            at = _space(text, at)
+            if type(name) is not str or not text.startswith(":", at):
+                raise ValueError("no name")
+            yield name, _space(text, at + 1)
+            at = _space(text, self.at)
+            if text.startswith(",", at):
+                at = _space(text, at + 1)
+            elif not text.startswith("}", at):
+                raise ValueError("no end")
+        self.at = at + 1
+
+
+class _Elements:
+    """The elements of an array that begins at `start`; `end` is behind it, or where nothing more can be read."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self._text = text
+        self.end = start + 1
+        self._tokens = _CAREFUL_TOKENS
+
+    def read(self) -> list[SentEvent]:
+        text, events = self._text, []
+        at = _space(text, self.end)
+        while at < len(text) and text[at] != "]":
+            try:
+                value, end = _scan(text, at)
+            except _NO_VALUE:
+                value, end = None, self._end_of_broken(at)
+            after = _space(text, end)
+            if not text.startswith((",", "]"), after):
+                value, end = None, self._end_of_broken(end)
+                after = _space(text, end)
+            events.append(SentEvent(text[at:end], value if type(value) is dict else None))
+            if len(events) > MOST_EVENTS:
+                raise TooLargeError
+            at = _space(text, after + 1) if text.startswith(",", after) else after
+        self.end = min(at + 1, len(text))
+        return events
+
+    def _end_of_broken(self, at: int) -> int:
+        """Behind what is broken there: at the comma or bracket that ends an element, or at the end of the text."""
+        opened: list[str] = []
+        for token in _TOKEN.finditer(self._text, at):
+            self._tokens -= 1
+            first = token[0][0]
+            if self._tokens <= 0:
+                break
+            if first in "{[":
+                opened.append(first)
+            elif first == "," or not opened:
+                if not opened and first != "}":
+                    return token.start()
+            else:
+                _close(opened, _OPENERS[first])
+            if len(opened) > _MOST_OPEN:
+                break
+        return len(self._text)
+
+
+def _close(opened: list[str], opener: str) -> None:
+    """Close the newest bracket of that kind, with those in it that nothing has closed; any, where there is none."""
+    while opened.pop() != opener and opener in opened:
+        pass
+
+
+def _event(text: str) -> SentEvent:
+    at = _space(text, 0)
+    try:
+        value, end = _scan(text, at)
+    except _NO_VALUE:
+        return SentEvent(text, None)
+    if type(value) is not dict or _space(text, end) != len(text):
+        return SentEvent(text, None)
+    return SentEvent(text[at:end], value)
+
+
+def _space(text: str, at: int) -> int:
+    """Behind the white space at a place."""
+    if at < len(text) and text[at] > " ":
+        return at
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _text(value: Any) -> str | None:
+    return value if type(value) is str else None

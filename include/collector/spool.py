@@ -1,0 +1,357 @@
+"""The spool: events are on the disk of the collector before anybody is told that they were taken.
+
+One thread writes. It takes all that waits, gives the events their numbers, appends them to the open segment and syncs
+it once for all (group commit: the delay of the last sync is what gathers the next group). Only then are the senders
+answered. What was answered survives the end of the process and of the machine's power, not the loss of its disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from collector.disk import Disk, LocalDisk, SegmentFile
+from collector.folder import SpoolFolder
+from collector.segments import HEADER_BYTES, Kind, SegmentHeader, encode_frame, segment_name
+from deltaworks.errors import TransientError
+from deltaworks.specs.collector import SpoolSpec
+
+#: What one sync covers at most, but for a request that is longer alone.
+GROUP_BYTES: Final = 4 << 20
+#: Failed syncs in a row that end the process: of the disk nothing is to be hoped for.
+MOST_FAILURES: Final = 2
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: From here on `fill` says that no more should come; at 1 nothing is taken.
+NEARLY_FULL: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What becomes a frame. Between the `parts` of an event's text its number is written; one part has no number."""
+
+    source: int
+    parts: tuple[bytes, ...]
+    kind: int = Kind.EVENT
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a request: the number of its first event, or why it is not in the spool (`spool_full`, `disk`)."""
+
+    first_seq: int | None = None
+    problem: str | None = None
+
+
+Done = Callable[[Written], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The entries of one request, and who waits for them."""
+
+    entries: Sequence[Entry]
+    size_bytes: int
+    done: Done
+
+
+@dataclass(slots=True)
+class _Open:
+    """The segment that is written. Up to `good` all is durable."""
+
+    path: Path
+    first_seq: int
+    file: SegmentFile
+    good: int
+    since: float
+
+
+#: Told of a group: who waited, and what became of each. Called in the writer's thread, once a group.
+Wake = Callable[[list[tuple[Done, Written]]], None]
+
+
+def wake_at_once(results: list[tuple[Done, Written]]) -> None:
+    """Answer in the writer's thread itself."""
+    for done, written in results:
+        done(written)
+
+
+class Spool:
+    """Takes entries from any thread; one thread of its own writes them.
+
+    A `Written` without a problem is given after its group is durable, and never before. One with a problem says that
+    the request may be sent again; what of it reached the disk is cut off, and its numbers are given to others.
+
+    Args:
+        next_seq: the number of the first event, from `recovery.recover`.
+        wake: is handed what became of a group, once, in the writer's thread.
+        on_failure: is called in the writer's thread where the disk is hopeless, and the process had better end.
+        on_group: is called in the writer's thread with the requests of a group and the seconds of its sync.
+    """
+
+    def __init__(
+        self,
+        folder: SpoolFolder,
+        spec: SpoolSpec,
+        *,
+        next_seq: int,
+        wake: Wake = wake_at_once,
+        on_failure: Callable[[TransientError], object] | None = None,
+        on_group: Callable[[int, float], None] = lambda requests, seconds: None,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.failures = 0
+        self._folder = folder
+        self._spec = spec
+        self._wake = wake
+        self._on_failure = on_failure
+        self._on_group = on_group
+        self._disk: Disk = disk or LocalDisk()
+        self._clock = clock
+        self._waiting: deque[Submission] = deque()
+        self._ready = threading.Condition()
+        self._closing = False
+        self._open: _Open | None = None
+        self._next_seq = next_seq
+        self._failures_in_row = 0
+        self._durable = (next_seq, HEADER_BYTES)
+        self._used_bytes = folder.size_bytes()
+        self._free_percent = 100.0
+        self.look_at_disk()
+        self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def submit(self, entries: Sequence[Entry], done: Done) -> None:
+        """Have entries written, all of them or none, one behind the other.
+
+        Args:
+            done: is given what became of them, from the writer's thread or as `wake` has it.
+        """
+        size = sum(len(part) for entry in entries for part in entry.parts)
+        with self._ready:
+            if not self._closing:
+                self._waiting.append(Submission(entries, size, done))
+                self._ready.notify()
+                return
+        done(Written(problem="draining"))
+
+    def durable(self) -> tuple[int, int]:
+        """Up to where the folder may be read now: the first number of the newest segment that was written to, and the
+        byte up to which it is durable. Segments before it may be read up to the first number of the next one."""
+        return self._durable
+
+    def next_seq(self) -> int:
+        """The number the next event will get. Every event below it is durable."""
+        return self._next_seq
+
+    def freed(self, size_bytes: int) -> None:
+        """Take note that a segment was deleted."""
+        self._used_bytes -= size_bytes
+
+    def refusal(self) -> str | None:
+        """Why nothing can be taken: `spool_full` or `disk`; None where it can. Costs nothing, so it is looked at
+        before a body is read."""
+        if self._used_bytes >= self._spec.max_bytes:
+            return "spool_full"
+        return "disk" if self._free_percent < self._spec.min_free_percent else None
+
+    def fill(self) -> float:
+        """How full the spool is, from 0 to 1; 1 too where the disk has no more to give."""
+        return 1.0 if self.refusal() else self._used_bytes / self._spec.max_bytes
+
+    def gauges(self) -> dict[str, float]:
+        """Figures of now, for metrics."""
+        return {
+            "spool_bytes": self._used_bytes,
+            "spool_fill": self.fill(),
+            "spool_next_seq": self._next_seq,
+            "spool_disk_failures": self.failures,
+            "spool_oldest_seconds": self._oldest_seconds(),
+        }
+
+    def _oldest_seconds(self) -> float:
+        """How long the oldest segment has been there; 0 where there is none."""
+        oldest = next(iter(self._folder.segments()), None)
+        with contextlib.suppress(OSError):
+            return max(0.0, self._clock() - oldest.stat().st_mtime) if oldest is not None else 0.0
+        return 0.0
+
+    def look_at_disk(self) -> None:
+        """Count anew what the folder takes and what the disk has left: sinks remove segments meanwhile."""
+        self._used_bytes = self._folder.size_bytes()
+        self._free_percent = self._disk.free_percent(self._folder.path)
+
+    def close(self) -> None:
+        """Write what waits, close the segment and end the thread. What comes later is turned away."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while (group := self._next_group()) is not None:
+                if group:
+                    self._commit(group)
+                self._close_old()
+            self._seal()
+        except Exception as error:  # whatever ends the writer ends the process: nobody may wait for it for ever
+            with self._ready:
+                self._closing = True
+                waiting, self._waiting = list(self._waiting), deque()
+            self._wake([(submission.done, Written(problem="disk")) for submission in waiting])
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    def _next_group(self) -> list[Submission] | None:
+        """All that waits, up to `GROUP_BYTES`; nothing where a segment has become old; None at the end."""
+        with self._ready:
+            while not self._waiting:
+                if self._closing:
+                    return None
+                left = None
+                if self._open is not None:
+                    left = self._open.since + self._spec.segment_seconds - self._clock()
+                    if left <= 0:
+                        return []
+                self._ready.wait(left)
+            group: list[Submission] = []
+            size = 0
+            while self._waiting and (not group or size + self._waiting[0].size_bytes <= GROUP_BYTES):
+                group.append(self._waiting.popleft())
+                size += group[-1].size_bytes
+            return group
+
+    def _commit(self, group: list[Submission]) -> None:
+        """Write a group and sync it, then answer; where that fails cut it off, then answer."""
+        frames, firsts, seq = [], [], self._next_seq
+        for submission in group:
+            firsts.append(seq)
+            for entry in submission.entries:
+                frames.append(encode_frame(seq, entry.kind, entry.source, (b"%d" % seq).join(entry.parts)))
+                seq += entry.kind == Kind.EVENT
+        data = b"".join(frames)
+        begun = time.perf_counter()
+        try:
+            segment = self._segment()
+            _write(segment.file, data)
+        except OSError as error:
+            self._turn_away(group, error, synced=True)
+            return
+        try:
+            begun = time.perf_counter()
+            segment.file.sync()
+        except OSError as error:
+            self._turn_away(group, error, synced=False)
+            return
+        self._on_group(len(group), time.perf_counter() - begun)
+        self._failures_in_row = 0
+        segment.good += len(data)
+        self._used_bytes += len(data)
+        self._next_seq = seq
+        self._durable = (segment.first_seq, segment.good)
+        self._wake([(item.done, Written(number)) for item, number in zip(group, firsts, strict=True)])
+        if segment.good >= self._spec.segment_bytes:
+            self._seal()
+
+    def _segment(self) -> _Open:
+        """The open segment, or a new one, whose name is durable before anything in it is promised."""
+        if self._open is not None:
+            return self._open
+        path = self._folder.path / segment_name(self._next_seq)
+        file = self._disk.create(path)
+        now = self._clock()
+        self._open = _Open(path, self._next_seq, file, 0, now)
+        header = SegmentHeader(self._folder.collector, self._next_seq, int(now * 1000)).encoded()
+        _write(file, header)
+        file.sync()
+        self._disk.sync_folder(self._folder.path)
+        self._open.good = HEADER_BYTES
+        self._used_bytes += HEADER_BYTES
+        return self._open
+
+    def _turn_away(self, group: list[Submission], error: OSError, *, synced: bool) -> None:
+        """Take back what was written of a group, and answer that it was not taken.
+
+        A disk that is full says so before the sync: what was written is cut off and the segment goes on. After any
+        other failure, and after a failed sync, the kernel may have dropped pages: the segment ends at its last good
+        offset.
+        """
+        full = error.errno in _NO_SPACE
+        if not full:
+            self.failures += 1
+            self._failures_in_row += 1
+        if not (full and synced and self._cut_back()):
+            self._abandon()
+        self._wake([(submission.done, Written(problem="disk")) for submission in group])
+        self._give_up_if_hopeless(error)
+
+    def _cut_back(self) -> bool:
+        """Cut the open segment at its last good offset, to write on there; whether that could be done."""
+        segment = self._open
+        if segment is None or segment.good < HEADER_BYTES:
+            return segment is None
+        try:
+            segment.file.truncate(segment.good)
+        except OSError:
+            return False
+        return True
+
+    def _abandon(self) -> None:
+        """End the open segment at its last good offset without a sync of it.
+
+        Where what lies behind comes back after a crash, its numbers are those of the next segment, and nobody reads it.
+        """
+        segment, self._open = self._open, None
+        if segment is None:
+            return
+        with contextlib.suppress(OSError):
+            segment.file.truncate(segment.good)
+        with contextlib.suppress(OSError):
+            segment.file.close()
+        if segment.good <= HEADER_BYTES:
+            with contextlib.suppress(OSError):
+                self._disk.remove(segment.path)
+
+    def _give_up_if_hopeless(self, error: OSError) -> None:
+        if self._failures_in_row >= MOST_FAILURES:
+            self._give_up(f"{MOST_FAILURES} groups in a row failed: {error}")
+
+    def _give_up(self, problem: str) -> None:
+        if self._on_failure is not None:
+            self._on_failure(
+                TransientError(
+                    "SPOOL_FAILED",
+                    f"The disk of {self._folder.path} does not take events: {problem}.",
+                    hint="Look at the disk; the process is started again by whoever runs it.",
+                )
+            )
+
+    def _close_old(self) -> None:
+        segment = self._open
+        if segment is not None and self._clock() - segment.since >= self._spec.segment_seconds:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Close the open segment: the next group begins another one."""
+        segment, self._open = self._open, None
+        if segment is not None:
+            with contextlib.suppress(OSError):
+                segment.file.close()
+
+
+def _write(file: SegmentFile, data: bytes) -> None:
+    """Write all of it, however little the disk takes at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]

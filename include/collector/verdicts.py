@@ -1,0 +1,89 @@
+"""What the collector answers: one table of refusals, and the body of a success.
+
+A success is 200 and never 202 or 204: one SDK in wide use takes those for failures, sends ten times and drops the
+batch. For the same reason every error has `code` and `message`. SDKs read the status alone: nothing hangs on verdicts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+Headers = list[tuple[bytes, bytes]]
+JSON_TYPE: Final = (b"content-type", b"application/json")
+KEPT_MALFORMED: Final = "kept:malformed"
+LONGEST_RETRY_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status, body and headers of an answer. `code` names a refusal, and is empty for a success."""
+
+    status: int
+    body: bytes
+    headers: Headers
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row of the table: what SDKs do with the status decides what it is used for."""
+
+    status: int
+    message: str
+    retried: bool = False
+    closes: bool = False
+
+
+REFUSALS: Final[dict[str, Refusal]] = {
+    "bad_key": Refusal(401, "No source has this write key, or it has expired."),
+    "origin": Refusal(403, "Scripts of this page may not send to the source: declare its origin."),
+    "path": Refusal(404, "There is nothing at this path. Events are posted to /v1/batch or /v1/events."),
+    "method": Refusal(405, "Events are sent with POST."),
+    "slow_body": Refusal(408, "The body did not arrive in time.", closes=True),
+    "too_large": Refusal(413, "The body, or what it inflates to, is above the limit: send less at once.", closes=True),
+    "encoding": Refusal(415, "Send the body as it is, or with Content-Encoding gzip or zstd."),
+    "rate": Refusal(429, "The key sends more events than its rate allows.", retried=True),
+    "spool_full": Refusal(503, "The spool is full: its sink has not taken events for long.", retried=True),
+    "disk": Refusal(503, "The disk of the spool does not take events now.", retried=True),
+    "keys": Refusal(503, "The key service does not answer.", retried=True),
+    "sink": Refusal(503, "The sink does not take events now.", retried=True),
+    "busy": Refusal(503, "Too many requests are under way.", retried=True),
+    "draining": Refusal(503, "This collector is being stopped; another one takes events.", retried=True, closes=True),
+    "internal": Refusal(500, "The collector failed. Send the request again.", retried=True),
+}
+
+
+def refusal(code: str, request_id: str, *, retry_after_seconds: float | None = None) -> Answer:
+    """The answer of a row of the table.
+
+    Args:
+        retry_after_seconds: where it is known when a retry can succeed; else one to ten seconds, so that clients that
+            were turned away together do not come back together. Never above `LONGEST_RETRY_SECONDS`.
+    """
+    row = REFUSALS[code]
+    headers: Headers = [JSON_TYPE]
+    if row.retried:
+        seconds = random.uniform(1, 10) if retry_after_seconds is None else retry_after_seconds * random.uniform(1, 1.5)
+        headers.append((b"retry-after", b"%d" % min(LONGEST_RETRY_SECONDS, max(1, round(seconds + 0.5)))))
+    if row.closes:
+        headers.append((b"connection", b"close"))
+    body = orjson.dumps({"code": code, "message": row.message, "request_id": request_id})
+    return Answer(row.status, body, headers, code)
+
+
+def success(count: int, kept: Mapping[int, str]) -> Answer:
+    """All events of a request are durable; those in `kept` (by index) could not be read and are in quarantine later."""
+    if not kept:
+        return Answer(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_TYPE])
+    content = {
+        "success": True,
+        "accepted": count - len(kept),
+        "kept": len(kept),
+        "verdicts": {str(index): verdict for index, verdict in kept.items()},
+    }
+    return Answer(200, orjson.dumps(content), [JSON_TYPE])
