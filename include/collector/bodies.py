@@ -271,11 +271,10 @@ class _Elements:
                 break
             if first in "{[":
                 opened.append(first)
-            elif first == "," or not opened:
-                if not opened and first != "}":
-                    return token.start()
-            else:
+            elif first in "}]" and opened:
                 _close(opened, _OPENERS[first])
+            elif first in ",]" and not opened:
+                return token.start()
             if len(opened) > _MOST_OPEN:
                 break
         return len(self._text)
