@@ -116,6 +116,7 @@ class Spool:
         self._disk: Disk = disk or LocalDisk()
         self._clock = clock
         self._waiting: deque[Submission] = deque()
+        self._under_way: list[Submission] = []
         self._ready = threading.Condition()
         self._closing = False
         self._open: _Open | None = None
@@ -202,14 +203,17 @@ class Spool:
     def _run(self) -> None:
         try:
             while (group := self._next_group()) is not None:
+                self._under_way = group
                 if group:
                     self._commit(group)
+                self._under_way = []
                 self._close_old()
             self._seal()
         except Exception as error:  # whatever ends the writer ends the process: nobody may wait for it for ever
             with self._ready:
                 self._closing = True
-                waiting, self._waiting = list(self._waiting), deque()
+                waiting = [*self._under_way, *self._waiting]
+                self._waiting.clear()
             self._wake([(submission.done, Written(problem="disk")) for submission in waiting])
             self._give_up(f"{type(error).__name__}: {error}")
 

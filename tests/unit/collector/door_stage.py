@@ -1,0 +1,89 @@
+"""A door without a server, and what lies behind it once a request is taken."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from collector.door import Door, Head, Taken
+from collector.stamps import Strip
+from collector.verdicts import Answer
+from deltaworks.events.formats.json import Malformed, values
+from deltaworks.specs.collector import CollectorSpec
+
+KEY = "key of games"
+#: 2026-11-23T12:00:00Z
+NOW = 1_795_435_200.0
+ORIGIN = "https://play.example.org"
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def declared(source: Mapping[str, Any] | None = None, **more: Any) -> CollectorSpec:
+    """A collector of one source."""
+    games = {"pipeline": "games", "keys": [{"sha256": digest(KEY)}], "origins": [ORIGIN], "sink": {"kind": "landing"}}
+    return CollectorSpec.model_validate({"collector": "edge", "sources": {"games": games | dict(source or {})}, **more})
+
+
+class Stage:
+    """Sends requests to a door; numbers of events grow as in a spool."""
+
+    def __init__(self, spec: CollectorSpec | None = None, *, strip: Strip | None = None) -> None:
+        self.now = NOW
+        self.refusal: str | None = None
+        self.door = Door(
+            spec or declared(),
+            collector="c0",
+            numbers={"games": 0},
+            refuses=lambda: self.refusal,
+            strips={"games": strip} if strip else None,
+            clock=lambda: self.now,
+        )
+        self.payloads: list[bytes] = []
+
+    def send(
+        self,
+        body: bytes | str | object,
+        path: str = "/v1/batch",
+        *,
+        key: str | None = KEY,
+        method: str = "POST",
+        **headers: str,
+    ) -> Answer:
+        """One request; header names with underscores."""
+        data = body if isinstance(body, bytes) else (body if isinstance(body, str) else json.dumps(body)).encode()
+        named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        if key is not None:
+            named[b"authorization"] = b"Basic " + base64.b64encode(f"{key}:".encode())
+        path, _, query = path.partition("?")
+        head = Head(method, path, query.encode(), named, "203.0.113.77")
+        admitted = self.door.admit(head, "r1")
+        outcome = admitted if isinstance(admitted, Answer) else self.door.read(admitted, data)
+        if isinstance(outcome, Taken):
+            for entry in outcome.entries:
+                number = b"%d" % (len(self.payloads) + 1)
+                self.payloads.append(number.join(entry.parts))
+            outcome = outcome.answer
+        return self.door.with_cors(head, outcome)
+
+    def landed(self) -> list[Any]:
+        """What the lake's parser makes of an object of all payloads: events, or `Malformed`."""
+        return [value for value, _ in values(b"\n".join(self.payloads))]
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events that can be read."""
+        return [value for value in self.landed() if not isinstance(value, Malformed)]
+
+
+def content(answer: Answer) -> dict[str, Any]:
+    return dict(json.loads(answer.body))
+
+
+def code(answer: Answer) -> tuple[int, str]:
+    """Status and code; that of a success is empty."""
+    return answer.status, content(answer).get("code", "")

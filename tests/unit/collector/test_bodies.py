@@ -1,0 +1,204 @@
+"""What a body holds, against a slow oracle: whatever is broken in it costs its own event and no other."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import orjson
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.bodies import MOST_EVENTS, SentEvent, TooLargeError, batch, events_or_lines, inflated, one_event, text_of
+from collector.exact_text import without_member
+from tests.examples import examples
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.text(max_size=5), values, max_size=4)
+#: Elements that are no events, with brackets that pair.
+BROKEN = (
+    "3",
+    '"text"',
+    "null",
+    "[1]",
+    "NaN",
+    '{"a":NaN}',
+    '{"a":1,}',
+    '{"a" 1}',
+    "{'a':1}",
+    '{"a":[1,}',
+    "[1,2}",
+    '"\\x"',
+)
+
+
+def dumped(value: object, indent: int | None) -> str:
+    return json.dumps(value, indent=indent)
+
+
+@settings(max_examples=examples(100))
+@given(
+    elements=st.lists(objects | st.sampled_from(BROKEN), max_size=8),
+    context=st.none() | objects,
+    indent=st.sampled_from([None, 1]),
+    before=st.booleans(),
+)
+def test_a_batch_gives_each_event_as_it_was_sent(
+    elements: list[object], context: dict[str, object] | None, indent: int | None, before: bool
+) -> None:
+    texts = [element if isinstance(element, str) else dumped(element, indent) for element in elements]
+    members = ['"batch" : [ ' + " , ".join(texts) + " ]", '"sentAt":"2026-01-01T00:00:00Z"', '"writeKey":"k"']
+    if context is not None:
+        members.insert(0 if before else 2, f'"context":{dumped(context, indent)}')
+
+    sent = batch("{" + ", ".join(members) + "}")
+
+    assert [event.text.strip() for event in sent.events] == texts
+    assert [event.value for event in sent.events] == [
+        element if isinstance(element, dict) else None for element in elements
+    ]
+    assert (sent.sent_at, sent.write_key) == ("2026-01-01T00:00:00Z", "k")
+    assert sent.context == (None if context is None else dumped(context, indent))
+
+
+@settings(max_examples=examples(60))
+@given(events=st.lists(objects, min_size=1, max_size=5), data=st.data())
+def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, object]], data: st.DataObject) -> None:
+    whole = json.dumps({"writeKey": "k", "batch": events})
+    size = data.draw(st.integers(0, len(whole) - 1))
+    ends = [len(json.dumps({"writeKey": "k", "batch": events[: count + 1]})) - 2 for count in range(len(events))]
+
+    sent = batch(whole[:size])
+
+    complete = sum(end <= size for end in ends)
+    assert [event.value for event in sent.events if event.value is not None][:complete] == events[:complete]
+    assert len(sent.events) <= complete + 1
+    if size < ends[-1] and whole[:size].strip():
+        assert sent.events, "nothing of it is dropped"
+
+
+@settings(max_examples=examples(60))
+@given(text=st.text(st.sampled_from('{}[]",:1ab \\\n'), max_size=60))
+def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
+    for sent in (batch(text), one_event(text), *(events_or_lines(text, lines=lines) for lines in (True, False))):
+        assert all(isinstance(event, SentEvent) for event in sent.events)
+        for event in sent.events:
+            if event.value is not None:
+                assert json.loads(event.text) == event.value
+    assert one_event(text).events
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [('{"a":1}', 1), ('{"a":1}\n{"b":2}', 2), ('[{"a":1},\n{"b":2}]', 2), ('\n{"a":1}\r\n\r\n{"b":2}\r\n', 2)],
+)
+def test_events_come_alone_in_an_array_or_on_lines(text: str, count: int) -> None:
+    sent = events_or_lines(text, lines=False)
+
+    assert [event.value for event in sent.events] == [{"a": 1}, {"b": 2}][:count]
+
+
+def test_on_lines_whatever_is_on_a_line_is_an_event() -> None:
+    sent = events_or_lines('{"a":"\u2028"}\nbroken\n[1]\n', lines=True)
+
+    assert [(event.text, event.value is None) for event in sent.events] == [
+        ('{"a":"\u2028"}', False),
+        ("broken", True),
+        ("[1]", True),
+    ]
+
+
+@pytest.mark.parametrize("bad", ["[" * 100_000, '{"a":' * 50_000, "[" * 900 + "}" * 300_000, '",' * 1_000_000])
+def test_brackets_without_end_cost_a_bounded_look(bad: str) -> None:
+    sent = batch('{"batch":[{"a":1},' + bad)
+
+    assert sent.events[0].value == {"a": 1}
+    assert "".join(event.text for event in sent.events[1:]) != ""
+
+
+def test_more_events_than_anybody_sends_at_once_are_too_many() -> None:
+    few = ",".join(["{}"] * MOST_EVENTS)
+    assert len(batch('{"batch":[' + few + "]}").events) == MOST_EVENTS
+    with pytest.raises(TooLargeError):
+        batch('{"batch":[' + few + ",{}]}")
+    with pytest.raises(TooLargeError):
+        events_or_lines("{}\n" * (MOST_EVENTS + 1), lines=True)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"zstd"])
+def test_a_bomb_is_inflated_to_the_cap_and_no_further(encoding: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    bomb = gzip.compress(bytes(64 << 20)) if encoding == b"gzip" else zstandard.compress(bytes(64 << 20))
+    fits = gzip.compress(b"x" * 1000) if encoding == b"gzip" else zstandard.compress(b"x" * 1000)
+
+    with pytest.raises(TooLargeError):
+        inflated(bomb, encoding, most_bytes=1 << 20)
+    with pytest.raises(TooLargeError):
+        inflated(fits, encoding, most_bytes=999)
+    assert inflated(fits, encoding, most_bytes=1000) == b"x" * 1000
+
+
+def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, wbits: int) -> None:
+            self._inner = real(wbits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            asked.append(most)
+            return self._inner.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    with pytest.raises(TooLargeError):
+        inflated(gzip.compress(bytes(8 << 20)), b"gzip", most_bytes=1000)
+
+    assert asked
+    assert all(0 < most <= 1001 for most in asked)
+
+
+def test_members_of_a_gzip_are_read_one_behind_the_other_and_a_broken_one_up_to_its_break() -> None:
+    two = gzip.compress(b'{"a":1}\n') + gzip.compress(b'{"b":2}\n')
+    cut = gzip.compress(bytes(range(256)) * 400)[:-200]
+
+    assert inflated(two, b"gzip", most_bytes=100) == b'{"a":1}\n{"b":2}\n'
+    assert (bytes(range(256)) * 400).startswith(inflated(cut, b"gzip", most_bytes=1 << 20))
+    assert inflated(b"no gzip", b"gzip", most_bytes=100) == b"base64:bm8gZ3ppcA=="
+    assert inflated(b"no zstd", b"zstd", most_bytes=100) == b"base64:bm8genN0ZA=="
+
+
+def test_bytes_that_are_no_utf8_break_their_own_event_alone() -> None:
+    sent = batch(text_of(b'{"batch":[{"a":1},{"b":"\xff"},{"c":"\xc3\xa4"}]}'))
+
+    assert [event.value for event in sent.events] == [{"a": 1}, None, {"c": "ä"}]
+    assert sent.events[1].text == '{"b":"\\xff"}'
+
+
+@settings(max_examples=examples(60))
+@given(
+    members=st.lists(st.tuples(st.sampled_from(["x", "y", "z"]), values), max_size=6), indent=st.sampled_from(["", " "])
+)
+def test_a_member_is_taken_out_of_a_text_and_all_others_stay_as_they_were(
+    members: list[tuple[str, object]], indent: str
+) -> None:
+    parts = [(name, f'"{name}"{indent}:{indent}{json.dumps(value)}') for name, value in members]
+    text = "{" + f"{indent},{indent}".join(part for _, part in parts) + "}"
+
+    assert without_member(text, "x") == "{" + ",".join(part for name, part in parts if name != "x") + "}"
+
+
+def test_numbers_stay_as_they_were_sent() -> None:
+    text = '{"n":100000000000000000000000000001,"p":1.10,"e":1E400,"_collector":7}'
+
+    assert without_member(one_event(text).events[0].text, "_collector") == text.replace(',"_collector":7', "")
+    assert orjson.loads('{"p":1.10}') == {"p": 1.1}

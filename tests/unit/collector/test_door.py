@@ -1,0 +1,276 @@
+"""The door: who is let in, what is answered, and what the lake's own parser makes of what was taken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from collector.verdicts import REFUSALS, refusal
+from deltaworks.events.formats.json import Malformed
+from tests.unit.collector.door_stage import KEY, NOW, ORIGIN, Stage, code, content, declared, digest
+
+TRACK = {"type": "track", "event": "click", "messageId": "m1", "timestamp": "2026-11-23T11:59:59.500Z"}
+
+
+def headers(answer: Any) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in answer.headers}
+
+
+@pytest.mark.parametrize("path", ["/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch"])
+def test_a_batch_is_taken_at_every_path_of_one(path: str) -> None:
+    stage = Stage()
+
+    answer = stage.send({"batch": [TRACK, {"b": 2}], "context": {"app": "x"}, "sentAt": "2026-11-23T12:00:00Z"}, path)
+
+    assert (answer.status, content(answer)) == (200, {"success": True, "accepted": 2, "kept": 0})
+    first, second = stage.events()
+    stamp = first.pop("_collector")
+    assert first == {**TRACK, "context": {"app": "x"}}
+    assert stamp == {
+        "v": 1,
+        "seq": 1,
+        "id": "m1",
+        "id_from": "client",
+        "received_at": "2026-11-23T12:00:00.000Z",
+        "sent_at": "2026-11-23T12:00:00.000Z",
+        "skew_ms": 0,
+        "time": "2026-11-23T11:59:59.500Z",
+        "source": "games",
+        "collector": "c0",
+        "request": "r1",
+        "ip": "203.0.113.0",
+    }
+    assert second["_collector"]["seq"] == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a"]
+)
+def test_one_event_is_taken_at_its_short_and_its_long_path(name: str) -> None:
+    stage = Stage()
+
+    assert content(stage.send(TRACK, f"/v1/{name}"))["accepted"] == 1
+    assert stage.events()[0]["event"] == "click"
+
+
+def test_cloud_events_are_taken_alone_and_in_batches() -> None:
+    stage = Stage()
+    event = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order", "time": "2026-11-23T11:00:00Z"}
+
+    stage.send(event, "/v1/events", content_type="application/cloudevents+json")
+    stage.send([event, event], "/v1/events", content_type="application/cloudevents-batch+json")
+
+    assert [item["_collector"]["id"] for item in stage.events()] == ["c-1"] * 3
+    assert stage.events()[0]["_collector"]["time"] == "2026-11-23T11:00:00.000Z"
+
+
+def test_lines_are_taken_whatever_the_content_type_says() -> None:
+    stage = Stage()
+    for kind in ("application/x-ndjson", "text/plain", ""):
+        assert content(stage.send('{"a":1}\n{"b":2}\n', "/v1/events", content_type=kind))["accepted"] == 2
+
+
+BAD = [
+    "NaN",
+    '{"x":NaN}',
+    "{broken",
+    '{"a":' * 10_000 + "1" + "}" * 10_000,
+    '"\ud7ff"',
+    "[1]",
+    '{"deep":' + "[" * 1500 + "]" * 1500 + "}",
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda text: text[:12])
+def test_one_bad_event_of_a_hundred_is_kept_and_quarantined_and_turns_no_neighbour_away(bad: str) -> None:
+    stage = Stage()
+    good = [json.dumps({"n": number}) for number in range(99)]
+    events = [*good[:40], bad, *good[40:]]
+
+    answer = stage.send('{"batch":[' + ",".join(events) + "]}")
+
+    assert answer.status == 200
+    assert content(answer) == {"success": True, "accepted": 99, "kept": 1, "verdicts": {"40": "kept:malformed"}}
+    landed = stage.landed()
+    assert [item["n"] for item in landed if not isinstance(item, Malformed)] == list(range(99))
+    [malformed] = [item for item in landed if isinstance(item, Malformed)]
+    assert b'"seq":41,' in malformed.raw, "quarantine says which one it was"
+    assert json.dumps(bad, ensure_ascii=False)[1:-1].encode() in malformed.raw
+
+
+def test_half_a_surrogate_pair_is_an_event_like_others() -> None:
+    stage = Stage()
+
+    answer = stage.send('{"batch":[{"a":"cut \\ud83d"},{"b":1}]}')
+
+    assert content(answer)["accepted"] == 2
+    assert b'"a":"cut \\ud83d"' in stage.payloads[0]
+    assert stage.events()[1]["b"] == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"3", b"[]", b'{"no":"batch"}', gzip.compress(b"{}")[:9]])
+def test_whatever_passes_key_and_size_is_kept(body: bytes) -> None:
+    stage = Stage()
+
+    assert stage.send(body).status == 200
+    if body:
+        assert isinstance(stage.landed()[0], Malformed)
+
+
+def test_a_number_that_no_double_holds_lands_as_it_was_sent() -> None:
+    stage = Stage()
+    stage.send('{"batch":[{"n":100000000000000000000000000001, "p":1.10,"_collector":{"seq":9},"c":"_collector"}]}')
+
+    assert stage.payloads[0].endswith(b',"n":100000000000000000000000000001,"p":1.10,"c":"_collector"}')
+    assert stage.events()[0]["_collector"]["seq"] == 1, "a client's own stamp is nobody's"
+
+
+@pytest.mark.parametrize("where", ["basic", "query", "body"])
+def test_the_key_is_in_the_head_in_the_query_or_in_the_body(where: str) -> None:
+    stage = Stage()
+    body: dict[str, Any] = {"batch": [TRACK]}
+    match where:
+        case "basic":
+            answer = stage.send(body)
+        case "query":
+            answer = stage.send(body, "/v1/batch?x=1&writeKey=key+of%20games", key=None)
+        case _:
+            answer = stage.send(body | {"writeKey": KEY}, key=None)
+
+    assert answer.status == 200
+    assert code(stage.send(body | {"writeKey": "other"}, key="other" if where == "basic" else None)) == (401, "bad_key")
+    assert code(stage.send(body, key=None)) == (401, "bad_key")
+    assert len(stage.payloads) == 1
+
+
+def test_an_old_key_is_taken_to_the_end_of_its_last_day_beside_the_new_one() -> None:
+    keys = [{"sha256": digest(KEY), "until": "2026-11-23"}, {"sha256": digest("new")}]
+    stage = Stage(declared({"keys": keys}))
+    body = {"batch": [TRACK]}
+
+    assert [stage.send(body, key=key).status for key in (KEY, "new")] == [200, 200]
+    stage.now = NOW + 12 * 3600 + 1
+    assert [stage.send(body, key=key).status for key in (KEY, "new")] == [401, 200]
+
+
+def test_scripts_of_pages_that_are_declared_may_send_and_read_every_answer() -> None:
+    stage = Stage()
+    body = {"batch": [TRACK]}
+    allowed = [
+        stage.send(body, origin=ORIGIN),
+        stage.send(body, origin=ORIGIN, key="other"),
+        stage.send(b"x" * ((4 << 20) + 1), origin=ORIGIN),
+        stage.send(body, origin=ORIGIN, content_encoding="br"),
+        stage.send(body, "/v1/nothing", origin=ORIGIN),
+    ]
+    stage.refusal = "spool_full"
+    allowed.append(stage.send(body, origin=ORIGIN))
+
+    assert [answer.status for answer in allowed] == [200, 401, 413, 415, 404, 503]
+    for answer in allowed:
+        assert headers(answer)["access-control-allow-origin"] == ORIGIN
+        assert headers(answer)["access-control-expose-headers"] == "Retry-After"
+        assert headers(answer)["vary"] == "Origin"
+        assert "access-control-allow-credentials" not in headers(answer)
+
+
+def test_scripts_of_other_pages_may_not() -> None:
+    stage = Stage()
+
+    answer = stage.send({"batch": [TRACK]}, origin="https://evil.example.org")
+
+    assert code(answer) == (403, "origin")
+    assert "access-control-allow-origin" not in headers(answer)
+    assert Stage(declared({"origins": ["*"]})).send({"batch": [TRACK]}, origin="https://any.example").status == 200
+
+
+def test_a_rate_counts_events_and_says_when_to_come_again() -> None:
+    stage = Stage(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
+    body = {"batch": [TRACK] * 60}
+
+    statuses = [stage.send(body).status for _ in range(3)]
+    answer = stage.send(body)
+
+    assert statuses == [200, 200, 429], "what was counted only when it was read may go beyond by one request"
+    assert code(answer) == (429, "rate")
+    assert 1 <= int(headers(answer)["retry-after"]) <= 30
+    assert len(stage.payloads) == 120
+
+
+@pytest.mark.parametrize("problem", ["spool_full", "disk"])
+def test_a_spool_that_takes_nothing_is_said_before_the_body_is_read(problem: str) -> None:
+    stage = Stage()
+    stage.refusal = problem
+
+    answer = stage.send({"batch": [TRACK]})
+
+    assert code(answer) == (503, problem)
+    assert 1 <= int(headers(answer)["retry-after"]) <= 30
+
+
+def test_a_body_that_inflates_beyond_the_limit_is_too_large() -> None:
+    stage = Stage()
+
+    assert code(
+        stage.send(
+            gzip.compress(
+                bytes(
+                    1 << 30,
+                ),
+                1,
+            ),
+            content_encoding="gzip",
+        )
+    ) == (413, "too_large")
+    assert code(stage.send(b"{}", content_length=str(1 << 40))) == (413, "too_large")
+    assert stage.send(gzip.compress(json.dumps({"batch": [TRACK]}).encode()), content_encoding="gzip").status == 200
+
+
+def test_every_refusal_has_what_sdks_read_and_none_has_a_status_that_they_take_for_another() -> None:
+    for name, row in REFUSALS.items():
+        answer = refusal(name, "r1")
+        assert set(content(answer)) == {"code", "message", "request_id"}
+        assert answer.status >= 400
+        assert ("retry-after" in headers(answer)) == row.retried
+        assert row.retried == (answer.status in (429, 500, 503))
+
+
+def test_the_shape_of_api_gateway_has_the_event_in_its_body_and_no_address() -> None:
+    stage = Stage(declared({"wrap": "api_gateway"}))
+    stage.send({"batch": [{"eventName": "login", "eventTime": 7, "p": 1.10}, 3]})
+
+    wrapper, broken = stage.events()
+    assert wrapper["requestContext"]["requestId"] == "r1"
+    assert "203.0.113.77" not in json.dumps(stage.events())
+    event = json.loads(wrapper["body"])
+    assert (event["eventName"], event["eventTime"], event["_collector"]["seq"]) == ("login", int(NOW), 1)
+    assert wrapper["body"].endswith('"eventName":"login","p":1.1}') or wrapper["body"].endswith('"p": 1.1}')
+    with pytest.raises(ValueError, match="double quotes"):
+        json.loads(broken["body"])
+    assert '"seq":2,' in broken["body"]
+
+
+def test_what_is_stripped_is_gone_before_anything_is_kept_and_what_cannot_be_read_is_not_kept_at_all() -> None:
+    canary = "canary@example.org"
+
+    def strip(event: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in event.items() if canary not in json.dumps(value)}
+
+    stage = Stage(strip=strip)
+    events = [
+        json.dumps({"a": 1, "email": canary}),
+        json.dumps({"context": {"email": canary}}),
+        f'{{"email":"{canary}"',
+    ]
+    answer = stage.send('{"context":{"traits":"' + canary + '"},"batch":[' + ",".join(events))
+
+    assert content(answer)["verdicts"] == {"2": "kept:malformed"}
+    assert canary.encode() not in b"".join(stage.payloads)
+    assert stage.events()[0]["a"] == 1
+    assert b'"raw_bytes":29,"raw_sha256":"' in stage.payloads[2]
+    unstripped = Stage()
+    unstripped.send('{"batch":[' + ",".join(events))
+    assert unstripped.payloads[2].count(canary.encode()) == 1, "the canary is one"

@@ -1,0 +1,331 @@
+"""The spool against power failures at every call, failing disks and full ones: what was answered is there."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.folder import SpoolFolder
+from collector.recovery import recover
+from collector.segments import Frame, Segment
+from collector.spool import Entry, Spool, Written
+from deltaworks.errors import TransientError
+from deltaworks.specs.collector import SpoolSpec
+from tests.examples import examples
+from tests.unit.collector.volatile_disk import VolatileDisk
+
+WAIT_SECONDS = 20
+
+
+class Life:
+    """One life of a process: its folder, a spool on a volatile disk, and what was answered."""
+
+    def __init__(self, path: Path, disk: VolatileDisk, *, spool: type[Spool] = Spool, **spec: object) -> None:
+        self.folder = SpoolFolder.take(path)
+        self.recovered = recover(self.folder)
+        self.errors: list[TransientError] = []
+        self.disk = disk
+        self.answers: dict[str, Written] = {}
+        self._answered = threading.Condition()
+        self.spool = spool(
+            self.folder,
+            SpoolSpec.model_validate(spec),
+            next_seq=self.recovered.next_seq,
+            on_failure=self.errors.append,
+            disk=disk,
+        )
+        self.spool.start()
+
+    def send(self, *names: str) -> None:
+        """Submit requests of one event each, and wait until all are answered."""
+        for name in names:
+            self.submit(name, [name])
+        self.wait(names)
+
+    def submit(self, request: str, names: list[str]) -> None:
+        entries = [Entry(3, (b'{"seq":', b',"name":"' + name.encode() + b'"}')) for name in names]
+        self.spool.submit(entries, lambda written: self._note(request, written))
+
+    def wait(self, requests: tuple[str, ...] | list[str]) -> None:
+        with self._answered:
+            assert self._answered.wait_for(lambda: all(name in self.answers for name in requests), WAIT_SECONDS)
+
+    def _note(self, request: str, written: Written) -> None:
+        with self._answered:
+            self.answers[request] = written
+            self._answered.notify_all()
+
+    def taken(self) -> list[str]:
+        return [name for name, written in self.answers.items() if written.problem is None]
+
+    def end(self, chance: random.Random | None = None, *, keeps: float = 0.5) -> None:
+        """Let the power fail, or without a chance end in peace."""
+        self.spool.close()
+        self.folder.close()
+        self.disk.lose_power(chance or random.Random(0), keeps=keeps if chance else 1.0)
+
+
+def events(path: Path) -> dict[int, str]:
+    """The events of a folder by number, after what a new process does first."""
+    folder = SpoolFolder.take(path)
+    recovered = recover(folder)
+    lying: dict[int, str] = {}
+    for file in folder.segments():
+        for frame in Segment.open(file).items():
+            assert isinstance(frame, Frame), frame
+            assert frame.seq not in lying, "a number twice"
+            number, _, name = frame.payload.decode().removeprefix('{"seq":').partition(',"name":"')
+            assert int(number) == frame.seq
+            lying[frame.seq] = name.removesuffix('"}')
+    folder.close()
+    assert list(lying) == list(range(1, recovered.next_seq)), "numbers have no gap"
+    return lying
+
+
+def requests(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 20])
+def test_every_answered_event_is_there_after_a_power_failure_at_any_call(tmp_path: Path, segment_bytes: int) -> None:
+    fails_at, done = 0, False
+    while not done:
+        path, chance = tmp_path / str(fails_at), random.Random(fails_at)
+        first = Life(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
+        for name in requests("a", 4):
+            first.send(name)
+        done = len(first.taken()) == 4
+        first.end(chance)
+        second = Life(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
+        second.send(*requests("b", 5))
+        second.end(chance)
+
+        there = events(path).values()
+        assert {*first.taken(), *second.taken()} <= {*there}
+        assert len({*there}) == len(there), "an event twice"
+        fails_at += 1
+    assert fails_at > 10, "many calls were tried"
+
+
+@settings(max_examples=examples(100))
+@given(
+    seed=st.integers(0, 2**32),
+    lives=st.lists(st.tuples(st.integers(0, 40), st.lists(st.integers(1, 4), max_size=6)), min_size=1, max_size=4),
+    faults=st.dictionaries(st.integers(0, 40), st.sampled_from(["EIO", "ENOSPC", "short"]), max_size=6),
+    segment_bytes=st.sampled_from([1, 150, 400, 1 << 20]),
+)
+def test_whatever_fails_answers_hold_and_numbers_have_no_gap(
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    lives: list[tuple[int, list[int]]],
+    faults: dict[int, str],
+    segment_bytes: int,
+) -> None:
+    path, chance = tmp_path_factory.mktemp("spool"), random.Random(seed)
+    sent: dict[str, list[str]] = {}
+    promised: set[str] = set()
+    for life_number, (fails_at, sizes) in enumerate(lives):
+        life = Life(path, VolatileDisk(fails_at=fails_at, fault=failing(faults)), segment_bytes=segment_bytes)
+        names = []
+        for number, size in enumerate(sizes):
+            request = f"{life_number}.{number}"
+            sent[request] = [f"{request}.{event}" for event in range(size)]
+            life.submit(request, sent[request])
+            names.append(request)
+        life.wait(names)
+        promised |= {event for request in life.taken() for event in sent[request]}
+        numbers = {request: life.answers[request].first_seq for request in life.taken()}
+        life.end(chance)
+
+        there = events(path)
+        assert promised <= {*there.values()}
+        assert len({*there.values()}) == len(there)
+        for request, first_seq in numbers.items():
+            assert first_seq is not None
+            assert [there[first_seq + at] for at in range(len(sent[request]))] == sent[request], "in order"
+
+
+def failing(faults: dict[int, str]) -> Callable[[str, int, int], int]:
+    """Calls that fail, or take a part of a write."""
+
+    def fault(kind: str, number: int, size: int) -> int:
+        match faults.get(number):
+            case "EIO":
+                raise OSError(errno.EIO, "input/output error")
+            case "ENOSPC" if kind in ("write", "create"):
+                raise OSError(errno.ENOSPC, "no space left")
+            case "short" if kind == "write":
+                return max(1, size // 3)
+        return size
+
+    return fault
+
+
+@pytest.mark.parametrize("off", ["syncs", "syncs_folder"])
+def test_without_the_sync_of_a_file_or_of_its_name_an_answered_event_would_be_lost(tmp_path: Path, off: str) -> None:
+    life = Life(tmp_path, VolatileDisk(**{off: False}))
+    life.send("a")
+    life.end(random.Random(1), keeps=0.0)
+
+    assert life.taken() == ["a"]
+    assert events(tmp_path) == {}
+
+
+class Hasty(Spool):
+    """Answers before the commit."""
+
+    def submit(self, entries, done) -> None:  # type: ignore[no-untyped-def]
+        done(Written(1))
+        super().submit(entries, lambda written: None)
+
+
+def test_an_answer_before_the_commit_would_be_a_lie(tmp_path: Path) -> None:
+    life = Life(tmp_path, VolatileDisk(fails_at=2), spool=Hasty)
+    life.send("a")
+    life.end(random.Random(1), keeps=0.0)
+
+    assert (life.taken(), events(tmp_path)) == (["a"], {})
+
+
+def test_all_that_waits_is_synced_once(tmp_path: Path) -> None:
+    gate, syncs = threading.Event(), []
+
+    def slow(kind: str, number: int, size: int) -> int:
+        if kind == "sync":
+            syncs.append(number)
+            gate.wait(WAIT_SECONDS)
+        return size
+
+    life = Life(tmp_path, VolatileDisk(fault=slow))
+    names = requests("a", 100)
+    for name in names:
+        life.submit(name, [name])
+    gate.set()
+    life.wait(names)
+    life.end()
+
+    assert len(syncs) <= 4, "the header, the first ones, and all the others together"
+    assert list(events(tmp_path).values()) == names
+
+
+def test_a_sync_that_failed_is_not_repeated_and_the_next_request_begins_a_segment(tmp_path: Path) -> None:
+    faults = Faults()
+    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life.send("a")
+    faults.kinds["sync"] = errno.EIO
+    life.send("b")
+    faults.kinds.clear()
+    life.send("c")
+    segments = {call for call in faults.calls if call == "create"}
+    life.end()
+
+    assert [life.answers[name].problem for name in "abc"] == [None, "disk", None]
+    assert life.answers["c"].first_seq == 2, "the number of what was not taken is given again"
+    assert faults.calls.count("create") == 2, segments
+    assert events(tmp_path) == {1: "a", 2: "c"}
+    assert life.errors == []
+
+
+class Faults:
+    """Fails calls of some kinds, and remembers all."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.calls: list[str] = []
+
+    def __call__(self, kind: str, number: int, size: int) -> int:
+        self.calls.append(kind)
+        if kind in self.kinds:
+            raise OSError(self.kinds[kind], "fault")
+        return size
+
+
+def test_two_failed_syncs_in_a_row_end_the_process(tmp_path: Path) -> None:
+    faults = Faults()
+    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life.send("a")
+    faults.kinds["sync"] = errno.EIO
+    life.send("b")
+    assert life.errors == []
+    life.send("c")
+    life.end()
+
+    assert [(error.condition, error.exit_code) for error in life.errors] == [("SPOOL_FAILED", 21)]
+    assert events(tmp_path) == {1: "a"}
+
+
+def test_a_full_disk_turns_requests_away_and_the_segment_goes_on_once_there_is_space(tmp_path: Path) -> None:
+    faults = Faults()
+    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life.send("a")
+    faults.kinds["write"] = errno.ENOSPC
+    for name in "bcde":
+        life.send(name)
+    faults.kinds.clear()
+    life.send("f")
+    life.end()
+
+    assert [life.answers[name].problem for name in "abcdef"] == [None, *["disk"] * 4, None]
+    assert faults.calls.count("create") == 1
+    assert "truncate" in faults.calls
+    assert events(tmp_path) == {1: "a", 2: "f"}
+    assert life.errors == [], "no reason to end"
+
+
+def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp_path: Path) -> None:
+    folder = SpoolFolder.take(tmp_path)
+    spool = Spool(folder, SpoolSpec(max_bytes=1000, segment_bytes=1), next_seq=1)
+    spool.start()
+    answered = threading.Event()
+    spool.submit([Entry(0, (b"x" * 950,))], lambda written: answered.set())
+    assert answered.wait(WAIT_SECONDS)
+
+    assert (spool.refusal(), spool.fill()) == ("spool_full", 1.0)
+    for segment in folder.segments():
+        segment.unlink()
+    spool.look_at_disk()
+    assert (spool.refusal(), spool.fill()) == (None, 0.0)
+    spool.close()
+    folder.close()
+
+
+def test_a_disk_with_too_little_left_is_refused_before_it_is_full(tmp_path: Path) -> None:
+    folder = SpoolFolder.take(tmp_path)
+    spool = Spool(folder, SpoolSpec(min_free_percent=51), next_seq=1, disk=VolatileDisk())
+
+    assert (spool.refusal(), spool.fill()) == ("disk", 1.0)
+    folder.close()
+
+
+def test_a_segment_ends_with_its_age_too_and_readers_never_see_more_than_is_durable(tmp_path: Path) -> None:
+    folder = SpoolFolder.take(tmp_path)
+    now = [1000.0]
+    spool = Spool(folder, SpoolSpec(segment_seconds=60), next_seq=7, clock=lambda: now[0])
+    spool.start()
+    assert spool.durable() == (7, 44)
+    for step, _ in enumerate("ab"):
+        answered = threading.Event()
+        spool.submit([Entry(0, (b"[", b"]"))], lambda written, done=answered: done.set())  # type: ignore[misc]
+        assert answered.wait(WAIT_SECONDS)
+        first, end = spool.durable()
+        assert (first, end) == (7 + step, (tmp_path / f"seg-{first:020d}.wal").stat().st_size)
+        now[0] += 61
+    spool.close()
+    folder.close()
+
+    assert [segment.name for segment in folder.segments()] == [f"seg-{7:020d}.wal", f"seg-{8:020d}.wal"]
+
+
+def test_what_comes_after_the_end_is_turned_away(tmp_path: Path) -> None:
+    life = Life(tmp_path, VolatileDisk())
+    life.end()
+    life.send("a")
+
+    assert life.answers["a"].problem == "draining"

@@ -1,0 +1,162 @@
+"""Stamps: times of wrong clocks, ids of events that have none, addresses without the household."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from collector.stamps import cut_address, epoch_ms, iso
+from tests.unit.collector.door_stage import NOW, Stage, declared
+
+RECEIVED = datetime.fromtimestamp(NOW, UTC)
+
+
+def at(**ago: float) -> str:
+    return (RECEIVED - timedelta(**ago)).isoformat().replace("+00:00", "Z")
+
+
+def stamps(stage: Stage) -> list[dict[str, object]]:
+    return [event["_collector"] for event in stage.events()]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_an_hour_off_is_corrected(hours: int) -> None:
+    stage = Stage()
+    wrong = timedelta(hours=hours)
+    happened = [RECEIVED + wrong - timedelta(seconds=seconds) for seconds in (30, 20, 10)]
+
+    batch = [{"timestamp": time.isoformat()} for time in happened]
+    stage.send({"batch": batch, "sentAt": (RECEIVED + wrong).isoformat()})
+
+    assert [stamp["time"] for stamp in stamps(stage)] == [iso(int((NOW - ago) * 1000)) for ago in (30, 20, 10)]
+    assert {tuple(stamp["flags"]) for stamp in stamps(stage)} == {("skewed",)}  # type: ignore[arg-type]
+    assert [event["timestamp"] for event in stage.events()] == [time.isoformat() for time in happened]
+
+
+@pytest.mark.parametrize("threshold", ["as declared", "off"])
+def test_a_devices_order_holds_though_batches_stall_on_their_way(threshold: str) -> None:
+    stage = Stage(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
+    chance = random.Random(3)
+    for number in range(30):
+        happened = NOW + number
+        stage.now = happened + chance.uniform(0.1, 60)
+        stage.send({"batch": [{"timestamp": iso(int(happened * 1000))}], "sentAt": iso(int(happened * 1000) + 50)})
+
+    times = [stamp["time"] for stamp in stamps(stage)]
+
+    assert (times == sorted(times)) == (threshold == "as declared")  # type: ignore[type-var]
+
+
+def test_a_retry_with_the_time_of_its_first_try_is_not_shifted() -> None:
+    stage = Stage()
+    newest = at(hours=1)
+
+    stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": newest}], "sentAt": at(hours=2)})
+
+    assert [stamp["time"] for stamp in stamps(stage)] == [
+        iso(int((NOW - 3 * 3600) * 1000)),
+        iso(int((NOW - 3600) * 1000)),
+    ]
+    assert all("flags" not in stamp for stamp in stamps(stage))
+
+
+def test_events_are_flagged_as_late_and_as_of_the_future_and_never_dropped() -> None:
+    stage = Stage(declared(late_hours=2))
+    stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": at(hours=-1)}, {"timestamp": "nonsense"}]})
+
+    assert [stamp.get("flags") for stamp in stamps(stage)] == [["late"], ["future"], None]
+
+
+def test_bots_are_flagged_by_what_they_call_themselves() -> None:
+    stage = Stage()
+    for agent in ("Mozilla/5.0 (compatible; Googlebot/2.1)", "Mozilla/5.0 (X11; Linux) Cubot", "Mozilla/5.0 (iPhone)"):
+        stage.send({"batch": [{}]}, user_agent=agent)
+
+    assert [stamp.get("flags") for stamp in stamps(stage)] == [["bot"], ["bot"], None]
+
+
+def test_a_batch_without_ids_that_comes_twice_has_the_same_ids_both_times() -> None:
+    stage = Stage()
+    batch = [{"timestamp": at(seconds=5), "n": number} for number in range(3)]
+    stage.send({"batch": batch, "sentAt": at(seconds=1)})
+    stage.now += 70
+    stage.send({"batch": batch, "sentAt": at(seconds=-69)})
+
+    ids = [stamp["id"] for stamp in stamps(stage)]
+    assert ids[:3] == ids[3:]
+    assert len({*ids}) == 3
+    assert {stamp["id_from"] for stamp in stamps(stage)} == {"digest"}
+
+
+def test_an_event_that_says_no_time_is_another_one_each_time() -> None:
+    stage = Stage()
+    stage.send({"batch": [{"n": 1}, {"n": 1}]})
+
+    assert [stamp["id_from"] for stamp in stamps(stage)] == ["random", "random"]
+    assert len({str(stamp["id"]) for stamp in stamps(stage)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "name"), [({"messageId": "m"}, "m"), ({"event_id": 7}, "7"), ({"id": 'q"\u2028'}, 'q"\u2028')]
+)
+def test_a_clients_id_is_taken_as_it_is(event: dict[str, object], name: str) -> None:
+    stage = Stage()
+    stage.send({"batch": [event]})
+
+    assert (stamps(stage)[0]["id"], stamps(stage)[0]["id_from"]) == (name, "client")
+
+
+@pytest.mark.parametrize(
+    ("address", "cut"),
+    [
+        ("203.0.113.77", "203.0.113.0"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::"),
+        ("::ffff:203.0.113.77", "203.0.113.0"),
+        ("2002:cb00:714d::1", "2002:cb00:7100::"),
+        ("[2001:db8::1]", "2001:db8::"),
+        ("unknown", None),
+        ("", None),
+    ],
+)
+def test_an_address_keeps_its_network_alone(address: str, cut: str | None) -> None:
+    assert cut_address(address) == cut
+
+
+@pytest.mark.parametrize(
+    ("hops", "forwarded", "address"),
+    [
+        (0, "198.51.100.9", "203.0.113.0"),
+        (1, "192.0.2.1, 198.51.100.9", "198.51.100.0"),
+        (2, "192.0.2.1, 198.51.100.9", "192.0.2.0"),
+        (3, "192.0.2.1, 198.51.100.9", "192.0.2.0"),
+    ],
+)
+def test_an_address_that_a_client_wrote_itself_counts_for_nothing(hops: int, forwarded: str, address: str) -> None:
+    stage = Stage(declared(listen={"trusted_hops": hops}))
+    stage.send({"batch": [{}]}, x_forwarded_for=forwarded)
+
+    assert stamps(stage)[0]["ip"] == address
+
+
+@pytest.mark.parametrize(
+    ("value", "milliseconds"),
+    [
+        ("2026-11-23T12:00:00.123Z", int(NOW * 1000) + 123),
+        ("2026-11-23T13:00:00+01:00", int(NOW * 1000)),
+        ("2026-11-23T12:00:00", int(NOW * 1000)),
+        (NOW, int(NOW * 1000)),
+        (int(NOW * 1000) + 5, int(NOW * 1000) + 5),
+        (True, None),
+        (1e300, None),
+        (float("inf"), None),
+        ("", None),
+        ("tomorrow", None),
+        ([], None),
+    ],
+)
+def test_times_are_read_as_clients_write_them(value: object, milliseconds: int | None) -> None:
+    assert epoch_ms(value) == milliseconds
+    if milliseconds is not None:
+        assert epoch_ms(iso(milliseconds)) == milliseconds
