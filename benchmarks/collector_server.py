@@ -1,0 +1,87 @@
+"""The servers the benchmark `collector` loads, each a process of its own that prints its port.
+
+`spool`: the collector as it runs. `bare`: an application on the same server that reads a body and answers 200.
+`kinesis`: as much of Kinesis as PutRecord takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from collector.process import KEEP_ALIVE_SECONDS, CollectorProcess
+from deltaworks.specs.collector import CollectorSpec
+
+KEY = "bench"
+_RECORD = (
+    b'{"SequenceNumber":"49600000000000000000000000000000000000000000000000000001","ShardId":"shardId-000000000000"}'
+)
+
+
+def spec() -> CollectorSpec:
+    """A collector of one source on free ports."""
+    source = {
+        "pipeline": "games",
+        "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+        "sink": {"kind": "landing"},
+    }
+    return CollectorSpec.model_validate(
+        {
+            "collector": "bench",
+            "listen": {"host": "127.0.0.1", "port": 0, "metrics_port": 0},
+            "limits": {"drain_seconds": 0},
+            "sources": {"games": source},
+        }
+    )
+
+
+def bare(answer: bytes) -> Any:
+    """An application that reads a body and answers."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    return application
+
+
+def main() -> int:
+    """Serve until the process is ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["spool", "bare", "kinesis"])
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    if options.kind == "spool":
+        return CollectorProcess(spec(), options.folder / "w0").run()
+    config = uvicorn.Config(
+        bare(_RECORD if options.kind == "kinesis" else b'{"success":true}'),
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print("COLLECTOR_LISTENING " + json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(uvicorn.Server(config).serve([listener]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""A collector as a process of its own: `python -m collector`, on free ports, with a declaration of the test's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from collector.folder import SpoolFolder
+from collector.recovery import Recovered, recover
+from collector.segments import Segment
+from deltaworks.events.formats.json import values
+from deltaworks.specs.catalog import PROJECT_ROOT
+
+KEY = "key of a test"
+START_SECONDS = 60
+
+
+def declaration(**more: Any) -> dict[str, Any]:
+    """A collector of one source, which ends at once when it is told to."""
+    source = {
+        "pipeline": "games",
+        "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+        "sink": {"kind": "landing"},
+    }
+    return {
+        "collector": "edge",
+        "listen": {"host": "127.0.0.1", "port": 0, "metrics_port": 0},
+        "limits": {"drain_seconds": 0} | more.pop("limits", {}),
+        "sources": {"games": source},
+        **more,
+    }
+
+
+class CollectorProcess:
+    """Starts and ends a collector in front of a spool in `folder`.
+
+    Args:
+        entry: what Python runs instead of the module `collector`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        declared: Mapping[str, Any] | None = None,
+        *,
+        entry: tuple[str, ...] = ("-m", "collector"),
+    ) -> None:
+        self.spool = folder / "spool" / "w0"
+        self._project = folder / "project"
+        self._entry = entry
+        (self._project / "include" / "collectors").mkdir(parents=True, exist_ok=True)
+        (self._project / "include" / "pipelines" / "games").mkdir(parents=True, exist_ok=True)
+        (self._project / "include" / "pipelines" / "games" / "pipeline.yaml").touch()
+        file = self._project / "include" / "collectors" / "edge.yaml"
+        file.write_text(json.dumps(declared or declaration()))  # JSON is YAML
+        self.process: subprocess.Popen[str] | None = None
+        self.url = self.metrics_url = ""
+
+    def launch(self) -> subprocess.Popen[str]:
+        """Start the process; it may end by itself."""
+        command = [sys.executable, *self._entry, "edge", "--spool", str(self.spool), "--project", str(self._project)]
+        variables = {**os.environ, "PYTHONPATH": f"{PROJECT_ROOT / 'include'}:{PROJECT_ROOT}"}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables, cwd=PROJECT_ROOT)
+
+    def start(self) -> CollectorProcess:
+        """Start it, and wait until it listens."""
+        self.process = self.launch()
+        assert self.process.stdout is not None
+        marker, _, places = self.process.stdout.readline().partition(" ")
+        assert marker == "COLLECTOR_LISTENING", "it listens"
+        ports = json.loads(places)
+        self.url = f"http://127.0.0.1:{ports['port']}"
+        self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
+        return self
+
+    def client(self, **more: Any) -> httpx.Client:
+        """A client with the key."""
+        return httpx.Client(base_url=self.url, auth=(KEY, ""), timeout=30, **more)
+
+    def kill(self) -> None:
+        """End it by kill -9."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def terminate(self) -> int:
+        """End it by SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+    def recovered(self) -> Recovered:
+        """What the next process would find; the process has ended."""
+        folder = SpoolFolder.take(self.spool)
+        try:
+            return recover(folder)
+        finally:
+            folder.close()
+
+    def events(self) -> list[Any]:
+        """What lies in the spool, as the lake's parser reads it, in order; the process has ended."""
+        self.recovered()
+        segments = sorted(self.spool.glob("seg-*.wal"))
+        return [
+            value for path in segments for frame in Segment.open(path).frames() for value, _ in values(frame.payload)
+        ]

@@ -1,0 +1,35 @@
+"""Sends numbered events through an SDK: `send.py segment|rudder URL KEY COUNT RETRIES`; prints how many were given up."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    """Track events one by one, then wait until the SDK has none left."""
+    sdk, url, key, count, retries = sys.argv[1:]
+    given_up: list[Any] = []
+
+    def on_error(error: Exception, items: list[Any]) -> None:
+        print(repr(error), file=sys.stderr)
+        given_up.extend(items)
+
+    if sdk == "segment":
+        from segment.analytics.client import Client
+    else:
+        from rudderstack.analytics.client import Client
+    client = Client(key, host=url, on_error=on_error, max_retries=int(retries), gzip=True, upload_size=20, thread=2)
+    for number in range(int(count)):
+        client.track("user", "numbered", {"n": number})
+        if number % 20 == 0:
+            time.sleep(0.02)
+    client.flush()
+    client.join()
+    print(json.dumps({"given_up": len(given_up)}))
+
+
+if __name__ == "__main__":
+    main()
