@@ -47,12 +47,14 @@ class StreamWriter:
         stream: str,
         *,
         record_bytes: int = RECORD_BYTES,
+        attempts: int = _ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
         seed: int | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
         self._record_bytes = record_bytes
+        self._attempts = attempts
         self._sleep = sleep
         self._random = random.Random(seed)
 
@@ -71,7 +73,7 @@ class StreamWriter:
 
     def _put_batch(self, batch: list[Numbered]) -> list[Refusal]:
         reason = ""
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(self._attempts):
             if attempt:
                 longest = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
                 self._sleep(self._random.uniform(longest / 2, longest))

@@ -25,6 +25,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.limits import duration
+from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, subjects, to_record
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
@@ -81,7 +82,8 @@ def _reports(includes: Any) -> list[Report]:
     set_environment_keys(catalog.environment)
     objects = open_objects(catalog.environment.lake)
     wrong = [item for item in misdeclared(catalog, objects) if includes(item.subject.dag_id)]
-    return wrong + health_report.reports(sound, objects, paused=_paused)
+    beside = [item for item in collector_reports(catalog, objects) if includes(item.subject.dag_id)]
+    return wrong + health_report.reports(sound, objects, paused=_paused) + beside
 
 
 def _paused(dag_id: str) -> bool | None:
@@ -121,7 +123,9 @@ def _page(title: str, reports: list[Report], *, warning: str = "") -> str:
 def _row(item: Report) -> str:
     verdict, subject = item.verdict, item.subject
     page = f"/deltaworks/progress/{subject.dag_id}" + (f"?pipeline={subject.name}" if subject.group else "")
+    # A collector is run by no DAG, so there is none whose readers its page could be for.
     name = f'<a href="{_text(server_path(page))}">{_text(subject.key)}</a>'
+    name = _text(subject.key) if subject.kind == "collector" else name
     state = f'<span class="{_text(verdict.state)}">{_text(verdict.state)}</span>'
     ui = item.heartbeat.ui if item.heartbeat else None
     # What a driver wrote into its heartbeat becomes a link only if it is an address a browser may open.

@@ -1,4 +1,4 @@
-"""`deltaworks status`: relays, streams, tables that are held back and open alerts, and whether all of it is well."""
+"""`deltaworks status`: relays, streams, collectors, tables that are held back and open alerts, and whether all of it is well."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from deltaworks.cli.context import check_service, use_settings
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.channels import channel_warning
+from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.findings import waiting
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, duration
@@ -30,7 +31,7 @@ _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 @listing_command
 def status() -> Answer:
-    """Show relays, streams, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer."""
+    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer."""
     return lake_status()
 
 
@@ -73,7 +74,8 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         )
         for subject in subjects(catalog)
     ]
-    return judged + misdeclared(catalog, objects, previous=previous, now=now)
+    wrong = misdeclared(catalog, objects, previous=previous, now=now)
+    return judged + wrong + collector_reports(catalog, objects, previous=previous, now=now)
 
 
 def _streams(reports: Iterable[Report], now: datetime) -> Listing:

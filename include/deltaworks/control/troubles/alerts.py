@@ -47,6 +47,18 @@ STREAMS: Final = (
         "alerts.md#gold-is-stale",
         "a stream cannot build a gold table that it keeps fresh",
     ),
+    AlertCause(
+        "COLLECTOR_UNHEALTHY",
+        "critical",
+        "collector.md#when-something-is-wrong",
+        "a collector is silent, or what it has acknowledged does not leave its disk",
+    ),
+    AlertCause(
+        "EVENTS_LOST",
+        "critical",
+        "collector.md#events-are-lost",
+        "events that a collector acknowledged are in no table and not in quarantine",
+    ),
 )
 
 #: Of jobs: maintenance, gold, mutations, reprocess, cleaning.

@@ -11,6 +11,11 @@ COLLECTOR: Final = (
     *raised_as(
         ConfigError,
         Trouble("COLLECTOR_UNKNOWN", "there is no such collector", "use the nearest one that is given"),
+        Trouble(
+            "COLLECTOR_SINK",
+            "neither a sink nor the pipeline of its source says which bucket or stream is meant",
+            "name it in the collector's file",
+        ),
     ),
     *raised_as(
         ConcurrencyError,
@@ -28,6 +33,17 @@ COLLECTOR: Final = (
             "a file of the spool was written by another release",
             "let that release drain the folder, or run it or a later one",
             runbook="collector.md#the-spool",
+        ),
+        Trouble(
+            "SPOOL_PROGRESS_UNREADABLE",
+            "what of a spool is delivered cannot be read: damaged, or written by another release",
+            "put back that release; or move the file away, and what is in the folder is delivered once more",
+            runbook="collector.md#the-spool",
+        ),
+        Trouble(
+            "COLLECTOR_RECORD_UNREADABLE",
+            "a heartbeat or count of a collector is of another release, or torn",
+            "run the release that the collector runs, or a later one",
         ),
         Trouble(
             "SPOOL_FOLDER_DAMAGED",

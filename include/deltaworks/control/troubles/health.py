@@ -57,6 +57,36 @@ HEALTH: Final = (
         alert="STREAM_UNHEALTHY",
     ),
     Trouble(
+        "COLLECTOR_STALE",
+        "a process of a collector has written no heartbeat for two minutes, and has not said that it ended",
+        "look at its process and its log; what it has acknowledged is on its disk, and is delivered when it starts again",
+        alert="COLLECTOR_UNHEALTHY",
+    ),
+    Trouble(
+        "SPOOL_OLD",
+        "the oldest event on a collector's disk has waited too long: its sink is away, or slower than what comes in",
+        "mend the sink that is named; senders are turned away once the spool is full",
+        alert="COLLECTOR_UNHEALTHY",
+    ),
+    Trouble(
+        "SPOOL_DAMAGED",
+        "a file of a collector's spool is damaged inside; its good events are delivered, and the file is kept",
+        "look at the disk; see what is missing, then move the `.damaged` file away",
+        alert="COLLECTOR_UNHEALTHY",
+    ),
+    Trouble(
+        "EVENTS_SET_ASIDE",
+        "a sink can never take some events, which lie in a file of the spool",
+        "send them another way, then move the `aside-` file away",
+        alert="COLLECTOR_UNHEALTHY",
+    ),
+    Trouble(
+        "EVENTS_LOST",
+        "numbers of a collector's events are in no table and not in quarantine, an hour after they were acknowledged",
+        "the ranges are named: look for their objects in the landing bucket, and reconcile the relay",
+        alert="EVENTS_LOST",
+    ),
+    Trouble(
         "START_SLOW", "it has been starting for more than ten minutes", "open its driver log", alert="STREAM_UNHEALTHY"
     ),
     Trouble(

@@ -1,0 +1,206 @@
+"""Empties a spool folder: every source's events go to its sink, and segments go once nobody needs them.
+
+One thread a source, so that a sink that is away holds up nobody else; it holds up the folder, whose quota then turns
+requests away. Nothing is given up: a source that is no longer declared keeps its segments until it is declared again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from collector.delivering import Closing, Delivery, LandingDelivery, ObjectSink, RecordDelivery
+from collector.folder import SpoolFolder, sync_folder
+from collector.progress import Progress
+from collector.sinks import RecordSink
+from collector.spool_reading import Durable, SpoolCursor, segment_files
+
+log = logging.getLogger(__name__)
+_IDLE_SECONDS = 0.1
+_DELETE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandingWay:
+    """A source's events become objects below `prefix`."""
+
+    sink: ObjectSink
+    prefix: str
+    closes: Closing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordWay:
+    """A source's events become records; `open_sink` is called once, in the thread that uses the sink."""
+
+    open_sink: Callable[[], RecordSink]
+
+
+Way = LandingWay | RecordWay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """How far a source is: for the heartbeat and the metrics. `trouble` is empty where its sink takes events."""
+
+    done: int
+    objects: int
+    events: int
+    set_aside: int
+    trouble: str
+    trouble_since: float
+
+
+class Drain:
+    """Empties one folder that this process holds.
+
+    Args:
+        folder: held for as long as the drain runs.
+        ways: the sink of each declared source.
+        durable: where the folder's writer is; None where nobody writes into it.
+        freed: called with how many bytes were deleted.
+    """
+
+    def __init__(
+        self,
+        folder: SpoolFolder,
+        ways: Mapping[str, Way],
+        *,
+        durable: Durable = lambda: None,
+        freed: Callable[[int], None] = lambda _bytes: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = folder
+        self._freed = freed
+        self._stop = threading.Event()
+        self._closing = threading.Event()
+        self._deleting = threading.Lock()
+        self._progress = Progress(folder.path)
+        numbers = folder.source_numbers(ways)
+        self._numbers = {numbers[name] for name in ways}
+        self._unclaimed: dict[int, int] = {}
+        self._deliveries = [
+            self._delivery(name, way, numbers[name], durable=durable, clock=clock) for name, way in ways.items()
+        ]
+        self._drained = {each.source: threading.Event() for each in self._deliveries}
+        self._threads = [
+            threading.Thread(target=self._run, args=(each,), name=f"drain-{each.source}", daemon=True)
+            for each in self._deliveries
+        ]
+
+    def start(self) -> None:
+        """Begin, in threads of its own."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, within_seconds: float) -> bool:
+        """Deliver what lies in the spool for so long, then end; whether all of it is delivered. Nobody writes any more.
+
+        Nothing that was acknowledged depends on it: what is left is delivered by the next process.
+        """
+        self._closing.set()
+        end = time.monotonic() + within_seconds
+        for drained in self._drained.values():
+            drained.wait(max(0.0, end - time.monotonic()))
+        self._stop.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(timeout=5)
+        self.delete_done()
+        return all(drained.is_set() for drained in self._drained.values()) and not self._unclaimed
+
+    def states(self) -> dict[str, SourceState]:
+        """How far each source is."""
+        states = {}
+        for each in self._deliveries:
+            record = self._progress.of(each.source)
+            states[each.source] = SourceState(
+                done=max(record.done, each.free_up_to),
+                objects=record.objects,
+                events=record.events,
+                set_aside=record.set_aside,
+                trouble=each.trouble.reason,
+                trouble_since=each.trouble.since,
+            )
+        return states
+
+    def delete_done(self) -> int:
+        """Delete the segments that nobody needs any more; how many bytes that were.
+
+        The newest one stays: its name has the number with which the next one begins.
+        """
+        with self._deleting:
+            free = min((each.free_up_to for each in self._deliveries), default=0)
+            free = min([free, *(seq - 1 for seq in self._unclaimed.values())])
+            deleted = 0
+            for segment in segment_files(self._folder.path):
+                if segment.next_seq is None or segment.next_seq - 1 > free:
+                    break
+                size = segment.path.stat().st_size
+                segment.path.unlink()
+                deleted += size
+            if deleted:
+                sync_folder(self._folder.path)
+                self._freed(deleted)
+            return deleted
+
+    def _delivery(
+        self, name: str, way: Way, number: int, *, durable: Durable, clock: Callable[[], float]
+    ) -> Delivery:
+        after, path = self._progress.of(name).done, self._folder.path
+        cursor = SpoolCursor(path, number, after=after, durable=durable, strange=self._strange)
+        if isinstance(way, RecordWay):
+            return RecordDelivery(
+                name, cursor, self._progress, way.open_sink(), folder=path, stop=self._stop, clock=clock
+            )
+        return LandingDelivery(
+            name,
+            cursor,
+            self._progress,
+            way.sink,
+            prefix=way.prefix,
+            collector=self._folder.collector_name,
+            closes=way.closes,
+            folder=path,
+            stop=self._stop,
+            clock=clock,
+        )
+
+    def _strange(self, seq: int, number: int) -> None:
+        """Note the first event of a source that nobody declares."""
+        if number not in self._numbers and number not in self._unclaimed:
+            name = self._folder.source_name(number) or f"number {number}"
+            self._unclaimed[number] = seq
+            log.error("%s: events of the source %s wait: it is declared no longer", self._folder.path, name)
+
+    def _run(self, delivery: Delivery) -> None:
+        deleted_at = 0.0
+        try:
+            while not self._stop.is_set():
+                closing = self._closing.is_set()
+                if not self._step(delivery, closing=closing):
+                    if closing and not delivery.waits:
+                        self._drained[delivery.source].set()
+                    self._stop.wait(_IDLE_SECONDS)
+                if time.monotonic() - deleted_at >= _DELETE_SECONDS:
+                    deleted_at = time.monotonic()
+                    self.delete_done()
+        finally:
+            delivery.close()
+
+    def _step(self, delivery: Delivery, *, closing: bool) -> bool:
+        try:
+            return delivery.step(closing=closing)
+        except Exception:  # a disk that fails: the folder is as it was, and the next try may do better
+            log.exception("%s: reading the spool failed", delivery.source)
+            self._stop.wait(1.0)
+            return False
+
+
+def spool_folders(root: Path) -> list[Path]:
+    """The folders of a spool, one a process: `w0`, `w1`, …"""
+    return sorted(path for path in root.glob("w*") if path.is_dir())

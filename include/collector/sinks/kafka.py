@@ -1,0 +1,111 @@
+"""Sends events to a topic of Kafka by an idempotent producer; each is done when its broker says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from collector.packing import SpooledEvent
+from collector.sinks import SetAside, SinkBusyError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+#: For so long a producer tries a message before it comes back to the spool, which tries again.
+_DELIVERY_SECONDS = 30
+#: Codes of librdkafka for a message no broker of this topic will ever take.
+_NEVER = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD")
+_POLL_SECONDS = 0.2
+
+
+class KafkaSink:
+    """One topic. Used by one thread.
+
+    Within one producer nothing comes twice, whatever it sends again; after a crash what was not yet recorded as done
+    is sent once more.
+    """
+
+    def __init__(self, options: Mapping[str, Any], topic: str, *, make: Callable[..., Any] | None = None) -> None:
+        self._options = {
+            **options,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 20,
+            "compression.type": "zstd",
+            "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
+        }
+        self._topic = topic
+        self._make = make
+        self._producer: Producer | None = None
+
+    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+        """Send events and wait for the word of the brokers; those that are too large for the topic.
+
+        Raises:
+            SinkBusyError: brokers did not take all of them within half a minute.
+        """
+        done: dict[int, KafkaError | None] = {}
+
+        def delivered(number: int) -> Callable[[KafkaError | None, Message], None]:
+            return lambda error, _message: done.__setitem__(number, error)
+
+        failure = ""
+        producer = self._open()
+        aside: list[SetAside] = []
+        for number, event in enumerate(events):
+            failure = self._produce(producer, event, delivered(number), aside) or failure
+            if failure:
+                break
+        producer.flush(_DELIVERY_SECONDS + 5)
+        left = []
+        refused_seqs = {item.event.seq for item in aside}
+        for number, event in enumerate(events):
+            if event.seq in refused_seqs:
+                continue
+            error = done.get(number)
+            if number in done and error is None:
+                continue
+            if error is not None and error.name() in _NEVER:
+                aside.append(SetAside(event, error.str()))
+            else:
+                failure = error.str() if error is not None else failure or "no word from the brokers"
+                left.append(event)
+        if left:
+            # A producer that has failed may be fatally out of step with its brokers: the next try has a new one.
+            self.close()
+            raise SinkBusyError(failure, left=left)
+        return aside
+
+    def close(self) -> None:
+        """Give up what waits in the producer, all of which is in the spool, and let go of it."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1)
+            self._producer = None
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            from confluent_kafka import Producer as Make
+
+            self._producer = (self._make or Make)(self._options)
+        return self._producer
+
+    def _produce(
+        self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], aside: list[SetAside]
+    ) -> str:
+        """Hand one event to the producer; why that failed, empty where it did not."""
+        from confluent_kafka import KafkaException
+
+        while True:
+            try:
+                producer.produce(self._topic, event.payload, on_delivery=on_delivery)
+                producer.poll(0)
+            except BufferError:
+                producer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                if error.args[0].name() not in _NEVER:
+                    return str(error)
+                aside.append(SetAside(event, error.args[0].str()))
+                return ""
+            else:
+                return ""

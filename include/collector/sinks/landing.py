@@ -1,0 +1,88 @@
+"""Puts packed objects into a landing bucket: each once, whatever reply is lost and whoever dies in between."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from typing import Any
+
+from collector.packing import PackedObject, checksum, packed, under_another_key
+from deltaworks.specs.storage import StorageSpec
+
+log = logging.getLogger(__name__)
+_THERE = frozenset({"PreconditionFailed", "412"})
+
+
+class KeyTakenError(Exception):
+    """Another object lies under the key of ours."""
+
+
+class LandingSink:
+    """A landing bucket. Safe to share between threads, as its client is."""
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def put(self, item: PackedObject) -> None:
+        """Put an object that is not there yet. Idempotent: one that is there, and is this one, counts as put.
+
+        Its metadata says whether it is this one; where a store keeps none, what is in it does. Never the tag: another
+        zlib packs the same lines into other bytes.
+
+        Raises:
+            KeyTakenError: what lies there has other events.
+            BotoCoreError, ClientError: the store refused, or did not answer; it may have the object.
+        """
+        from botocore.exceptions import ClientError
+
+        try:
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=item.plan.key,
+                Body=item.body,
+                Metadata=item.metadata,
+                ContentType="application/x-ndjson",
+                IfNoneMatch="*",
+            )
+        except ClientError as error:
+            if str(error.response.get("Error", {}).get("Code", "")) not in _THERE:
+                raise
+            if not self._is_there(item):
+                raise KeyTakenError(f"{item.plan.key} holds other events") from error
+
+    def _is_there(self, item: PackedObject) -> bool:
+        there = self._client.head_object(Bucket=self._bucket, Key=item.plan.key).get("Metadata") or {}
+        if "crc" in there:
+            return {name: there.get(name) for name in item.metadata} == item.metadata
+        body = self._client.get_object(Bucket=self._bucket, Key=item.plan.key)["Body"].read()
+        try:
+            return checksum(body) == item.crc
+        except (OSError, EOFError, zlib.error):
+            return False
+
+
+def landing_client(storage: StorageSpec) -> Any:
+    """A client of the bucket that gives up a call soon: whoever calls tries again for ever, and says so meanwhile."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        s3={"addressing_style": "path" if storage.path_style else "auto"},
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"mode": "standard", "max_attempts": 2},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
+
+
+def moved(item: PackedObject, events: Any) -> PackedObject:
+    """The same events under another key, since a stranger's object lies under theirs.
+
+    That happens where a spool was copied, or put back from a backup: two collectors then count from the same number.
+    """
+    plan = under_another_key(item.plan, item.crc)
+    log.error("%s holds events of another collector of this name: these land as %s", item.plan.key, plan.key)
+    return packed(plan, events)

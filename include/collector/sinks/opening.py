@@ -1,0 +1,82 @@
+"""The sinks that a collector's declaration means, opened in an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from collector.delivering import Closing
+from collector.drain import LandingWay, RecordWay, Way
+from collector.sinks.kafka import KafkaSink
+from collector.sinks.kinesis import KinesisSink
+from collector.sinks.landing import LandingSink, landing_client
+from collector.stream_writer import RECORD_BYTES, StreamWriter
+from deltaworks.errors import ConfigError
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.collector import CollectorSourceSpec, CollectorSpec, KinesisSinkSpec, LandingSinkSpec
+from deltaworks.specs.environment import EnvironmentSpec
+
+#: Tries of one call before the spool tries again; that says so, and knows no end.
+_QUICK_TRIES = 3
+
+
+def open_ways(spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | None = None) -> dict[str, Way]:
+    """Where the events of each source go.
+
+    Args:
+        close_seconds: close objects after so long where the declaration waits longer.
+
+    Raises:
+        ConfigError: COLLECTOR_SINK, where neither sink nor pipeline says which bucket or stream is meant; or a reference
+            that is not set.
+    """
+    clients: dict[str, Any] = {}
+    ways: dict[str, Way] = {}
+    for name, source in spec.sources.items():
+        ways[name] = _way(name, source, catalog, clients, close_seconds)
+    return ways
+
+
+def _way(
+    name: str, source: CollectorSourceSpec, catalog: Catalog, clients: dict[str, Any], close_seconds: float | None
+) -> Way:
+    sink, environment = source.sink, catalog.environment
+    if isinstance(sink, LandingSinkSpec):
+        bucket = sink.bucket or _of_pipeline(name, source, catalog, "bucket")
+        seconds = sink.close_seconds if close_seconds is None else min(sink.close_seconds, close_seconds)
+        if "s3" not in clients:
+            clients["s3"] = landing_client(environment.landing)
+        closes = Closing(bytes=sink.close_bytes, seconds=seconds)
+        return LandingWay(sink=LandingSink(clients["s3"], bucket), prefix=sink.prefix, closes=closes)
+    if isinstance(sink, KinesisSinkSpec):
+        stream = sink.stream or _of_pipeline(name, source, catalog, "stream")
+        client = clients.setdefault("kinesis", _kinesis_client(environment))
+        size = sink.record_bytes
+        writer = StreamWriter(client, stream, record_bytes=max(RECORD_BYTES, size), attempts=_QUICK_TRIES)
+        return RecordWay(open_sink=lambda: KinesisSink(writer, aggregate_bytes=size))
+    options: Mapping[str, Any] = {"bootstrap.servers": resolve_text(sink.bootstrap_servers)}
+    topic = sink.topic
+    return RecordWay(open_sink=lambda: KafkaSink(options, topic))
+
+
+def _of_pipeline(name: str, source: CollectorSourceSpec, catalog: Catalog, key: str) -> str:
+    """What the pipeline of a source reads."""
+    declared = getattr(catalog.pipeline(source.pipeline).source, key, None)
+    if isinstance(declared, str) and declared:
+        return declared
+    kind = catalog.pipeline(source.pipeline).source.kind
+    raise ConfigError(
+        "COLLECTOR_SINK",
+        f"The sink {source.sink.kind} of the source {name!r} names no {key}, and the pipeline {source.pipeline!r} "
+        f"reads {kind}, which has none.",
+        hint=f"Give sources.{name}.sink.{key} in the collector's file.",
+    )
+
+
+def _kinesis_client(environment: EnvironmentSpec) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    config = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "max_attempts": 1})
+    return boto3.session.Session().client("kinesis", config=config, **environment.messaging.boto3_options())

@@ -1,0 +1,137 @@
+"""What a collector puts on record of itself: a heartbeat a process, the counts of each hour, and what was found missing.
+
+A process is one spool folder. Its id is in every event it has taken (`_collector.collector`), beside a number that has
+no gaps.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+
+_KIND = RecordKind(
+    noun="record of a collector",
+    unreadable="COLLECTOR_RECORD_UNREADABLE",
+    hint="Run the release that the collector runs, or a later one.",
+)
+
+
+class SourceBeat(Part):
+    """One source: what its sink has taken in all. `trouble` says why it takes nothing now, since `trouble_since`."""
+
+    delivered: int = 0
+    objects: int = 0
+    set_aside: int = 0
+    trouble: str = ""
+    trouble_since: str | None = None
+
+
+class CollectorBeat(Record):
+    """A heartbeat of one process. Times are ISO 8601 in UTC; `oldest_at` is when the oldest that waits came in.
+
+    `next_seq` is the number of the next event; `damaged` are files of the spool that were put aside.
+    """
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    collector: str
+    id: str
+    state: Literal["running", "draining", "ended"]
+    written_at: str
+    started_at: str
+    next_seq: int
+    spool_bytes: int
+    spool_max_bytes: int
+    oldest_at: str | None = None
+    damaged: tuple[str, ...] = ()
+    sources: dict[str, SourceBeat] = {}
+    host: str = ""
+    pid: int = 0
+
+
+class HourCounts(Record):
+    """What one process has taken within an hour: the numbers it gave, from `first_seq` to before `next_seq`, and how
+    many events of each source and verdict they were.
+
+    `whole`: the process has seen the end of the hour; nothing is added any more.
+    """
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    id: str
+    hour: str
+    first_seq: int
+    next_seq: int
+    sources: dict[str, dict[str, int]] = {}
+    whole: bool = False
+
+
+class MissingRange(Part):
+    """Numbers of events of one process that are nowhere: from `first` to `last`."""
+
+    id: str
+    first: int
+    last: int
+
+    @property
+    def events(self) -> int:
+        """How many they are."""
+        return self.last - self.first + 1
+
+
+class Losses(Record):
+    """What the last look for lost events has found.
+
+    `counted_up_to`: of each process, the number up to which everything is accounted for, so that it is not looked for
+    again.
+    """
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    looked_at: str
+    counted_up_to: dict[str, int] = {}
+    missing: tuple[MissingRange, ...] = ()
+
+
+def beat_key(collector: str, process: str) -> str:
+    """Where a process writes its heartbeat."""
+    return paths.collector_control(collector, f"{process}/heartbeat.json")
+
+
+def counts_key(collector: str, process: str, hour: str) -> str:
+    """Where a process writes what it took in an hour, such as `2026-11-23T14`."""
+    return paths.collector_control(collector, f"{process}/counts/{hour}.json")
+
+
+def losses_key(collector: str) -> str:
+    """Where the last look for lost events has its findings."""
+    return paths.collector_control(collector, "losses.json")
+
+
+def read_beats(objects: ObjectStore, collector: str) -> list[CollectorBeat]:
+    """The heartbeats of all processes a collector has had.
+
+    Raises:
+        ContractError: COLLECTOR_RECORD_UNREADABLE.
+        TransientError: the storage does not answer.
+    """
+    store = RecordStore(objects, CollectorBeat)
+    keys = objects.list(paths.collector_control(collector) + "/")
+    beats = (store.read(key) for key in keys if key.endswith("/heartbeat.json"))
+    return [beat for beat in beats if beat is not None]
+
+
+def read_counts(objects: ObjectStore, collector: str) -> list[HourCounts]:
+    """What all processes took, hour by hour, in the order of their keys.
+
+    Raises:
+        ContractError: COLLECTOR_RECORD_UNREADABLE.
+        TransientError: the storage does not answer.
+    """
+    store = RecordStore(objects, HourCounts)
+    keys = objects.list(paths.collector_control(collector) + "/")
+    counts = (store.read(key) for key in keys if "/counts/" in key)
+    return [record for record in counts if record is not None]

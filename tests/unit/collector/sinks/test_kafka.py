@@ -1,0 +1,84 @@
+"""Events for a topic: each is done when its broker says so, and a producer that failed is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from collector.packing import SpooledEvent
+from collector.sinks import SinkBusyError
+from collector.sinks.kafka import KafkaSink
+
+SENT = [SpooledEvent(number, b"%d" % number) for number in range(1, 7)]
+
+
+class Brokers:
+    """A producer whose brokers take what `word` has no error for."""
+
+    made = 0
+
+    def __init__(self, word: Callable[[bytes], int | None], *, silent: bool = False) -> None:
+        self.word, self.silent = word, silent
+        self.taken: list[bytes] = []
+        self.options: dict[str, Any] = {}
+        self._waiting: list[tuple[bytes, Callable[[Any, Any], None]]] = []
+
+    def __call__(self, options: dict[str, Any]) -> Brokers:
+        self.made += 1
+        self.options = options
+        return self
+
+    def produce(self, topic: str, value: bytes, *, on_delivery: Callable[[Any, Any], None]) -> None:
+        if len(value) > 1_000:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        self._waiting.append((value, on_delivery))
+
+    def poll(self, _seconds: float) -> None: ...
+
+    def flush(self, _seconds: float) -> int:
+        for value, on_delivery in [] if self.silent else self._waiting:
+            code = self.word(value)
+            if code is None:
+                self.taken.append(value)
+            on_delivery(None if code is None else KafkaError(code), None)
+        self._waiting = []
+        return 0
+
+    def purge(self) -> None:
+        self._waiting = []
+
+
+def test_what_the_brokers_have_taken_is_done() -> None:
+    brokers = Brokers(lambda _value: None)
+    assert KafkaSink({}, "games", make=brokers).send(SENT) == []
+    assert brokers.taken == [event.payload for event in SENT]
+    assert (brokers.options["enable.idempotence"], brokers.options["acks"]) == (True, "all")
+
+
+def test_only_what_was_not_taken_comes_back_and_the_next_try_has_a_new_producer() -> None:
+    brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value in (b"2", b"5") else None)
+    sink = KafkaSink({}, "games", make=brokers)
+    with pytest.raises(SinkBusyError) as caught:
+        sink.send(SENT)
+    assert [event.payload for event in caught.value.left] == [b"2", b"5"]
+    brokers.word = lambda _value: None
+    sink.send(caught.value.left)
+    assert sorted(brokers.taken) == [event.payload for event in SENT]
+    assert brokers.made == 2
+
+
+def test_brokers_that_say_nothing_have_taken_nothing() -> None:
+    with pytest.raises(SinkBusyError) as caught:
+        KafkaSink({}, "games", make=Brokers(lambda _value: None, silent=True)).send(SENT)
+    assert caught.value.left == SENT
+
+
+def test_an_event_no_broker_takes_is_set_aside() -> None:
+    brokers = Brokers(lambda value: KafkaError.MSG_SIZE_TOO_LARGE if value == b"3" else None)
+    huge = SpooledEvent(9, b"x" * 2_000)
+    aside = KafkaSink({}, "games", make=brokers).send([*SENT, huge])
+    assert sorted(item.event.seq for item in aside) == [3, 9]
+    assert len(brokers.taken) == 5

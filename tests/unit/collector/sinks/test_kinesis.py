@@ -1,0 +1,115 @@
+"""Events in a Kinesis stream: what is put can be taken apart again, and only what was not taken is put again."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.packing import SpooledEvent
+from collector.sinks import SinkBusyError
+from collector.sinks.kinesis import KinesisSink, aggregated, grouped, varint
+from collector.stream_writer import StreamWriter
+from deltaworks.sources.kinesis.rows import _AGGREGATE, taken_apart
+
+
+def events(*payloads: bytes) -> list[SpooledEvent]:
+    return [SpooledEvent(number, payload) for number, payload in enumerate(payloads, 1)]
+
+
+@given(st.lists(st.binary(max_size=400), min_size=1, max_size=30), st.integers(1, 100))
+def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[bytes], key: int) -> None:
+    record = aggregated(payloads, str(key))
+    parts = taken_apart(record)
+    assert parts is not None
+    assert [part.data for part in parts] == payloads
+    assert {part.partition_key for part in parts} == {str(key)}
+    # The same message by protobuf itself, byte for byte.
+    message = _AGGREGATE(partition_key_table=[str(key)])
+    for payload in payloads:
+        message.records.add(partition_key_index=0, data=payload)
+    encoded = message.SerializeToString()
+    assert record == b"\xf3\x89\x9a\xc2" + encoded + hashlib.md5(encoded).digest()
+
+
+@given(st.lists(st.integers(0, 500), max_size=50), st.integers(100, 2_000))
+def test_groups_keep_order_leave_nothing_out_and_fit(sizes: list[int], most: int) -> None:
+    sent = events(*(b"x" * size for size in sizes))
+    groups = list(grouped(sent, most))
+    assert [event for group in groups for event in group] == sent
+    for group in groups:
+        payloads = [event.payload for event in group]
+        assert len(group) == 1 or len(aggregated(payloads, "100")) <= most
+
+
+@pytest.mark.parametrize(("number", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 20, "808040")])
+def test_numbers_are_written_as_protobuf_writes_them(number: int, encoded: str) -> None:
+    assert varint(number).hex() == encoded
+
+
+class HalfTaken:
+    """A stream that takes every other record of a call, and none of the first `outages` calls."""
+
+    def __init__(self, *, outages: int = 0, whole: bool = False) -> None:
+        self.taken: list[bytes] = []
+        self.calls: list[int] = []
+        self._outages, self._whole = outages, whole
+
+    def put_records(self, *, StreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
+        self.calls.append(len(Records))
+        if len(self.calls) <= self._outages:
+            raise ConnectionError("away")
+        results: list[dict[str, Any]] = []
+        for number, record in enumerate(Records):
+            refused = number % 2 == 1 and not self._whole
+            if not refused:
+                self.taken += [part.data for part in taken_apart(record["Data"]) or []]
+            results.append({"ErrorCode": "ProvisionedThroughputExceededException"} if refused else {})
+        return {"Records": results}
+
+
+def sink_of(stream: HalfTaken, *, attempts: int = 20) -> KinesisSink:
+    writer = StreamWriter(stream, "games", sleep=lambda _seconds: None, attempts=attempts)
+    return KinesisSink(writer, aggregate_bytes=300, keys=random.Random(1))
+
+
+def test_of_a_call_only_what_was_not_taken_is_put_again() -> None:
+    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    assert sink_of(stream).send(events(*sent)) == []
+    assert sorted(stream.taken) == sorted(sent)
+    assert stream.calls == sorted(stream.calls, reverse=True)
+    assert sum(stream.calls) < 2 * stream.calls[0] + 2
+
+
+def test_what_a_stream_does_not_take_is_handed_back_and_nothing_else() -> None:
+    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    with pytest.raises(SinkBusyError) as caught:
+        sink_of(stream, attempts=1).send(events(*sent))
+    left = [event.payload for event in caught.value.left]
+    assert left
+    assert sorted([*stream.taken, *left]) == sorted(sent)
+
+
+def test_an_event_no_record_can_hold_is_set_aside_and_costs_its_neighbours_nothing() -> None:
+    stream = HalfTaken(whole=True)
+    huge = b"x" * (2 << 20)
+    aside = sink_of(stream).send(events(b"one", huge, b"two"))
+    assert [item.event.payload for item in aside] == [huge]
+    assert sorted(stream.taken) == [b"one", b"two"]
+
+
+def test_real_records_are_read_back_by_their_stream(aws: Any) -> None:
+    client = aws("kinesis")
+    client.create_stream(StreamName="games", ShardCount=1)
+    client.get_waiter("stream_exists").wait(StreamName="games")
+    sent = [b'{"n": %d}' % number for number in range(1_000)]
+    KinesisSink(StreamWriter(client, "games"), aggregate_bytes=4_096).send(events(*sent))
+    shard = client.list_shards(StreamName="games")["Shards"][0]["ShardId"]
+    place = client.get_shard_iterator(StreamName="games", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+    records = client.get_records(ShardIterator=place["ShardIterator"])["Records"]
+    assert len(records) < 20
+    assert [part.data for record in records for part in taken_apart(record["Data"]) or []] == sent
