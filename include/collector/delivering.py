@@ -198,9 +198,7 @@ class LandingDelivery(Delivery):
     def _deliver(self, events: Sequence[SpooledEvent]) -> None:
         """Plan, write the plan down, put, write down that it is done: in this order and no other."""
         at = datetime.fromtimestamp(self._clock(), UTC)
-        plan = planned(
-            self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at
-        )
+        plan = planned(self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at)
         record = self._progress.of(self.source)
         self._progress.set(self.source, record.model_copy(update={"planned": plan}))
         # From here on what fails is tried again by the plan, as after a crash.
@@ -306,7 +304,9 @@ def set_aside(folder: Path, source: str, items: Sequence[SetAside]) -> None:
         return
     path = folder / f"aside-{source}.jsonl"
     lines = [
-        json.dumps({"seq": item.event.seq, "reason": item.reason, "event": base64.b64encode(item.event.payload).decode()})
+        json.dumps(
+            {"seq": item.event.seq, "reason": item.reason, "event": base64.b64encode(item.event.payload).decode()}
+        )
         for item in items
     ]
     with path.open("a") as file:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collector.delivering import Closing, Delivery, LandingDelivery, ObjectSink, RecordDelivery
-from collector.folder import SpoolFolder, sync_folder
+from collector.folder import SpoolFolder, size_of, sync_folder
 from collector.progress import Progress
+from collector.segments import Segment
 from collector.sinks import RecordSink
-from collector.spool_reading import Durable, SpoolCursor, segment_files
+from collector.spool_reading import Durable, Readable, SpoolCursor, all_segments, durable_segments
 
 log = logging.getLogger(__name__)
 _IDLE_SECONDS = 0.1
@@ -70,12 +71,15 @@ class Drain:
         folder: SpoolFolder,
         ways: Mapping[str, Way],
         *,
-        durable: Durable = lambda: None,
+        durable: Durable | None = None,
         freed: Callable[[int], None] = lambda _bytes: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._freed = freed
+        self._readable: Readable = lambda: (
+            all_segments(folder.path) if durable is None else durable_segments(folder.path, durable)
+        )
         self._stop = threading.Event()
         self._closing = threading.Event()
         self._deleting = threading.Lock()
@@ -83,9 +87,7 @@ class Drain:
         numbers = folder.source_numbers(ways)
         self._numbers = {numbers[name] for name in ways}
         self._unclaimed: dict[int, int] = {}
-        self._deliveries = [
-            self._delivery(name, way, numbers[name], durable=durable, clock=clock) for name, way in ways.items()
-        ]
+        self._deliveries = [self._delivery(name, way, numbers[name], clock=clock) for name, way in ways.items()]
         self._drained = {each.source: threading.Event() for each in self._deliveries}
         self._threads = [
             threading.Thread(target=self._run, args=(each,), name=f"drain-{each.source}", daemon=True)
@@ -134,25 +136,37 @@ class Drain:
         The newest one stays: its name has the number with which the next one begins.
         """
         with self._deleting:
-            free = min((each.free_up_to for each in self._deliveries), default=0)
-            free = min([free, *(seq - 1 for seq in self._unclaimed.values())])
+            free = self.free_up_to()
             deleted = 0
-            for segment in segment_files(self._folder.path):
-                if segment.next_seq is None or segment.next_seq - 1 > free:
+            for stretch in self._readable()[:-1]:
+                if stretch.before_seq - 1 > free:
                     break
-                size = segment.path.stat().st_size
-                segment.path.unlink()
-                deleted += size
+                deleted += size_of(stretch.path)
+                stretch.path.unlink(missing_ok=True)
             if deleted:
                 sync_folder(self._folder.path)
                 self._freed(deleted)
             return deleted
 
-    def _delivery(
-        self, name: str, way: Way, number: int, *, durable: Durable, clock: Callable[[], float]
-    ) -> Delivery:
+    def free_up_to(self) -> int:
+        """Everything up to this number is where it belongs."""
+        free = min((each.free_up_to for each in self._deliveries), default=0)
+        return min([free, *(seq - 1 for seq in self._unclaimed.values())])
+
+    def oldest_waiting_ms(self, next_seq: int) -> int | None:
+        """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""
+        free = self.free_up_to()
+        if free >= next_seq - 1:
+            return None
+        for stretch in self._readable():
+            if stretch.before_seq - 1 > free:
+                header = Segment.open(stretch.path).header
+                return header.created_ms if header is not None else 0
+        return None
+
+    def _delivery(self, name: str, way: Way, number: int, *, clock: Callable[[], float]) -> Delivery:
         after, path = self._progress.of(name).done, self._folder.path
-        cursor = SpoolCursor(path, number, after=after, durable=durable, strange=self._strange)
+        cursor = SpoolCursor(self._readable, number, after=after, strange=self._strange)
         if isinstance(way, RecordWay):
             return RecordDelivery(
                 name, cursor, self._progress, way.open_sink(), folder=path, stop=self._stop, clock=clock

@@ -70,7 +70,9 @@ class Progress:
         """
         with self._lock:
             sources = {**self._sources, source: progress}
-            replace_durably(self._folder / FILE_NAME, _File(sources=sources).model_dump_json(exclude_none=True).encode())
+            replace_durably(
+                self._folder / FILE_NAME, _File(sources=sources).model_dump_json(exclude_none=True).encode()
+            )
             self._sources = sources
 
 

@@ -6,7 +6,6 @@ could still take back: the numbers of such events would be given to others.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +13,46 @@ from pathlib import Path
 from collector.packing import SpooledEvent
 from collector.segments import HEADER_BYTES, Kind, Segment, first_seq_of
 
-#: Where the open segment begins (the number of its first event), and up to which byte of it all is durable.
-Durable = Callable[[], tuple[int, int] | None]
+#: Where the writer of a folder is: the number with which its open segment begins, and up to before which byte of it all
+#: is durable.
+Durable = Callable[[], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A segment: the number its name has, and the number behind its last event; None while it is the newest."""
+class Stretch:
+    """What may be read of a segment: up to before byte `end` (None: all of it) and before event `before_seq`.
+
+    What lies behind was written and never promised; its numbers are those of later events.
+    """
 
     path: Path
-    first_seq: int
-    next_seq: int | None
+    end: int | None
+    before_seq: int
 
 
-def segment_files(folder: Path) -> list[SegmentFile]:
-    """The segments of a folder, the oldest first."""
-    numbers = {first: name for name in os.listdir(folder) if (first := first_seq_of(name)) is not None}
-    firsts = sorted(numbers)
-    return [
-        SegmentFile(folder / numbers[first], first, behind)
-        for first, behind in zip(firsts, [*firsts[1:], None], strict=True)
+#: What may be read now, the oldest first.
+Readable = Callable[[], list[Stretch]]
+_NO_BOUND = 1 << 63
+
+
+def all_segments(folder: Path) -> list[Stretch]:
+    """What may be read of a folder that was recovered and that nobody writes into: all of it."""
+    numbered = [(first, path) for path in folder.iterdir() if (first := first_seq_of(path.name)) is not None]
+    numbered.sort()
+    bounds = [first for first, _ in numbered[1:]] + [_NO_BOUND]
+    return [Stretch(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=True)]
+
+
+def durable_segments(folder: Path, durable: Durable) -> list[Stretch]:
+    """What may be read of a folder while somebody writes into it."""
+    # In this order: a segment that is begun in between is behind the one that is open, and left for the next time.
+    first, end = durable()
+    written = all_segments(folder)
+    older = [
+        stretch for stretch in written if (number := first_seq_of(stretch.path.name)) is not None and number < first
     ]
+    current = [stretch for stretch in written if first_seq_of(stretch.path.name) == first]
+    return older + [Stretch(stretch.path, end, stretch.before_seq) for stretch in current]
 
 
 class SpoolCursor:
@@ -43,24 +61,21 @@ class SpoolCursor:
     Args:
         number: what the frames of the source carry.
         after: begin behind this event.
-        durable: where the writer of the folder is; None where nobody writes into it, and all of it can be read.
-        strange: called with the number and the source of frames of other sources.
+        strange: called with the number and the source of an event of another source.
     """
 
     def __init__(
         self,
-        folder: Path,
+        readable: Readable,
         number: int,
         *,
         after: int,
-        durable: Durable = lambda: None,
         strange: Callable[[int, int], None] | None = None,
     ) -> None:
-        self._folder = folder
+        self._readable = readable
         self._number = number
-        self._durable = durable
         self._strange = strange
-        self._current: SegmentFile | None = None
+        self._path: Path | None = None
         self._offset = HEADER_BYTES
         self.scanned = after
 
@@ -68,14 +83,16 @@ class SpoolCursor:
         """The next events, about so many bytes of them; none where there are no more for now."""
         events: list[SpooledEvent] = []
         size = 0
-        for event, scanned, offset in self._next():
+        for event, seq, offset in self._items():
             self._offset = offset
-            self.scanned = scanned
-            if event is not None:
-                events.append(event)
-                size += len(event.payload) + 1
-                if size >= most_bytes:
-                    break
+            # What was read before is read again where a segment is opened anew.
+            if seq > self.scanned:
+                self.scanned = seq
+                if event is not None:
+                    events.append(event)
+                    size += len(event.payload) + 1
+                    if size >= most_bytes:
+                        break
         return events
 
     def pass_over(self, last: int) -> None:
@@ -84,59 +101,41 @@ class SpoolCursor:
 
     def between(self, first: int, last: int) -> Iterator[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""
-        other = SpoolCursor(self._folder, self._number, after=first - 1, durable=self._durable)
-        for event, scanned, _ in other._next():
-            if scanned > last:
+        other = SpoolCursor(self._readable, self._number, after=first - 1)
+        for event, seq, _ in other._items():
+            if seq > last:
                 return
-            if event is not None:
+            if event is not None and seq >= first:
                 yield event
 
-    def _next(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
-        """Event by event: one of the source, or None for one of another; its number; the offset behind it."""
-        while self._enter():
-            segment = self._current
-            if segment is None:
-                return
-            open_at = self._durable()
-            yield from self._frames(segment, open_at)
-            still_open = open_at is not None and open_at[0] <= segment.first_seq
-            if segment.next_seq is None or still_open:
-                return
-            # All of it is read, and another one is behind it.
-            self.scanned = max(self.scanned, segment.next_seq - 1)
-            self._current = None
-
-    def _frames(
-        self, segment: SegmentFile, open_at: tuple[int, int] | None
-    ) -> Iterator[tuple[SpooledEvent | None, int, int]]:
-        end = None
-        if open_at is not None and open_at[0] <= segment.first_seq:
-            end = open_at[1] if open_at[0] == segment.first_seq else HEADER_BYTES
-        number, most = self._number, segment.next_seq
-        for frame in Segment(segment.path, None).frames(start=self._offset, end=end):
-            if frame.kind != Kind.EVENT:
+    def _items(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
+        """From where the cursor is on: an event of the source, or None for one of another; its number; the offset
+        behind it."""
+        stretches = self._readable()
+        for stretch in stretches:
+            if self._path is not None and stretch.path < self._path:
                 continue
-            # What was never promised lies behind the last good group of a segment whose disk has failed.
-            if most is not None and frame.seq >= most:
-                return
-            if frame.source == number:
-                fresh = frame.seq > self.scanned
-                yield SpooledEvent(frame.seq, frame.payload) if fresh else None, max(frame.seq, self.scanned), frame.end
-            else:
+            if self._path is None and stretch.before_seq <= self.scanned + 1 and stretch is not stretches[-1]:
+                continue
+            if stretch.path != self._path:
+                self._path, self._offset = stretch.path, HEADER_BYTES
+            yield from self._frames(stretch)
+
+    def _frames(self, stretch: Stretch) -> Iterator[tuple[SpooledEvent | None, int, int]]:
+        if stretch.end is not None and stretch.end <= self._offset:
+            return
+        number, before = self._number, stretch.before_seq
+        try:
+            for frame in Segment(stretch.path, None).frames(start=self._offset, end=stretch.end):
+                if frame.kind != Kind.EVENT:
+                    continue
+                if frame.seq >= before:
+                    return
+                if frame.source == number:
+                    yield SpooledEvent(frame.seq, frame.payload), frame.seq, frame.end
+                    continue
                 if self._strange is not None:
                     self._strange(frame.seq, frame.source)
-                yield None, max(frame.seq, self.scanned), frame.end
-
-    def _enter(self) -> bool:
-        """Have a segment to read: the one under way, or the first that has events behind `scanned`."""
-        files = segment_files(self._folder)
-        if self._current is not None:
-            # Whether another one is behind it meanwhile.
-            self._current = next((file for file in files if file.first_seq == self._current.first_seq), None)
-            if self._current is not None:
-                return True
-        wanted = next((file for file in files if file.next_seq is None or file.next_seq > self.scanned + 1), None)
-        if wanted is None:
-            return False
-        self._current, self._offset = wanted, HEADER_BYTES
-        return True
+                yield None, frame.seq, frame.end
+        except FileNotFoundError:  # a segment nothing was ever promised of, which its writer has removed
+            return

@@ -24,8 +24,8 @@ from deltaworks.airflow.page_access import HEADERS, may_read_runs
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.limits import duration
 from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.health.limits import duration
 from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, subjects, to_record
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog

@@ -34,6 +34,8 @@ from deltaworks.specs.schedules import schedules_hold
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
 DATES_OF_RUN = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
+#: What was taken is looked for an hour later, so more often finds nothing more.
+_COLLECTED_SCHEDULE = "35 * * * *"
 #: Most runs of a schedule, and some that follow another pipeline's gold, find nothing new; one by hand mostly has its
 #: reason.
 _BY_ITSELF = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
@@ -209,6 +211,20 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     ) as dag:
         operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
     set_form(dag, operation_form(operation("train_model"), spec))
+    return dag
+
+
+def collected_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+    """The DAG that looks every hour for events which a collector of the pipeline acknowledged and that are nowhere."""
+    with DAG(
+        dag_id=operation("find_lost_events").dag_id(spec.pipeline),
+        description=f"Whether every event collected for {spec.pipeline} is in its tables",
+        doc_md=collected_runbook(spec),
+        schedule=names.cron(_COLLECTED_SCHEDULE),
+        **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=1),
+    ) as dag:
+        operation_task("find_lost_events", spec.pipeline, environment, from_form=True)
+    set_form(dag, operation_form(operation("find_lost_events"), spec))
     return dag
 
 

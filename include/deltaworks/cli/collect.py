@@ -1,9 +1,10 @@
-"""`deltaworks collect`: the collector as an HTTP endpoint on this machine, in front of a Kinesis stream."""
+"""`deltaworks collect`: one process of a collector, which takes events over HTTP."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
-from botocore.exceptions import ClientError
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
@@ -11,34 +12,43 @@ from deltaworks.control.aws_sessions import aws_session
 
 
 def collect(
-    stream: str = typer.Option(..., help="The Kinesis stream that takes the events."),
-    host: str = typer.Option("127.0.0.1", help="The address it listens on."),
-    port: int = typer.Option(8090, min=0, max=65_535, help="The port it listens on; 0 takes a free one."),
-    create_shards: int = typer.Option(
-        0, min=0, max=200, help="Create the stream with so many shards where it is absent."
+    name: str = typer.Argument(..., help="The collector: a file in include/collectors."),
+    spool: Path = typer.Option(
+        Path("spool"), envvar="DELTAWORKS_SPOOL", help="The folder in which events are safe until their sink has them."
     ),
+    host: str = typer.Option("", help="The address it listens on; as declared by default."),
+    port: int = typer.Option(-1, min=-1, max=65_535, help="The port it listens on; 0 takes a free one."),
+    metrics_port: int = typer.Option(-1, min=-1, max=65_535, help="The port of GET /metrics; 0 takes a free one."),
+    close_seconds: float = typer.Option(
+        0.0, min=0, help="Close objects that land after so long at most; as declared by default."
+    ),
+    beat_seconds: float = typer.Option(10.0, min=0.5, help="How often it writes its heartbeat."),
+    drain_seconds: float = typer.Option(-1.0, min=-1, help="For how long it still takes events after SIGTERM."),
 ) -> None:
-    """Take events over HTTP, stamp them with the time and put them into a stream, until it is stopped.
+    """Take events over HTTP, keep them on disk until they are delivered, and answer only then; until it is stopped.
 
-    The same handler runs as an AWS Lambda: collector.handler.handle.
+    A declaration in include/collectors says who may send, to which pipeline, and by which sink.
     """
-    import uvicorn
+    from collector.sinks.opening import open_ways
+    from deltaworks.control.objects import open_objects
+    from deltaworks.operations.collecting import Collecting
 
-    from collector.endpoint import endpoint
-    from collector.handler import Collector
-    from collector.stream_writer import StreamWriter
-
-    client = aws_session().client("kinesis", **catalog(needs="messaging").environment.messaging.boto3_options())
-    if create_shards:
-        _create(client, stream, create_shards)
-    line(f"POST http://{host}:{port}/v1/events puts events into {stream}. Ctrl-C ends it.")
-    uvicorn.run(endpoint(Collector(StreamWriter(client, stream))), host=host, port=port, log_level="warning")
-
-
-def _create(client: object, stream: str, shards: int) -> None:
-    try:
-        client.create_stream(StreamName=stream, ShardCount=shards)  # type: ignore[attr-defined]
-    except ClientError as error:
-        if error.response["Error"]["Code"] != "ResourceInUseException":
-            raise
-    client.get_waiter("stream_exists").wait(StreamName=stream)  # type: ignore[attr-defined]
+    project = catalog(needs=None)
+    spec = project.collector(name)
+    running = {key: source for key, source in spec.sources.items() if source.pipeline in project.pipelines}
+    listen = spec.listen.model_copy(
+        update=({"host": host} if host else {})
+        | ({"port": port} if port >= 0 else {})
+        | ({"metrics_port": metrics_port} if metrics_port >= 0 else {})
+    )
+    limits = spec.limits.model_copy(update={"drain_seconds": drain_seconds} if drain_seconds >= 0 else {})
+    spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": running})
+    line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
+    collecting = Collecting(
+        spec=spec,
+        ways=open_ways(spec, project, close_seconds=close_seconds or None),
+        objects=open_objects(project.environment.lake),
+        root=spool.absolute(),
+        beat_seconds=beat_seconds,
+    )
+    raise typer.Exit(collecting.run())

@@ -47,7 +47,12 @@ def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
 
 def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
     """The keys that the Secret needs: whatever declarations refer to and no setting says."""
-    declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
+    declared = [
+        catalog.environment,
+        *catalog.relays.values(),
+        *catalog.pipelines.values(),
+        *catalog.collectors.values(),
+    ]
     return sorted({reference.name for _, reference in references_of(declared)} - set(settings))
 
 

@@ -1,4 +1,4 @@
-"""The processes that run as Deployments: relays, the dead-man check, the collector."""
+"""The processes that run as pods: relays and the dead-man check as Deployments, collectors as a StatefulSet."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ _BEAT_FILE = "/tmp/beat"  # noqa: S108
 #: A relay waits for its storage for five minutes before it gives up by itself.
 _RELAY_SILENT_SECONDS = 600
 _DEADMAN_EVERY_SECONDS, _DEADMAN_SILENT_SECONDS = 30, 120
-_COLLECTOR_PORT = 8090
+_COLLECTOR_PORT, _METRICS_PORT = 8090, 8091
+_SPOOL = "/var/spool/deltaworks"
+#: Ten seconds while balancers turn away, and twenty to deliver.
+_COLLECTOR_GRACE_SECONDS = 60
 
 
 def workloads(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
-    """Every Deployment with what belongs to it."""
+    """Every one of them with what belongs to it."""
     for relay in catalog.relays.values():
         yield _relay(catalog, spec, relay, settings)
     yield _deadman(catalog, spec, settings)
@@ -78,42 +81,45 @@ def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]
 def _collector(
     catalog: Catalog, spec: KubernetesSpec, declared: CollectorPodsSpec, settings: Mapping[str, str]
 ) -> Iterator[Manifest]:
-    """The Deployment, its Service and, with several pods, the bound on how many a drained node takes at once."""
-    # A place that declares it has checked that the pipeline reads a stream.
-    stream = str(getattr(catalog.pipeline(declared.pipeline).source, "stream", ""))
-    listens = {"tcpSocket": {"port": "http"}}
+    """The StatefulSet, its Services and, with several pods, the bound on how many a drained node takes at once.
+
+    What a pod has acknowledged is on its volume, which outlives it: a folder of the pod's own would be gone with it.
+    """
+    collector = catalog.collector(declared.name)
+    environment = catalog.environment
+    refers_to = [environment.lake, environment.landing, environment.messaging, collector]
     main = container(
         spec,
         "collector",
         [
-            *("python", "-m", "deltaworks.cli", "collect", "--stream", stream),
-            *("--host", "0.0.0.0", "--port", str(_COLLECTOR_PORT)),
+            *("python", "-m", "deltaworks.cli", "collect", declared.name, "--spool", _SPOOL),
+            *("--host", "0.0.0.0", "--port", str(_COLLECTOR_PORT), "--metrics-port", str(_METRICS_PORT)),
         ],
         size=declared,
-        variables=from_secret(spec, secret_names(references_of(catalog.environment.messaging), settings)),
-        ports=[{"name": "http", "containerPort": _COLLECTOR_PORT}],
-        startupProbe={**listens, "periodSeconds": 2, "failureThreshold": 60},
-        readinessProbe={**listens, "periodSeconds": 5},
-        livenessProbe={**listens, "periodSeconds": 20},
+        variables=from_secret(spec, secret_names(references_of(refers_to), settings)),
+        ports=[
+            {"name": "http", "containerPort": _COLLECTOR_PORT},
+            {"name": "metrics", "containerPort": _METRICS_PORT},
+        ],
+        # Recovery reads what a crash has left before anything is taken.
+        startupProbe={**_gets("/health"), "periodSeconds": 2, "failureThreshold": 150},
+        readinessProbe={**_gets("/ready"), "periodSeconds": 5},
+        livenessProbe={**_gets("/health"), "periodSeconds": 20, "failureThreshold": 3},
     )
+    main["volumeMounts"] = [*main["volumeMounts"], {"name": "spool", "mountPath": _SPOOL}]
     spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels("collector")},
     }
-    details = pod(spec, [main], topologySpreadConstraints=[spread])
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
-    yield _deployment(spec, "collector", "collector", details, settings, replicas=declared.replicas, strategy=rolling)
-    yield {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(spec, "collector", "collector"),
-        "spec": {
-            "selector": labels("collector"),
-            "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
-        },
-    }
+    details = pod(
+        spec, [main], topologySpreadConstraints=[spread], terminationGracePeriodSeconds=_COLLECTOR_GRACE_SECONDS
+    )
+    yield _stateful(spec, declared, details, settings)
+    yield _service(spec, "collector", {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]})
+    # By this one pods have names of their own, as a StatefulSet asks.
+    yield _service(spec, "collector-pods", {"clusterIP": "None", "ports": [{"name": "metrics", "port": _METRICS_PORT}]})
     if declared.replicas > 1:
         yield {
             "apiVersion": "policy/v1",
@@ -121,6 +127,52 @@ def _collector(
             "metadata": metadata(spec, "collector", "collector"),
             "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels("collector")}},
         }
+
+
+def _stateful(
+    spec: KubernetesSpec, declared: CollectorPodsSpec, details: Manifest, settings: Mapping[str, str]
+) -> Manifest:
+    chosen = labels("collector")
+    storage = {"storageClassName": declared.storage_class} if declared.storage_class else {}
+    claim = {
+        "metadata": {"name": "spool", "labels": chosen},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": declared.spool_size}},
+            **storage,
+        },
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(spec, "collector", "collector"),
+        "spec": {
+            "serviceName": "collector-pods",
+            "replicas": declared.replicas,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": chosen},
+            "template": {
+                "metadata": {"labels": chosen, "annotations": {"deltaworks/settings": _digest(settings)}},
+                "spec": details,
+            },
+            "volumeClaimTemplates": [claim],
+            # A volume may hold what was acknowledged and is not delivered: nobody but a person deletes it.
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        },
+    }
+
+
+def _service(spec: KubernetesSpec, name: str, more: Manifest) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(spec, name, "collector"),
+        "spec": {"selector": labels("collector"), **more},
+    }
+
+
+def _gets(path: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 5}
 
 
 def _deployment(

@@ -103,6 +103,14 @@ _OPERATIONS = (
         run="deltaworks.operations.annotate:annotate",
     ),
     Operation(
+        name="find_lost_events",
+        command="pipelines lost-events",
+        summary="Look for events that a collector acknowledged and that are in no table and not in quarantine.",
+        run="deltaworks.operations.lost_events:find",
+        family="maintenance",
+        dag="collected",
+    ),
+    Operation(
         name="snapshot_health",
         command="tables snapshot",
         summary="Measure the health of every table of a pipeline and keep it, for trends.",

@@ -22,10 +22,12 @@ class PodSize(Spec):
 
 
 class CollectorPodsSpec(PodSize):
-    """The collector in front of the stream that a pipeline reads."""
+    """The pods of a collector, each with a volume of its own for what it has acknowledged."""
 
-    pipeline: Name = Field(description="whose Kinesis stream takes the events")
+    name: Name = Field(description="a file in include/collectors")
     replicas: int = Field(default=2, ge=1)
+    spool_size: Memory = Field(default="20Gi", description="of each pod's volume; more than the spool's max_bytes")
+    storage_class: ObjectName | None = Field(default=None, description="of the volumes; the cluster's default")
 
 
 class KubernetesSpec(Spec):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import nearest_of
+from deltaworks.specs.base import nearest_of, parse_bytes
 from deltaworks.specs.catalog import Catalog, named, project_root
 from deltaworks.specs.collector_file import collector_files, read_collector
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
@@ -109,7 +109,7 @@ class _Reading:
     def _overrides(self, path: Path) -> None:
         relays = {*self.catalog.relays, *(name for kind, name in self.catalog.broken if kind == "relay")}
         _check_operation_dags(self.catalog.environment, path, self.pipelines)
-        _check_collector(self.catalog, path, self.pipelines)
+        _check_collector(self.catalog, path)
         names = {"relays": relays, "pipelines": set(self.pipelines)}
         _check_overrides(self.catalog.environment, path, names)
 
@@ -145,20 +145,23 @@ def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collectio
         )
 
 
-def _check_collector(catalog: Catalog, path: Path, pipelines: Collection[str]) -> None:
-    """Refuse a collector in front of a pipeline that is not there, or reads no stream of Kinesis."""
+def _check_collector(catalog: Catalog, path: Path) -> None:
+    """Refuse pods of a collector that is not declared, or that would lose what it has acknowledged."""
     kubernetes = catalog.environment.kubernetes
     if kubernetes is None or kubernetes.collector is None:
         return
-    name = kubernetes.collector.pipeline
-    spec = catalog.pipelines.get(name)
-    if name not in pipelines:
-        problem = f"there is no pipeline {name!r}; {nearest_of(name, pipelines)}"
-    elif spec is not None and spec.source.kind != "kinesis":
-        problem = f"the pipeline {name!r} reads {spec.source.kind}, and the collector writes to Kinesis alone"
-    else:
+    name, declared = kubernetes.collector.name, catalog.collectors.get(kubernetes.collector.name)
+    if declared is not None:
+        if declared.spool.max_bytes <= parse_bytes(f"{kubernetes.collector.spool_size}B"):
+            return
+        place: tuple[str, ...] = ("kubernetes", "collector", "spool_size")
+        problem = f"the spool of {name!r} takes up to {declared.spool.max_bytes >> 20} MiB: give its volume more"
+    elif ("collector", name) in catalog.broken:
         return
-    raise spec_invalid([read_declared(path).mistake(("kubernetes", "collector", "pipeline"), problem)])
+    else:
+        place = ("kubernetes", "collector", "name")
+        problem = f"there is no collector {name!r}; {nearest_of(name, sorted(catalog.collectors))}"
+    raise spec_invalid([read_declared(path).mistake(place, problem)])
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:

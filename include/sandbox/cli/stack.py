@@ -76,6 +76,8 @@ def address_listing(addresses: StackAddresses) -> Listing:
         "lake (S3)": addresses.lake_endpoint,
         "landing (S3, SNS, SQS)": addresses.aws_endpoint,
     }
+    if addresses.collector_url is not None:
+        places["Collector"] = addresses.collector_url
     if addresses.kafka_bootstrap is not None:
         places["Kafka"] = addresses.kafka_bootstrap
     places["data and logs"] = str(addresses.home)

@@ -1,4 +1,4 @@
-"""Which topics and streams pipelines read from the stack itself: topics decide whether it has a broker."""
+"""What is declared that decides what the stack has: topics a broker, collectors the program that takes events."""
 
 from __future__ import annotations
 
@@ -46,3 +46,19 @@ def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tu
         return ()
     sources = [spec.source for spec in catalog.pipelines.values()]
     return tuple(sorted({source.stream for source in sources if isinstance(source, KinesisSourceSpec)}))
+
+
+def declared_collector(home: StackHome, only: Collection[str] | None = None) -> str | None:
+    """The collector that the stack runs: the first that feeds a pipeline which runs; None where none does.
+
+    Args:
+        only: as for `declared_topics`.
+
+    Raises:
+        ConfigError: the environment itself is declared wrongly.
+    """
+    catalog = load_catalog(root=home.project, tolerant=True, only=only)
+    for name, spec in sorted(catalog.collectors.items()):
+        if any(source.pipeline in catalog.pipelines for source in spec.sources.values()):
+            return name
+    return None

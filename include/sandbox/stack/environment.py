@@ -22,6 +22,8 @@ from sandbox.stack.secrets import StackSecrets, write_private
 
 #: Where the stack's broker is; not set where it has none.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
+#: Where the stack's collector takes events; not set where it has none.
+COLLECTOR_URL = "DELTAWORKS_COLLECTOR_URL"
 #: Where SNS, SQS, Kinesis and the landing bucket are.
 AWS_ENDPOINT = "DELTAWORKS_AWS_ENDPOINT"
 # Values of the calling shell would change how the stack's own processes behave.
@@ -36,6 +38,7 @@ def stack_variables(
     keys: StackSecrets,
     java_home: Path,
     with_broker: bool = False,
+    with_collector: bool = False,
     pipelines: Sequence[str] | None = None,
 ) -> dict[str, str]:
     """All variables of the stack: addresses and keys of its servers, Spark's and Airflow's settings.
@@ -76,6 +79,8 @@ def stack_variables(
     variables |= webhook_variable(home)
     if with_broker:
         variables[KAFKA_BOOTSTRAP] = f"{HOST}:{ports['kafka']}"
+    if with_collector:
+        variables[COLLECTOR_URL] = f"http://{HOST}:{ports['collector']}"
     return variables | airflow_settings(home, port=ports["airflow"], keys=keys)
 
 

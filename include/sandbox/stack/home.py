@@ -94,6 +94,11 @@ class StackHome:
         return self.root / "kafka"
 
     @property
+    def spool(self) -> Path:
+        """What the collector has acknowledged and its sinks do not have yet; outlives `down`."""
+        return self.root / "spool"
+
+    @property
     def airflow(self) -> Path:
         """AIRFLOW_HOME."""
         return self.root / "airflow"

@@ -11,7 +11,7 @@ import psutil
 
 from deltaworks.errors import ConfigError
 
-COMPONENTS = ("moto", "s3proxy", "airflow", "kafka", "kafka_controller")
+COMPONENTS = ("moto", "s3proxy", "airflow", "kafka", "kafka_controller", "collector", "collector_metrics")
 HOST = "127.0.0.1"
 # Below the range operating systems hand out to outgoing connections, which could take a kept port away.
 _CHOICE = range(20000, 30000)

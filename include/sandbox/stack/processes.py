@@ -25,6 +25,7 @@ _KINDS = tuple(
         (r"supervisor\.supervisord", "supervisor"),
         (r"sandbox\.servers\.moto_server", "moto"),
         (r"deltaworks\.alerts\.deadman", "deadman"),
+        (r"-m deltaworks\.cli collect\b", "collector"),
         (r"java.*s3proxy", "s3proxy"),
         (r"java.* kafka\.(Kafka|tools\.StorageTool)\b", "kafka"),
         (r"ingest_(?:stream|group)\.py", "stream"),

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from itertools import chain
+from urllib.request import urlopen
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -33,14 +35,18 @@ DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
 #: Watches the health check from outside Airflow.
 DEADMAN = "deadman"
+#: Takes events over HTTP. A stack has it only where a collector feeds a pipeline that runs.
+COLLECTOR = "collector"
 #: The stores of data. A stack has the broker only where a pipeline reads Kafka.
 STORES = (MOTO, S3PROXY, KAFKA)
 # In the order they start, once the stores answer. The scheduler is the last: what it starts asks the API server.
-START_ORDER = ((DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER), (SCHEDULER,))
+START_ORDER = ((COLLECTOR, DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER), (SCHEDULER,))
 #: Every program, in the order they start.
 PROGRAMS = (*STORES, *chain.from_iterable(START_ORDER))
 # The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
-STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER), (KAFKA, S3PROXY, MOTO))
+STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER, COLLECTOR), (KAFKA, S3PROXY, MOTO))
+#: Objects are closed as soon as a person who looks would expect it: here nothing is paid by the object.
+_CLOSE_SECONDS, _BEAT_SECONDS = 2, 2
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
 
 
@@ -50,12 +56,14 @@ def stack_programs(
     ports: Mapping[str, int],
     keys: StackSecrets,
     with_broker: bool = False,
+    collector: str | None = None,
     progress: Callable[[str], None] = quiet,
 ) -> tuple[Program, ...]:
     """Every program with its command. Writes the servers' configuration; resolves their jars if need be.
 
     Args:
         with_broker: a Kafka broker too; formats its folder the first time.
+        collector: the collector that takes events, if any does.
 
     Raises:
         TransientError: BROKER_DOWN, its folder cannot be formatted; JARS_NOT_RESOLVED.
@@ -83,12 +91,23 @@ def stack_programs(
         Program(MOTO, (*moto, "--request-log", str(home.request_log))),
         Program(S3PROXY, lake.argv),
         *((_broker(home, ports, progress),) if with_broker else ()),
+        *((_collector(home, ports, collector),) if collector is not None else ()),
         Program(DEADMAN, (python, "-m", "deltaworks.alerts.deadman", "--every", "30")),
         *(
             Program(name, (python, "-m", "sandbox.airflow.component", *arguments), seconds)
             for name, (arguments, seconds) in airflow.items()
         ),
     )
+
+
+def _collector(home: StackHome, ports: Mapping[str, int], name: str) -> Program:
+    command = (
+        *(sys.executable, "-m", "deltaworks.cli", "collect", name, "--host", HOST, "--port", str(ports["collector"])),
+        *("--metrics-port", str(ports["collector_metrics"]), "--spool", str(home.spool), "--drain-seconds", "0"),
+        *("--close-seconds", str(_CLOSE_SECONDS), "--beat-seconds", str(_BEAT_SECONDS)),
+    )
+    # What it has not delivered by then is in its spool, and is delivered after the next start.
+    return Program(COLLECTOR, command, 30)
 
 
 def _broker(home: StackHome, ports: Mapping[str, int], progress: Callable[[str], None]) -> Program:
@@ -132,7 +151,7 @@ class HealthChecks:
     def healthy(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
         """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
         airflow: Health | None = None
-        if set(names) - {*STORES, DEADMAN} and _runs(states.get(API_SERVER)):
+        if set(names) - {*STORES, DEADMAN, COLLECTOR} and _runs(states.get(API_SERVER)):
             airflow = self._airflow_health()
         return {name: _runs(states.get(name)) and self._answers(name, states[name], airflow) for name in names}
 
@@ -141,6 +160,8 @@ class HealthChecks:
             return {MOTO: self._moto, S3PROXY: self._lake, KAFKA: self._broker}[name]()
         if name == DEADMAN:
             return True
+        if name == COLLECTOR:
+            return self._collector()
         if airflow is None:
             return False
         if name == API_SERVER:
@@ -173,6 +194,13 @@ class HealthChecks:
 
     def _broker(self) -> bool:
         return broker_serves(f"{HOST}:{self.ports['kafka']}")
+
+    def _collector(self) -> bool:
+        try:
+            with urlopen(f"http://{HOST}:{self.ports['collector']}/ready", timeout=5) as answer:
+                return bool(answer.status == HTTPStatus.OK)
+        except OSError:
+            return False
 
     def _airflow_health(self) -> Health | None:
         try:

@@ -13,7 +13,8 @@ from sandbox.stack.processes import StackProcess
 
 @dataclass(frozen=True, slots=True)
 class StackAddresses:
-    """Where a running stack is reached, and with what. `kafka_bootstrap` is None where it has no broker."""
+    """Where a running stack is reached, and with what. `kafka_bootstrap` is None where it has no broker,
+    `collector_url` where nothing takes events over HTTP."""
 
     airflow_url: str
     airflow_user: str
@@ -22,6 +23,7 @@ class StackAddresses:
     aws_endpoint: str
     landing_queue_url: str
     kafka_bootstrap: str | None
+    collector_url: str | None
     ports: Mapping[str, int]
     home: Path
     already_running: bool

@@ -10,18 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.specs.project import PIPELINES_VARIABLE
 from deltaworks.tables.spark.jars import ensure_jars
 from sandbox.airflow.settings import AirflowHome
-from sandbox.servers.kafka_broker import create_topics
-from sandbox.stack.declared_topics import declared_streams, declared_topics
-from sandbox.stack.environment import KAFKA_BOOTSTRAP, process_environment, read_env, stack_variables, write_env
+from sandbox.stack.declared_topics import declared_collector, declared_topics
+from sandbox.stack.environment import (
+    COLLECTOR_URL,
+    KAFKA_BOOTSTRAP,
+    process_environment,
+    read_env,
+    stack_variables,
+    write_env,
+)
 from sandbox.stack.home import StackHome
+from sandbox.stack.made_sources import make_sources
 from sandbox.stack.ports import HOST, choose_ports
 from sandbox.stack.preflight import preflight
 from sandbox.stack.processes import StackProcess, end_processes, stack_processes, task_processes, with_descendants
 from sandbox.stack.programs import (
     API_SERVER,
+    COLLECTOR,
     KAFKA,
     PROGRAMS,
     S3PROXY,
@@ -33,7 +40,6 @@ from sandbox.stack.programs import (
     stack_programs,
 )
 from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus
-from sandbox.stack.sample_databases import put_sample_databases
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
 from sandbox.stack.state import exclusive, load_state, save_state
 from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
@@ -110,11 +116,20 @@ def _prepare(
     save_state(home, state.replace(ports=ports))
     keys = keep_secrets(home.secrets_file)
     with_broker = bool(declared_topics(home, pipelines))
+    collector = declared_collector(home, pipelines)
     variables = stack_variables(
-        home, ports=ports, keys=keys, java_home=machine.java.home, with_broker=with_broker, pipelines=pipelines
+        home,
+        ports=ports,
+        keys=keys,
+        java_home=machine.java.home,
+        with_broker=with_broker,
+        with_collector=collector is not None,
+        pipelines=pipelines,
     )
     write_env(home, {**variables, **own_variables})
-    programs = stack_programs(home, ports=ports, keys=keys, with_broker=with_broker, progress=progress)
+    programs = stack_programs(
+        home, ports=ports, keys=keys, with_broker=with_broker, collector=collector, progress=progress
+    )
     progress("Starting the process supervisor")
     supervisor.launch(programs, environment=process_environment(home))
 
@@ -144,7 +159,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
         prepared = pool.submit(_prepare_airflow, home, keys, progress)
         _start(home, supervisor, checks, _among(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
         checks.create_buckets()
-        _create_topics(home, read_env(home), checks, progress)
+        make_sources(home, read_env(home), checks, progress)
         prepared.result()
     withdraw_stop_flags(home)
     for order in START_ORDER:
@@ -163,21 +178,6 @@ def _prepare_airflow(home: StackHome, keys: StackSecrets, progress: Progress) ->
 
 def _among(programs: Container[str], names: Sequence[str]) -> list[str]:
     return [name for name in names if name in programs]
-
-
-def _create_topics(home: StackHome, environment: Mapping[str, str], checks: HealthChecks, progress: Progress) -> None:
-    """Create what pipelines read: a stream that starts without its topic waits for minutes until it tries again."""
-    bootstrap = environment.get(KAFKA_BOOTSTRAP)
-    pipelines = [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
-    topics = declared_topics(home, pipelines)
-    if made := checks.create_streams(declared_streams(home, pipelines)):
-        progress(f"Created Kinesis streams: {', '.join(made)}")
-    if put := put_sample_databases(home, pipelines):
-        progress(f"Put databases of invented networks, until there are others: {', '.join(put)}")
-    if topics and bootstrap is None:
-        progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
-    elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
-        progress(f"Created topics: {', '.join(created)}")
 
 
 def _start(
@@ -308,7 +308,8 @@ def status(*, home: StackHome | None = None) -> StackStatus:
     supervisor = Supervisor(home)
     states = supervisor.programs()
     if not states:
-        names = [name for name in PROGRAMS if name != KAFKA or home.kafka.exists()]
+        absent = [name for name, folder in {KAFKA: home.kafka, COLLECTOR: home.spool}.items() if not folder.exists()]
+        names = [name for name in PROGRAMS if name not in absent]
         stopped = tuple(ProgramStatus(name, "STOPPED", None, None, False, "") for name in names)
         return StackStatus(False, False, stopped, None, stack_processes(home))
     names = _among(states, PROGRAMS)
@@ -338,6 +339,7 @@ def _addresses(home: StackHome, *, already_running: bool) -> StackAddresses:
         aws_endpoint=environment["DELTAWORKS_AWS_ENDPOINT"],
         landing_queue_url=environment["DELTAWORKS_LANDING_QUEUE_URL"],
         kafka_bootstrap=environment.get(KAFKA_BOOTSTRAP),
+        collector_url=environment.get(COLLECTOR_URL),
         ports=ports,
         home=home.root,
         already_running=already_running,

@@ -14,7 +14,7 @@ from collector.folder import SpoolFolder
 from collector.progress import Progress
 from collector.segments import Kind, SegmentHeader, encode_frame, segment_name
 from collector.sinks.landing import LandingSink
-from collector.spool_reading import SpoolCursor
+from collector.spool_reading import Readable, SpoolCursor, Stretch, durable_segments
 
 AT = 1_790_000_000.0
 BUCKET = "landing"
@@ -54,11 +54,14 @@ class WrittenSpool:
         self.next_seq += count
         return seqs
 
-    def open_at(self) -> tuple[int, int]:
+    def readable(self) -> list[Stretch]:
+        """What a writer would say may be read: all that is written now."""
+        return durable_segments(self.path, self.durable)
+
+    def durable(self) -> tuple[int, int]:
         """Where a writer would say that it is."""
         assert self._open is not None
-        first = int(self._open.stem.removeprefix("seg-"))
-        return first, self._open.stat().st_size
+        return int(self._open.stem.removeprefix("seg-")), self._open.stat().st_size
 
 
 class Bucket:
@@ -92,10 +95,11 @@ def landing_delivery(
     closes: Closing | None = None,
     clock: Callable[[], float] = lambda: AT,
     progress: Progress | None = None,
+    readable: Readable | None = None,
 ) -> LandingDelivery:
     """What a process that has just started does for a source."""
     progress = progress or Progress(spool.path)
-    cursor = SpoolCursor(spool.path, spool.numbers[source], after=progress.of(source).done, durable=spool.open_at)
+    cursor = SpoolCursor(readable or spool.readable, spool.numbers[source], after=progress.of(source).done)
     stop = threading.Event()
     stop.set()  # nothing is waited for
     return LandingDelivery(

@@ -214,12 +214,11 @@ def test_a_sink_that_is_away_is_tried_again_until_it_is_back(spool: WrittenSpool
 
 def test_only_what_is_durable_is_delivered(spool: WrittenSpool, bucket: Bucket) -> None:
     spool.write(3)
-    durable = spool.open_at()
+    durable = spool.readable()
     spool.write(2)
-    delivery = landing_delivery(spool, landing_sink_of(bucket))
-    delivery._cursor._durable = lambda: durable  # type: ignore[attr-defined]
+    delivery = landing_delivery(spool, landing_sink_of(bucket), readable=lambda: durable)
     delivery.step(closing=True)
     assert bucket.numbers() == [1, 2, 3]
-    delivery._cursor._durable = spool.open_at  # type: ignore[attr-defined]
+    durable = spool.readable()
     delivery.step(closing=True)
     assert bucket.numbers() == [1, 2, 3, 4, 5]

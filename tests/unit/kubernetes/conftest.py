@@ -40,7 +40,7 @@ kubernetes:
   namespace: lakehouse
   service_account_annotations: {role: deltaworks}
   image_pull_secrets: [registry]
-  collector: {pipeline: shop}
+  collector: {name: edge}
 """
 PIPELINE = """\
 pipeline: shop
@@ -56,12 +56,27 @@ tables:
     columns:
       - {name: amount, path: amount, type: "decimal(12,2)"}
 """
+COLLECTOR = """\
+collector: edge
+sources:
+  shop:
+    pipeline: shop
+    keys: [{sha256: "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}]
+    sink: {kind: kinesis}
+"""
 SETTINGS = {
     "DELTAWORKS_ENVIRONMENT": "local",
     "DELTAWORKS_LAKE_ENDPOINT": "http://lake:9000",
     "DELTAWORKS_AWS_ENDPOINT": "http://aws:5000",
     "QUEUE": "http://aws:5000/queue",
 }
+
+
+def write_collector(root: Path) -> None:
+    """Declare the collector that the environment runs."""
+    folder = root / "include" / "collectors"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "edge.yaml").write_text(COLLECTOR)
 
 
 @dataclass(frozen=True)
@@ -79,8 +94,10 @@ class Rendered:
         return by_name
 
     def pod(self, deployment: str) -> dict[str, Any]:
-        """The pod of a Deployment."""
-        spec: dict[str, Any] = self.objects["Deployment", deployment]["spec"]["template"]["spec"]
+        """The pod of a Deployment or a StatefulSet."""
+        objects = self.objects
+        owner = objects.get(("Deployment", deployment)) or objects["StatefulSet", deployment]
+        spec: dict[str, Any] = owner["spec"]["template"]["spec"]
         return spec
 
     def container(self, deployment: str) -> dict[str, Any]:
@@ -100,6 +117,7 @@ def render(tmp_path: Path) -> Callable[..., Rendered]:
     def rendered(*, environment: str = ENVIRONMENT, pipeline: str = PIPELINE, relay: str = "") -> Rendered:
         declared = relay or RELAY.replace("http://localhost/queue", "env:QUEUE")
         root = write_project(tmp_path, environment=environment, pipeline=pipeline, relay=declared)
+        write_collector(root)
         return Rendered(load_catalog(root=root), SETTINGS)
 
     return rendered

@@ -168,21 +168,39 @@ def test_a_relay_is_one_pod_whose_successor_starts_after_its_end(render: Callabl
 
 
 def test_a_collector_of_one_pod_has_no_budget_that_would_hold_a_node(render: Callable[..., Rendered]) -> None:
-    objects = render(environment=ENVIRONMENT.replace("pipeline: shop", "pipeline: shop, replicas: 1")).objects
+    objects = render(environment=ENVIRONMENT.replace("name: edge", "name: edge, replicas: 1")).objects
 
     assert not [name for kind, name in objects if kind == "PodDisruptionBudget"]
-    assert objects["Deployment", "collector"]["spec"]["replicas"] == 1
+    assert objects["StatefulSet", "collector"]["spec"]["replicas"] == 1
 
 
-def test_the_collector_writes_to_the_stream_that_its_pipeline_reads(render: Callable[..., Rendered]) -> None:
+def test_what_a_collector_acknowledged_lies_on_a_volume_that_outlives_its_pod(render: Callable[..., Rendered]) -> None:
     rendered = render()
-    arguments, service = rendered.container("collector")["args"], rendered.objects["Service", "collector"]["spec"]
+    container, owner = rendered.container("collector"), rendered.objects["StatefulSet", "collector"]["spec"]
 
-    assert arguments[arguments.index("--stream") + 1] == "orders"
-    assert {"name": "http", "containerPort": 8090} in rendered.container("collector")["ports"]
+    (claim,) = owner["volumeClaimTemplates"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert container["args"][container["args"].index("--spool") + 1] == mounts[claim["metadata"]["name"]]
+    assert claim["metadata"]["name"] not in {volume["name"] for volume in rendered.pod("collector")["volumes"]}
+    assert owner["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert ("Deployment", "collector") not in rendered.objects
+
+
+def test_a_collector_is_reached_while_it_is_ready_and_has_time_to_end(render: Callable[..., Rendered]) -> None:
+    rendered = render()
+    container, service = rendered.container("collector"), rendered.objects["Service", "collector"]["spec"]
+
+    assert container["args"][3:5] == ["collect", "edge"]
+    assert {"name": "http", "containerPort": 8090} in container["ports"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/ready", "port": "http"}
+    assert container["livenessProbe"]["httpGet"]["path"] == "/health"
+    limits = rendered.catalog.collector("edge").limits
+    assert rendered.pod("collector")["terminationGracePeriodSeconds"] > limits.drain_seconds + limits.flush_seconds
     assert service["ports"][0]["targetPort"] == "http"
-    labels = rendered.objects["Deployment", "collector"]["spec"]["template"]["metadata"]["labels"]
+    labels = rendered.objects["StatefulSet", "collector"]["spec"]["template"]["metadata"]["labels"]
     assert service["selector"].items() <= labels.items()
+    headless = rendered.objects["StatefulSet", "collector"]["spec"]["serviceName"]
+    assert rendered.objects["Service", headless]["spec"]["clusterIP"] == "None"
 
 
 def test_what_probes_and_arguments_name_is_there(render: Callable[..., Rendered]) -> None:
@@ -253,9 +271,8 @@ def test_an_environment_without_a_cluster_is_refused_with_what_to_write(render: 
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("pipeline: shop", "pipeline: shops", "there is no pipeline 'shops'; did you mean 'shop'?"),
         ("namespace: lakehouse", "namespace: Lake_House", "kubernetes.namespace"),
-        ("pipeline: shop}", "pipeline: shop, replicas: 0}", "kubernetes.collector.replicas"),
+        ("name: edge}", "name: edge, replicas: 0}", "kubernetes.collector.replicas"),
         ("image: registry", "imag: registry", "kubernetes.imag: unknown key 'imag'"),
         (
             "lineage:",
@@ -286,14 +303,20 @@ def test_keys_of_airflows_connections_are_refused_since_pods_get_none(render: Ca
     assert "lake.aws_conn_id: pods get no keys of Airflow's connections" in caught.value.message
 
 
-def test_a_collector_is_refused_in_front_of_what_reads_no_stream(render: Callable[..., Rendered]) -> None:
-    kinesis = "source: {kind: kinesis, stream: orders}"
-    objects = PIPELINE.replace(kinesis, "source: {kind: s3_sqs, relay: landing, bucket: landing}")
-
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        ("name: egde", "there is no collector 'egde'; did you mean 'edge'?"),
+        ("name: edge, spool_size: 10Gi", "the spool of 'edge' takes up to 10240 MiB: give its volume more"),
+    ],
+)
+def test_pods_of_a_collector_that_could_not_work_are_refused(
+    render: Callable[..., Rendered], declared: str, problem: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        render(pipeline=objects)
+        render(environment=ENVIRONMENT.replace("name: edge", declared))
 
-    assert "the pipeline 'shop' reads s3_sqs, and the collector writes to Kinesis alone" in caught.value.message
+    assert problem in caught.value.message
 
 
 def test_an_environment_without_a_cluster_is_written_out_as_before() -> None:

@@ -24,6 +24,7 @@ KINDS = {
     "RoleBinding",
     "ConfigMap",
     "Deployment",
+    "StatefulSet",
     "Service",
     "PodDisruptionBudget",
 }

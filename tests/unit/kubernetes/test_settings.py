@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
 from deltaworks.kubernetes.settings import read_variables, refuse_secrets
-from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, Rendered
+from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, Rendered, write_collector
 from tests.unit.specs.conftest import RELAY, write_project
 
 
@@ -73,7 +73,7 @@ def test_the_command_prints_manifests_and_says_what_the_secret_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay = RELAY.replace("http://localhost/queue", "env:QUEUE")
-    write_project(tmp_path, environment=ENVIRONMENT, pipeline=PIPELINE, relay=relay)
+    write_collector(write_project(tmp_path, environment=ENVIRONMENT, pipeline=PIPELINE, relay=relay))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     settings = written(tmp_path, "DELTAWORKS_ENVIRONMENT=local\nQUEUE=http://queue\n")
 

@@ -52,11 +52,12 @@ class CollectorBeats:
         """Begin writing."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Write a last time, what `beat` says then, and stop."""
+    def stop(self, *, within_seconds: float) -> bool:
+        """Write a last time, what `beat` says then, and stop; whether that was done in time."""
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=within_seconds)
+        return not self._thread.is_alive()
 
     def write(self) -> None:
         """Write the heartbeat and the counts once. Used by one thread.

@@ -111,7 +111,9 @@ def _next_of_old(beat: CollectorBeat) -> str:
     if beat.state == "ended":
         return "Start a collector with this spool: it delivers what is there, whatever else it does."
     troubled = [name for name, source in beat.sources.items() if source.trouble]
-    return f"Mend the sink of {', '.join(troubled)}." if troubled else "The sink is slower than what comes in: widen it."
+    return (
+        f"Mend the sink of {', '.join(troubled)}." if troubled else "The sink is slower than what comes in: widen it."
+    )
 
 
 def _lost(losses: Losses) -> Finding:

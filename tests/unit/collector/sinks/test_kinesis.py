@@ -46,7 +46,9 @@ def test_groups_keep_order_leave_nothing_out_and_fit(sizes: list[int], most: int
         assert len(group) == 1 or len(aggregated(payloads, "100")) <= most
 
 
-@pytest.mark.parametrize(("number", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 20, "808040")])
+@pytest.mark.parametrize(
+    ("number", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 20, "808040")]
+)
 def test_numbers_are_written_as_protobuf_writes_them(number: int, encoded: str) -> None:
     assert varint(number).hex() == encoded
 

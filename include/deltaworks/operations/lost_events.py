@@ -1,0 +1,44 @@
+"""The operation that looks for events a collector acknowledged and that are nowhere."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options
+
+
+class LostEventsOptions(Options):
+    """Options of a look for lost events."""
+
+    accept: bool = Field(default=False, description="Write off what is missing: it is not looked for again.")
+
+
+def find(context: OperationContext, options: LostEventsOptions) -> Report:
+    """Compare the numbers that every collector of a pipeline gave with those in the lake, an hour behind.
+
+    What is missing is on record for the health check, which alerts (EVENTS_LOST). Idempotent; may run beside anything.
+    """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.maintenance.lost_events import find_lost_events
+
+    catalog = context.catalog
+    objects = open_objects(catalog.environment.lake)
+    feeding = [
+        name
+        for name, spec in catalog.collectors.items()
+        if any(source.pipeline == context.subject for source in spec.sources.values())
+    ]
+    found = [find_lost_events(catalog, objects, name, accept=options.accept) for name in feeding]
+    parts = [] if found else [f"No collector feeds {context.subject}."]
+    for item in found:
+        if item.unprovable:
+            parts.append(
+                f"{item.collector}: whether events are lost cannot be said: no catch-all table of "
+                f"{', '.join(item.unprovable)} has columns of _collector.collector and _collector.seq."
+            )
+            continue
+        lost = sum(missing.events for missing in item.missing)
+        parts.append(f"{item.collector}: {item.events:,} numbers looked for, {lost:,} of them are nowhere.")
+        parts += [f"  {missing.id}: {missing.first} to {missing.last}" for missing in item.missing]
+    return Report(parts=parts, results=found)

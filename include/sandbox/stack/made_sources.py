@@ -1,0 +1,30 @@
+"""Makes what pipelines read and nobody has made: topics, streams, and databases of invented networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from deltaworks.specs.project import PIPELINES_VARIABLE
+from sandbox.servers.kafka_broker import create_topics
+from sandbox.stack.declared_topics import declared_streams, declared_topics
+from sandbox.stack.environment import KAFKA_BOOTSTRAP
+from sandbox.stack.home import StackHome
+from sandbox.stack.programs import HealthChecks
+from sandbox.stack.sample_databases import put_sample_databases
+
+
+def make_sources(
+    home: StackHome, environment: Mapping[str, str], checks: HealthChecks, progress: Callable[[str], None]
+) -> None:
+    """Create what pipelines read: a stream that starts without its topic waits for minutes until it tries again."""
+    bootstrap = environment.get(KAFKA_BOOTSTRAP)
+    pipelines = [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
+    topics = declared_topics(home, pipelines)
+    if made := checks.create_streams(declared_streams(home, pipelines)):
+        progress(f"Created Kinesis streams: {', '.join(made)}")
+    if put := put_sample_databases(home, pipelines):
+        progress(f"Put databases of invented networks, until there are others: {', '.join(put)}")
+    if topics and bootstrap is None:
+        progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
+    elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
+        progress(f"Created topics: {', '.join(created)}")

@@ -1,0 +1,175 @@
+"""A folder is emptied: every source to its sink, and nothing is deleted before it is where it belongs."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.delivering import Closing
+from collector.drain import Drain, LandingWay, RecordWay
+from collector.folder import SpoolFolder
+from collector.packing import PackedObject, SpooledEvent
+from collector.sinks import SetAside, SinkBusyError
+from collector.spool_reading import SpoolCursor
+from tests.unit.collector.spool_stage import WrittenSpool
+from tests.waiting import eventually
+
+
+class Shelf:
+    """Takes everything, while its door is open."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def put(self, item: PackedObject) -> None:
+        self._refuse_or([item.plan.first, item.plan.last])
+
+    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+        if not self.open.is_set():
+            raise SinkBusyError("closed", left=events)
+        self.seqs += [event.seq for event in events]
+        return []
+
+    def _refuse_or(self, seqs: list[int]) -> None:
+        if not self.open.is_set():
+            raise OSError("closed")
+        self.seqs += seqs
+
+    def close(self) -> None: ...
+
+
+def segments(path: Path) -> list[str]:
+    return sorted(file.name for file in path.glob("seg-*.wal"))
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> WrittenSpool:
+    return WrittenSpool(tmp_path / "w0", ["games", "shop"]).segment()
+
+
+def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spool: WrittenSpool) -> None:
+    games, shop = Shelf(), Shelf()
+    shop.open.clear()
+    spool.write(3, "games")
+    spool.write(2, "shop")
+    spool.segment().write(2, "games")
+    folder = SpoolFolder.take(spool.path)
+    ways = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
+    drain = Drain(folder, ways, durable=spool.durable)
+    drain.start()
+    eventually(lambda: games.seqs == [1, 2, 3, 6, 7], "games are delivered")
+    assert not drain.delete_done()
+    assert len(segments(spool.path)) == 2
+    assert drain.free_up_to() <= 3  # what the shop waits with is behind it
+    assert "closed" in drain.states()["shop"].trouble
+    shop.open.set()
+    eventually(lambda: shop.seqs == [4, 5], "the shop is delivered")
+    eventually(lambda: len(segments(spool.path)) == 1, "the first segment is deleted")
+    assert drain.stop(within_seconds=30)
+    folder.close()
+
+
+def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
+    games = Shelf()
+    spool.write(3)
+    folder = SpoolFolder.take(spool.path)
+    way = LandingWay(sink=games, prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    drain.start()
+    assert drain.stop(within_seconds=60)
+    assert games.seqs == [1, 3]
+    folder.close()
+
+
+def test_nothing_is_deleted_of_what_was_read_and_is_not_delivered_yet(spool: WrittenSpool) -> None:
+    games = Shelf()
+    spool.write(3)
+    spool.segment().write(2)
+    folder = SpoolFolder.take(spool.path)
+    way = LandingWay(sink=games, prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    (delivery,) = drain._deliveries
+    delivery.step()  # all of it is read, and waits
+    assert drain.delete_done() == 0
+    delivery.step(closing=True)
+    assert drain.delete_done() > 0
+    assert segments(spool.path) == ["seg-00000000000000000004.wal"]
+    folder.close()
+
+
+def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(spool: WrittenSpool) -> None:
+    games, shop = Shelf(), Shelf()
+    spool.write(2, "shop")
+    spool.write(2, "games")
+    spool.segment().write(1, "games")
+    folder = SpoolFolder.take(spool.path)
+    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
+    drain.start()
+    eventually(lambda: games.seqs == [3, 4, 5], "games are delivered")
+    assert not drain.stop(within_seconds=1)
+    assert len(segments(spool.path)) == 2
+    both = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
+    drain = Drain(folder, both, durable=spool.durable)
+    drain.start()
+    assert drain.stop(within_seconds=60)
+    assert (games.seqs, shop.seqs) == ([3, 4, 5], [1, 2])
+    assert len(segments(spool.path)) == 1
+    folder.close()
+
+
+def test_what_a_sink_never_takes_is_set_aside_and_the_rest_goes_on(spool: WrittenSpool) -> None:
+    class Picky(Shelf):
+        def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+            super().send([event for event in events if event.seq != 2])
+            return [SetAside(event, "too large") for event in events if event.seq == 2]
+
+    games = Picky()
+    spool.write(3)
+    folder = SpoolFolder.take(spool.path)
+    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=spool.durable)
+    drain.start()
+    assert drain.stop(within_seconds=60)
+    assert games.seqs == [1, 3]
+    assert '"seq": 2, "reason": "too large"' in (spool.path / "aside-games.jsonl").read_text()
+    assert drain.states()["games"].set_aside == 1
+    folder.close()
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["games", "shop", "segment", "read", "crash"]), st.integers(1, 6)), max_size=30
+)
+
+
+@settings(max_examples=20)
+@given(STEPS)
+def test_a_cursor_reads_each_event_of_its_source_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    spool = WrittenSpool(tmp_path_factory.mktemp("spool") / "w0", ["games", "shop"]).segment()
+    number = spool.numbers["games"]
+    cursor = SpoolCursor(spool.readable, number, after=0)
+    written: list[int] = []
+    read: list[int] = []
+    for step, count in steps:
+        if step == "segment":
+            spool.segment()
+        elif step == "read":
+            read += [event.seq for event in cursor.read(count * 10)]
+        elif step == "crash":  # what was delivered is on record
+            cursor = SpoolCursor(spool.readable, number, after=max([0, *read]))
+        else:
+            written += [seq for seq in spool.write(count, step) if step == "games"]
+    while more := cursor.read(50):
+        read += [event.seq for event in more]
+    assert read == written
+    for first, last in itertools.islice(itertools.combinations(written, 2), 5):
+        between = [event.seq for event in cursor.between(first, last)]
+        assert between == [seq for seq in written if first <= seq <= last]
