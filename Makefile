@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor env jars jarlock lock secrets containers images audit demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
+.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ images: env ## ask the registries for the digests of all images and put them beh
 
 audit: env ## ask a vulnerability service about every locked package (SERVICE=osv for another one)
 	@$(RUN) -m sandbox.supply_chain.audit $(if $(SERVICE),--service $(SERVICE))
+
+lambda: env ## pack the collector as an AWS Lambda into dist/collector-lambda.zip, byte for byte the same each time
+	@$(RUN) -m sandbox.supply_chain.lambda_package
 
 demo: env ## run pipelines end to end and compare every answer with the truth (PIPELINES=names for others)
 	@$(RUN) -m deltaworks.tables.spark.jars --broker

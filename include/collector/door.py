@@ -93,6 +93,7 @@ class Door:
                 skew_ms=int(spec.skew_minutes * 60_000),
                 late_ms=int(spec.late_hours * 3_600_000),
                 gateway=source.wrap == "api_gateway",
+                event_time=source.wrap == "api_gateway" and source.stamp_time,
                 strip=(strips or {}).get(name),
             )
             for name, source in spec.sources.items()

@@ -87,6 +87,6 @@ def _read(path: Path) -> dict[str, SourceProgress]:
         raise ContractError(
             "SPOOL_PROGRESS_UNREADABLE",
             f"{path} is no progress of a spool this release can read: {error.errors()[0]['msg']}.",
-            hint="Put back the release that wrote it. Where the file is damaged, move it away: what is in the folder is "
-            "then delivered once more, and gold counts each event once by its id.",
+            hint="Put back the release that wrote it. Where the file is damaged, move it away: what is in the folder "
+            "is then delivered once more, and gold counts each event once by its id.",
         ) from error

@@ -52,12 +52,14 @@ class Arrival:
 class StampRules:
     """What is a wrong clock, what is late, and the shape that events have.
 
-    `gateway`: an event is the text in `body` of a request of API Gateway, and has the time as `eventTime` too.
+    `gateway`: an event is the text in `body` of a request of API Gateway. `event_time`: it has the time as `eventTime`
+    too.
     """
 
     skew_ms: int
     late_ms: int
     gateway: bool = False
+    event_time: bool = False
     strip: Strip | None = None
 
 
@@ -153,7 +155,7 @@ class _Writer:
         if FIELD in value:
             text = without_member(text, FIELD)
         added = ""
-        if self._rules.gateway:
+        if self._rules.event_time:
             if "eventTime" in value:
                 text = without_member(text, "eventTime")
             added = f',"eventTime":{self._arrival.received_ms // 1000}'

@@ -28,8 +28,8 @@ def open_ways(spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | N
         close_seconds: close objects after so long where the declaration waits longer.
 
     Raises:
-        ConfigError: COLLECTOR_SINK, where neither sink nor pipeline says which bucket or stream is meant; or a reference
-            that is not set.
+        ConfigError: COLLECTOR_SINK, where neither sink nor pipeline says which bucket or stream is meant; or a
+            reference that is not set.
     """
     clients: dict[str, Any] = {}
     ways: dict[str, Way] = {}

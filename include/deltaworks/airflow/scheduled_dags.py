@@ -16,6 +16,7 @@ from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import open_choice, operation_form, set_form
 from deltaworks.airflow.runbooks import (
     clean_runbook,
+    collected_runbook,
     gold_runbook,
     maintenance_runbook,
     mutations_runbook,

@@ -8,7 +8,6 @@ import typer
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
-from deltaworks.control.aws_sessions import aws_session
 
 
 def collect(

@@ -1,4 +1,4 @@
-"""`deltaworks status`: relays, streams, collectors, tables that are held back and open alerts, and whether all of it is well."""
+"""`deltaworks status`: relays, streams, collectors, tables that are held back, open alerts, and whether all is well."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 @listing_command
 def status() -> Answer:
-    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, 1 where not, 21 without an answer."""
+    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, 1 where not, 21 unanswered."""
     return lake_status()
 
 

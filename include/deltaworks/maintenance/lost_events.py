@@ -52,7 +52,7 @@ class LossReport:
 
 
 def collected_table(spec: PipelineSpec) -> CollectedTable | None:
-    """The catch-all table of a pipeline that keeps `_collector.collector` and `_collector.seq`; None where none does."""
+    """The catch-all table that keeps `_collector.collector` and `_collector.seq`; None where none does."""
     for table in spec.tables:
         columns = {column.path: column.name for column in table.columns}
         if table.catch_all is True and _COLLECTOR_PATH in columns and _SEQ_PATH in columns:

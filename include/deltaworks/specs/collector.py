@@ -129,6 +129,11 @@ class CollectorSourceSpec(Spec):
     )
     rate: RateSpec | None = None
     wrap: Literal["none", "api_gateway"] = "none"
+    stamp_time: bool = Field(
+        default=True,
+        description="with `wrap: api_gateway`: give events the time at which they came as `eventTime`; false for "
+        "senders whose events have it, as in a replay of old ones",
+    )
     sink: SinkSpec
 
 

@@ -31,12 +31,14 @@ def generate(
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
     post: str = typer.Option("", help="Post them to a collector, such as http://127.0.0.1:8090/v1/events."),
+    key: str = typer.Option("games-replay-key", help="With --post: the key of a source of the collector."),
     pause_seconds: float = typer.Option(0.0, help="Wait between objects that land, or as many events that are posted."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
     """Generate events of the games pipeline, Firehose-style, and the right answers about them.
 
-    Events that are posted get the collector's time, so that answers by hour or day are not those of --truth.
+    Events that are posted by a key whose source stamps them get the collector's time, so that answers by hour or day
+    are not those of --truth.
     """
     if context.invoked_subcommand is not None:
         return
@@ -48,7 +50,7 @@ def generate(
     if directory is not None:
         answers = write_files(settings, directory)
     else:
-        answers = generate_games(settings, _sink(post), pause_seconds=pause_seconds)
+        answers = generate_games(settings, _sink(post, key), pause_seconds=pause_seconds)
         if truth is not None:
             answers.write(truth)
     line(
@@ -57,11 +59,11 @@ def generate(
     )
 
 
-def _sink(post: str) -> Sink:
+def _sink(post: str, key: str) -> Sink:
     if post:
         from sandbox.demo.collector_sink import collector_sink
 
-        return collector_sink(post)
+        return collector_sink(post, key=key)
     from sandbox.demo.landing_sink import landing_sink
 
     return landing_sink(catalog(needs="landing").environment.landing)

@@ -11,51 +11,76 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ex
 from generator.delivery import Sink
 from generator.reference_scan import scan
 
-#: What one request holds at most; a collector behind API Gateway takes ten megabytes.
+#: What one request holds at most.
 LINES_PER_REQUEST = 400
 _LINES = "application/x-ndjson"
 _JSON = "application/json"
+_AGAIN = (408, 429, 502, 503, 504)
 
 
 class BusyError(Exception):
-    """The collector did not take all of a request, or could not be reached; it can be sent again."""
+    """The collector did not take a request, or could not be reached; it can be sent again."""
 
 
-def collector_sink(url: str, *, client: httpx.Client | None = None, longest_wait_seconds: float = 10) -> Sink:
-    """A sink that posts what lies in each object to `url`; a request is tried eight times.
+class CollectorSink:
+    """Posts what lies in each object; a request is tried eight times. Used by one thread.
 
-    A request that is sent again can double events in the stream: they carry ids, by which gold counts each once.
+    `acknowledged` counts the events that a collector has answered for. A request that is sent again can double events:
+    they carry ids, by which gold counts each once.
 
-    Raises:
-        httpx.HTTPStatusError: by the sink, where the collector refuses a request for good.
-        BusyError: by the sink, where it was busy or away all eight times.
+    Args:
+        url: that of POST /v1/events.
+        key: of a source of the collector; without one the request names none.
     """
-    client = client or httpx.Client(timeout=60)
 
-    @retry(
-        retry=retry_if_exception_type(BusyError),
-        stop=stop_after_attempt(8),
-        wait=wait_exponential_jitter(initial=0.2, max=longest_wait_seconds, jitter=min(1, longest_wait_seconds)),
-        reraise=True,
-    )
-    def post(content: bytes, kind: str) -> None:
-        try:
-            answer = client.post(url, content=content, headers={"Content-Type": kind})
-        except httpx.TransportError as error:
-            raise BusyError(f"{url}: {error}") from error
-        if answer.status_code in (429, 502, 503, 504):
-            raise BusyError(f"{url} answered {answer.status_code}: {answer.text[:200]}")
-        answer.raise_for_status()
+    def __init__(
+        self, url: str, *, key: str = "", client: httpx.Client | None = None, longest_wait_seconds: float = 10
+    ) -> None:
+        self.acknowledged = 0
+        self._url = url
+        self._auth = (key, "") if key else None
+        self._client = client or httpx.Client(timeout=60)
+        self._retrying = retry(
+            retry=retry_if_exception_type(BusyError),
+            stop=stop_after_attempt(8),
+            wait=wait_exponential_jitter(initial=0.2, max=longest_wait_seconds, jitter=min(1, longest_wait_seconds)),
+            reraise=True,
+        )
 
-    def put(key: str, body: bytes) -> None:
+    def __call__(self, key: str, body: bytes) -> None:
+        """Post the events of one object.
+
+        Raises:
+            httpx.HTTPStatusError: the collector refuses a request for good.
+            BusyError: it was busy or away all eight times.
+        """
         events = list(events_of(body))
         lines = [event for event in events if event.strip()]
         for start in range(0, len(lines), LINES_PER_REQUEST):
-            post(b"\n".join(lines[start : start + LINES_PER_REQUEST]), _LINES)
+            self._post(b"\n".join(lines[start : start + LINES_PER_REQUEST]), _LINES)
         for empty in (event for event in events if not event.strip()):  # no line, but a request all the same
-            post(empty, _JSON)
+            self._post(empty, _JSON)
 
-    return put
+    def _post(self, content: bytes, kind: str) -> None:
+        answer = self._retrying(self._post_once)(content, kind)
+        taken = answer.json()
+        self.acknowledged += int(taken["accepted"]) + int(taken.get("kept", 0))
+
+    def _post_once(self, content: bytes, kind: str) -> httpx.Response:
+        try:
+            answer = self._client.post(self._url, content=content, headers={"Content-Type": kind}, auth=self._auth)
+        except httpx.TransportError as error:
+            raise BusyError(f"{self._url}: {error}") from error
+        if answer.status_code in _AGAIN:
+            raise BusyError(f"{self._url} answered {answer.status_code}: {answer.text[:200]}")
+        return answer.raise_for_status()
+
+
+def collector_sink(
+    url: str, *, key: str = "", client: httpx.Client | None = None, longest_wait_seconds: float = 10
+) -> Sink:
+    """A sink that posts what lies in each object to `url`, as `CollectorSink` does."""
+    return CollectorSink(url, key=key, client=client, longest_wait_seconds=longest_wait_seconds)
 
 
 def events_of(body: bytes) -> Iterator[bytes]:

@@ -136,7 +136,14 @@ class Demo:
         load_settings(self._home.env_file)
         catalog = load_catalog(tolerant=True)
         _refuse_used_lake(catalog)
-        sending = Sending(self._settings.what, catalog, self._home, addresses.kafka_bootstrap, self._say)
+        sending = Sending(
+            what=self._settings.what,
+            catalog=catalog,
+            home=self._home,
+            bootstrap=addresses.kafka_bootstrap,
+            collector_url=addresses.collector_url,
+            say=self._say,
+        )
         with addresses.airflow_api() as airflow:
             with self._phases.phase("ingest"):
                 truths = sending.send_all()

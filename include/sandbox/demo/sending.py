@@ -26,6 +26,7 @@ from generator.replay import replay_lines
 from generator.truth import GamesTruth
 from generator.viewers import viewer_deliveries
 from sandbox.demo.answers import EditsTruth
+from sandbox.demo.collected import CollectorDelivery
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.demo.topic_sink import topic_sink
 from sandbox.demo.what import Truths, WhatIsSent
@@ -49,6 +50,7 @@ class Sending:
     catalog: Catalog
     home: StackHome
     bootstrap: str | None
+    collector_url: str | None
     say: Callable[[str], None]
     _sent: dict[str, int] = field(default_factory=dict)
 
@@ -75,9 +77,17 @@ class Sending:
             return None
         by_time = settings.days * 86_400 // settings.buffer_seconds
         about = max(1, (settings.target_events or 1) // settings.events_per_file, by_time)
-        self.say(f"games: landing about {settings.target_events:,} generated events, seed {settings.seed}")
+        how = "landing" if self.collector_url is None else f"posting to {self.collector_url}"
+        self.say(f"games: {how} about {settings.target_events:,} generated events, seed {settings.seed}")
         pause = self.what.landing_seconds / about
-        return generate_games(settings, sink, pause_seconds=pause, progress=lambda done: self._landed("games", done))
+        if self.collector_url is None:
+            return generate_games(
+                settings, sink, pause_seconds=pause, progress=lambda done: self._landed("games", done)
+            )
+        delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
+        truth = generate_games(settings, delivery.post, pause_seconds=pause)
+        self._sent["games"] = delivery.objects_of_all()
+        return truth
 
     def _send_engagement(self) -> EngagementTruth | None:
         settings = self.what.engagement

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import hashlib
 import json
@@ -15,23 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
 import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from collector.endpoint import endpoint
-from collector.handler import Collector
+from collector.drain import RecordWay
+from collector.handler import Gateway
 from collector.records import OutgoingRecord
-from collector.stream_writer import StreamWriter
+from collector.sinks.kinesis import KinesisSink
+from collector.stream_writer import Refusal, StreamWriter
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.events.formats.json import Malformed, values
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from generator.games import deliveries
@@ -60,6 +60,21 @@ ENVIRONMENT = {
 }
 
 
+COLLECTOR = CollectorSpec.model_validate(
+    {
+        "collector": "edge",
+        "sources": {
+            "games": {
+                "pipeline": "games",
+                "keys": [{"sha256": hashlib.sha256(b"a-key").hexdigest()}],
+                "wrap": "api_gateway",
+                "sink": {"kind": "kinesis", "stream": "games"},
+            }
+        },
+    }
+)
+
+
 class NotingWriter(StreamWriter):
     """Puts records into the stream and remembers them, so that others are sent the very same."""
 
@@ -67,9 +82,9 @@ class NotingWriter(StreamWriter):
         super().__init__(client, "games")
         self.sent: list[OutgoingRecord] = []
 
-    def put(self, records: Sequence[OutgoingRecord]) -> None:
-        super().put(records)
+    def put(self, records: Sequence[OutgoingRecord]) -> list[Refusal]:
         self.sent += records
+        return super().put(records)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +103,10 @@ def sent(aws: str) -> list[bytes]:
     objects = [gzip.decompress(each.body) for each in deliveries(GamesSettings(seed=5, target_events=1_500))]
     pieces = [piece for each in objects for piece in values(each)]
     posted = [value["body"] for value, _ in pieces if isinstance(value, dict) and value.get("body")]
-    app = endpoint(Collector(writer, clock=lambda: AT, keys=random.Random(1)))
-    asyncio.run(_post(app, posted))
+    # Records of one event each, as other producers put them.
+    sink = KinesisSink(writer, aggregate_bytes=0, keys=random.Random(1))
+    gateway = Gateway(COLLECTOR, {"games": RecordWay(open_sink=lambda: sink)}, clock=lambda: AT)
+    _post(gateway, posted)
     others = [raw for value, raw in pieces if not (isinstance(value, dict) and value.get("body"))]
     assert posted
     assert others
@@ -107,12 +124,18 @@ def apart(records: list[bytes]) -> list[bytes]:
     return whole
 
 
-async def _post(app: Any, bodies: list[str]) -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://collector") as client:
-        for start in range(0, len(bodies), 400):
-            lines = "\n".join(bodies[start : start + 400]).encode()
-            answer = await client.post("/v1/events", content=lines, headers={"content-type": "application/x-ndjson"})
-            assert answer.status_code == 200
+def _post(gateway: Gateway, bodies: list[str]) -> None:
+    for start in range(0, len(bodies), 400):
+        answer = gateway.handle(
+            {
+                "httpMethod": "POST",
+                "path": "/v1/events",
+                "queryStringParameters": {"writeKey": "a-key"},
+                "headers": {"Content-Type": "application/x-ndjson"},
+                "body": "\n".join(bodies[start : start + 400]),
+            }
+        )
+        assert answer["statusCode"] == 200
 
 
 def project(root: Path, *, read: str, aws: str, bootstrap: str = "none:1") -> Catalog:

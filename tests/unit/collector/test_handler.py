@@ -1,144 +1,190 @@
-"""The handler as API Gateway calls it, over Kinesis' own protocol: every event is judged by itself."""
+"""The collector as a Lambda: events as API Gateway sends them, answered once the sink has them."""
 
 from __future__ import annotations
 
 import base64
+import gzip
+import hashlib
 import json
-import uuid
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
-import boto3
 import pytest
 
-from collector import handler
-from collector.handler import Collector
-from collector.stream_writer import RECORD_BYTES, StreamWriter
-from tests.moto_server import running_moto
+from collector.delivering import Closing
+from collector.drain import LandingWay, RecordWay
+from collector.handler import Gateway, head_of
+from collector.packing import PackedObject, SpooledEvent
+from collector.sinks import SetAside, SinkBusyError
+from deltaworks.specs.collector import CollectorSpec
 
-AT = 1_700_000_000
-LINES = {"content-type": "application/x-ndjson; charset=utf-8"}
-DEEP = '{"a":' * 300 + "1" + "}" * 300
-HUGE = '{"x":"' + "a" * RECORD_BYTES + '"}'
-
-
-@pytest.fixture(scope="module")
-def kinesis() -> Iterator[Any]:
-    """A client of a server that holds records to the limits of the service."""
-    with running_moto() as address:
-        yield boto3.session.Session().client(
-            "kinesis",
-            endpoint_url=address,
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
-
-
-class Events:
-    """A stream, the collector in front of it, and the events that are in it."""
-
-    def __init__(self, kinesis: Any) -> None:
-        self.name = uuid.uuid4().hex
-        self._kinesis = kinesis
-        kinesis.create_stream(StreamName=self.name, ShardCount=1)
-        kinesis.get_waiter("stream_exists").wait(StreamName=self.name)
-        self.writer = StreamWriter(kinesis, self.name, sleep=lambda seconds: None)
-        self.collector = Collector(self.writer, clock=lambda: AT)
-
-    def take(self, body: str, **more: Any) -> tuple[int, dict[str, Any]]:
-        answer = self.collector.take({"resource": "/v1/events", "body": body, **more})
-        return answer["statusCode"], json.loads(answer["body"])
-
-    def records(self) -> list[dict[str, Any]]:
-        [shard] = self._kinesis.list_shards(StreamName=self.name)["Shards"]
-        place = {"StreamName": self.name, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
-        iterator = self._kinesis.get_shard_iterator(**place)["ShardIterator"]
-        found = self._kinesis.get_records(ShardIterator=iterator, Limit=1_000)["Records"]
-        return [json.loads(record["Data"]) for record in found]
-
-    def bodies(self) -> list[str]:
-        return [record["body"] for record in self.records()]
+KEY = "a-write-key"
+SPEC = CollectorSpec.model_validate(
+    {
+        "collector": "edge",
+        "sources": {
+            "games": {
+                "pipeline": "games",
+                "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+                "origins": ["https://play.example.org"],
+                "sink": {"kind": "kinesis", "stream": "games"},
+            }
+        },
+    }
+)
+BASIC = "Basic " + base64.b64encode(f"{KEY}:".encode()).decode()
 
 
-@pytest.fixture
-def events(kinesis: Any) -> Events:
-    return Events(kinesis)
+def rest(body: str, **more: Any) -> dict[str, Any]:
+    """A request as a REST API hands it over (payload format 1.0)."""
+    return {
+        "resource": "/v1/{proxy+}",
+        "path": "/v1/events",
+        "httpMethod": "POST",
+        "headers": {"Authorization": BASIC, "Content-Type": "application/json", "Host": "x.execute-api.aws"},
+        "multiValueHeaders": {"Authorization": [BASIC], "Content-Type": ["application/json"]},
+        "queryStringParameters": None,
+        "multiValueQueryStringParameters": None,
+        "pathParameters": {"proxy": "events"},
+        "stageVariables": None,
+        "requestContext": {
+            "stage": "prod",
+            "requestId": "c6af9ac6-7b61-11e6-9a41-93e8deadbeef",
+            "identity": {"sourceIp": "203.0.113.77", "userAgent": "okhttp/4.12"},
+        },
+        "body": body,
+        "isBase64Encoded": False,
+        **more,
+    }
 
 
-def with_time(*bodies: str) -> list[str]:
-    return [f'{{"eventTime":{AT},{body[1:]}' for body in bodies]
+def http(body: str, **more: Any) -> dict[str, Any]:
+    """A request as an HTTP API or a function URL hands it over (payload format 2.0)."""
+    return {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": "/v1/events",
+        "rawQueryString": "",
+        "headers": {"authorization": BASIC, "content-type": "application/json", "x-forwarded-for": "203.0.113.77"},
+        "requestContext": {
+            "accountId": "123456789012",
+            "apiId": "api-id",
+            "http": {
+                "method": "POST",
+                "path": "/v1/events",
+                "protocol": "HTTP/1.1",
+                "sourceIp": "203.0.113.77",
+                "userAgent": "okhttp/4.12",
+            },
+            "requestId": "JKJaXmPLvHcESHA=",
+            "routeKey": "$default",
+            "stage": "$default",
+            "timeEpoch": 1_583_348_638_390,
+        },
+        "body": body,
+        "isBase64Encoded": False,
+        **more,
+    }
 
 
-def test_an_event_that_is_nested_deeply_turns_no_neighbour_away(events: Events) -> None:
-    answer = events.take("\n".join(['{"ok":1}', DEEP, '{"ok":2}']), headers=LINES)
+class Sink:
+    """Takes everything, but for the first `refusing` calls."""
 
-    assert answer == (200, {"accepted": 3})
-    assert events.bodies() == with_time('{"ok":1}', DEEP, '{"ok":2}')
+    def __init__(self, refusing: int = 0) -> None:
+        self.taken: list[dict[str, Any]] = []
+        self.raw: list[bytes] = []
+        self._refusing = refusing
 
+    def send(self, events: Sequence[SpooledEvent]) -> list[SetAside]:
+        if self._refusing:
+            self._refusing -= 1
+            raise SinkBusyError("away", left=events)
+        self.raw += [event.payload for event in events]
+        return []
 
-def test_an_event_that_is_too_large_is_refused_for_good_and_its_neighbours_are_taken(events: Events) -> None:
-    status, content = events.take("\n".join(['{"ok":1}', "", HUGE, '{"ok":2}']), headers=LINES)
+    def put(self, item: PackedObject) -> None:
+        self.raw += gzip.decompress(item.body).splitlines()
 
-    assert (status, content["accepted"]) == (207, 2)
-    [refused] = content["refused"]
-    assert (refused["line"], refused["status"], "retry" in content) == (3, 413, False)
-    assert events.bodies() == with_time('{"ok":1}', '{"ok":2}')
-
-
-def test_a_request_of_which_nothing_can_be_taken_has_the_status_of_its_events(events: Events) -> None:
-    assert events.take(HUGE)[0] == 413
-    assert events.take(f"{HUGE}\n{HUGE}", headers=LINES)[0] == 413
-    assert events.bodies() == []
-
-
-def test_a_record_just_within_the_limit_of_the_stream_is_taken(events: Events) -> None:
-    bodies = ['{"x":"' + "a" * (RECORD_BYTES - 150 + size) + '"}' for size in range(0, 100, 10)]
-    answers = [events.take(body)[0] for body in bodies]
-
-    assert set(answers) == {200, 413}
-    assert answers == sorted(answers), "from one size on none is taken"
+    def close(self) -> None: ...
 
 
-def test_what_the_stream_itself_refuses_is_no_reason_to_try_again(events: Events) -> None:
-    events.writer._record_bytes = 2 * RECORD_BYTES
-
-    status, content = events.take("\n".join(['{"ok":1}', HUGE, '{"ok":2}']), headers=LINES)
-
-    assert (status, content["accepted"]) == (207, 2)
-    [refused] = content["refused"]
-    assert (refused["line"], refused["status"]) == (2, 400)
-    assert "1048576" in refused["reason"]
+def gateway(sink: Sink) -> Gateway:
+    return Gateway(SPEC, {"games": RecordWay(open_sink=lambda: sink)}, sleep=lambda _seconds: None)
 
 
-def test_a_stream_that_is_not_there_is_worth_another_try(events: Events, kinesis: Any) -> None:
-    writer = StreamWriter(kinesis, "none", sleep=lambda seconds: None)
-
-    answer = Collector(writer).take({"body": f"{{}}\n{HUGE}\n{{}}", "headers": LINES})
-
-    assert (answer["statusCode"], answer["headers"]) == (503, {"Retry-After": "5"})
-    content = json.loads(answer["body"])
-    assert (content["accepted"], content["retry"], [each["line"] for each in content["refused"]]) == (0, [1, 3], [2])
-
-
-@pytest.mark.parametrize("header", ["Content-Type", "content-type"])
-def test_lines_and_bodies_in_base64_get_the_time_in_a_lambda_too(
-    events: Events, monkeypatch: pytest.MonkeyPatch, header: str
-) -> None:
-    monkeypatch.setattr(handler, "_collector", lambda: events.collector)
-    sent = ['{"id":100000000000000000001,"x":1.10}', '{"u":"\u2028ä"}']
-    lines = {header: "application/x-ndjson"}
-
-    def invoke(text: str, **more: Any) -> int:
-        body = base64.b64encode(text.encode()).decode()
-        return int(handler.handle({"body": body, "isBase64Encoded": True, **more}, None)["statusCode"])
-
-    assert [invoke(sent[0]), invoke("\ufeff" + "\r\n".join(sent), headers=lines), invoke("no json")] == [200] * 3
-
-    assert events.bodies() == [*with_time(sent[0], *sent), "no json"]
-    assert [record["isBase64Encoded"] for record in events.records()] == [False] * 4
+@pytest.mark.parametrize("form", [rest, http])
+def test_an_event_of_either_form_is_in_the_sink_before_it_is_answered(form: Any) -> None:
+    sink = Sink()
+    answer = gateway(sink).handle(form('{"type": "click", "n": 123456789012345678901234567890}'))
+    assert (answer["statusCode"], json.loads(answer["body"])["accepted"]) == (200, 1)
+    (raw,) = sink.raw
+    assert b'"n": 123456789012345678901234567890' in raw
+    stamp = json.loads(raw)["_collector"]
+    assert (stamp["source"], stamp["ip"], stamp["seq"]) == ("games", "203.0.113.0", 1)
+    assert b"203.0.113.77" not in raw
 
 
-def test_a_body_that_is_no_base64_goes_on_as_it_is(events: Events) -> None:
-    assert events.take("%%%", isBase64Encoded=True) == (200, {"accepted": 1})
-    assert [(record["body"], record["isBase64Encoded"]) for record in events.records()] == [("%%%", True)]
+@pytest.mark.parametrize("form", [rest, http])
+def test_lines_and_compressed_bodies_come_in_base64(form: Any) -> None:
+    sink, lines = Sink(), b'{"n": 1}\n\n{"n": 2}\nno json\n'
+    event = form(base64.b64encode(gzip.compress(lines)).decode(), isBase64Encoded=True)
+    event["headers"] |= {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
+    event["headers"].pop("Content-Type", None)
+    answer = json.loads(gateway(sink).handle(event)["body"])
+    assert (answer["accepted"], answer["kept"], answer["verdicts"]) == (2, 1, {"2": "kept:malformed"})
+    assert len(sink.raw) == 3
+
+
+def test_a_body_that_is_no_base64_is_kept_as_it_is() -> None:
+    sink = Sink()
+    answer = gateway(sink).handle(rest("%%% no base64", isBase64Encoded=True))
+    assert (answer["statusCode"], json.loads(answer["body"])["kept"]) == (200, 1)
+    assert b"%%% no base64" in sink.raw[0]
+
+
+def test_an_event_that_is_nested_deeply_turns_no_neighbour_away() -> None:
+    sink = Sink()
+    event = rest('{"n": 1}\n' + "[" * 100_000 + '\n{"n": 2}')
+    event["headers"]["Content-Type"] = "application/x-ndjson"
+    answer = json.loads(gateway(sink).handle(event)["body"])
+    assert (answer["accepted"], answer["kept"]) == (2, 1)
+
+
+def test_a_sink_that_is_away_for_a_moment_is_tried_again_and_then_the_sender_is_asked_to() -> None:
+    sink = Sink(refusing=2)
+    assert gateway(sink).handle(rest("{}"))["statusCode"] == 200
+    assert len(sink.raw) == 1
+    answer = gateway(Sink(refusing=99)).handle(rest("{}"))
+    assert (answer["statusCode"], json.loads(answer["body"])["code"]) == (503, "sink")
+    assert int(answer["headers"]["retry-after"]) >= 1
+
+
+def test_keys_and_origins_hold_in_a_lambda_too() -> None:
+    sink = Sink()
+    stranger = rest("{}")
+    stranger["headers"]["Authorization"] = "Basic bm9ib2R5Og=="
+    assert gateway(sink).handle(stranger)["statusCode"] == 401
+    asks = http("", **{"requestContext": {"http": {"method": "OPTIONS", "path": "/v1/batch"}, "stage": "$default"}})
+    asks["headers"]["origin"] = "https://play.example.org"
+    allowed = gateway(sink).handle(asks)
+    assert (allowed["statusCode"], allowed["headers"]["access-control-allow-origin"]) == (
+        200,
+        "https://play.example.org",
+    )
+    assert not sink.raw
+
+
+def test_what_lands_from_a_lambda_is_one_object_a_request() -> None:
+    sink = Sink()
+    way = LandingWay(sink=sink, prefix="games/", closes=Closing())
+    event = rest('{"n": 1}\n{"n": 2}')
+    event["headers"]["Content-Type"] = "application/x-ndjson"
+    assert Gateway(SPEC, {"games": way}).handle(event)["statusCode"] == 200
+    assert [json.loads(line)["n"] for line in sink.raw] == [1, 2]
+
+
+def test_the_stage_before_a_path_is_no_part_of_it() -> None:
+    staged = http("", rawPath="/prod/v1/events")
+    staged["requestContext"]["stage"] = "prod"
+    assert head_of(staged).path == "/v1/events"
+    assert head_of(rest("", multiValueQueryStringParameters={"writeKey": ["a", "b"]})).query == b"writeKey=a&writeKey=b"

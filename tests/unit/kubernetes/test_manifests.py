@@ -22,7 +22,7 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import session_conf
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
-from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, SETTINGS, Rendered
+from tests.unit.kubernetes.conftest import ENVIRONMENT, SETTINGS, Rendered
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())

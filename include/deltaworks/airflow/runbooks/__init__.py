@@ -96,6 +96,11 @@ def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
     )
 
 
+def collected_runbook(spec: PipelineSpec) -> str:
+    """For `collected__<pipeline>`."""
+    return _runbook("collected", pipeline=spec.pipeline, owner=spec.owner)
+
+
 def stream_runbook(spec: PipelineSpec) -> str:
     """For `stream__<pipeline>`."""
     return _runbook(

@@ -1,4 +1,4 @@
-"""What a collector puts on record of itself: a heartbeat a process, the counts of each hour, and what was found missing.
+"""What a collector puts on record: a heartbeat a process, the counts of each hour, and what was found missing.
 
 A process is one spool folder. Its id is in every event it has taken (`_collector.collector`), beside a number that has
 no gaps.
@@ -7,6 +7,8 @@ no gaps.
 from __future__ import annotations
 
 from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
@@ -47,7 +49,7 @@ class CollectorBeat(Record):
     spool_max_bytes: int
     oldest_at: str | None = None
     damaged: tuple[str, ...] = ()
-    sources: dict[str, SourceBeat] = {}
+    sources: dict[str, SourceBeat] = Field(default_factory=dict)
     host: str = ""
     pid: int = 0
 
@@ -65,7 +67,7 @@ class HourCounts(Record):
     hour: str
     first_seq: int
     next_seq: int
-    sources: dict[str, dict[str, int]] = {}
+    sources: dict[str, dict[str, int]] = Field(default_factory=dict)
     whole: bool = False
 
 
@@ -92,7 +94,7 @@ class Losses(Record):
     kind: ClassVar[RecordKind] = _KIND
 
     looked_at: str
-    counted_up_to: dict[str, int] = {}
+    counted_up_to: dict[str, int] = Field(default_factory=dict)
     missing: tuple[MissingRange, ...] = ()
 
 

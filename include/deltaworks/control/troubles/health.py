@@ -59,7 +59,7 @@ HEALTH: Final = (
     Trouble(
         "COLLECTOR_STALE",
         "a process of a collector has written no heartbeat for two minutes, and has not said that it ended",
-        "look at its process and its log; what it has acknowledged is on its disk, and is delivered when it starts again",
+        "look at its process and its log; what it has acknowledged is on its disk, and is delivered at its next start",
         alert="COLLECTOR_UNHEALTHY",
     ),
     Trouble(

@@ -237,6 +237,11 @@ STACK: Final = (
             "the demo's events are not all ingested, and nothing moves any more",
             "`make up`, then look at the stream DAGs",
         ),
+        Trouble(
+            "EVENTS_NOT_DELIVERED",
+            "what the demo posted was acknowledged by the collector, and its sink takes no more of it",
+            "`deltaworks status` says what the sink does",
+        ),
         Trouble("LAKE_NOT_EMPTY", "the demo needs an empty lake", "`make demo` empties it", default_retryable=False),
     ),
     *raised_as(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,32 +14,56 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from collector.endpoint import endpoint
-from collector.handler import Collector
-from collector.stream_writer import StreamWriter
+from collector.app import CollectorApp
+from collector.door import Door
+from collector.spool import Done, Entry, Written
+from deltaworks.specs.collector import CollectorSpec
 from generator.games import generate_games
 from generator.settings import GamesSettings
-from sandbox.demo.collector_sink import BusyError, collector_sink, events_of
+from sandbox.demo.collector_sink import BusyError, CollectorSink, collector_sink, events_of
 from tests.waiting import eventually
 
-AT = 1_709_300_000
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
 
 
-class Stream:
-    """Takes whatever is put."""
+KEY = "a-key"
+SPEC = CollectorSpec.model_validate(
+    {
+        "collector": "edge",
+        "sources": {
+            "games": {
+                "pipeline": "games",
+                "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+                "wrap": "api_gateway",
+                "stamp_time": False,
+                "sink": {"kind": "landing"},
+            }
+        },
+    }
+)
+
+
+class Kept:
+    """Takes whatever is submitted, at once."""
 
     def __init__(self) -> None:
-        self.bodies: list[str | None] = []
+        self.bodies: list[str] = []
 
-    def put_records(self, *, StreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
-        self.bodies += [json.loads(each["Data"])["body"] for each in Records]
-        return {"Records": [{} for _ in Records]}
+    def submit(self, entries: list[Entry], done: Done) -> None:
+        for entry in entries:
+            self.bodies.append(json.loads(b"1".join(entry.parts))["body"])
+        done(Written(1))
+
+    def refusal(self) -> str | None:
+        return None
+
+    def fill(self) -> float:
+        return 0.0
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+def listening(app: Any) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run)
     thread.start()
     eventually(lambda: server.started, "the server listens")
@@ -51,23 +75,27 @@ def listening(app: FastAPI) -> Iterator[str]:
         thread.join()
 
 
-def test_each_piece_is_one_record_and_events_get_the_collectors_time() -> None:
-    stream, objects = Stream(), list[bytes]()
-    with listening(endpoint(Collector(StreamWriter(stream, "games"), clock=lambda: AT))) as url:
-        put = collector_sink(url)
+def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
+    kept, objects = Kept(), list[bytes]()
+    app = CollectorApp(Door(SPEC, collector="c" * 32, numbers={"games": 0}), kept)
+    with listening(app) as url:
+        sink = CollectorSink(url, key=KEY)
 
         def post(key: str, body: bytes) -> None:
             objects.append(body)
-            put(key, body)
+            sink(key, body)
 
         truth = generate_games(GAMES, post)
 
     sent = [event for body in objects for event in events_of(body)]
-    assert len(sent) == len(stream.bodies) == truth.pieces
-    assert Counter(map(without_time, sent)) == Counter(map(without_time, stream.bodies))
-    events = [event for body in stream.bodies if isinstance(event := readable(body), dict)]
-    assert len(events) > truth.accepted
-    assert {event["eventTime"] for event in events} == {AT}
+    assert len(sent) == len(kept.bodies) == truth.pieces == sink.acknowledged
+    readable_ones = [json.loads(event) for event in sent if isinstance(readable(event), dict)]
+    taken = [event for body in kept.bodies if isinstance(event := readable(body), dict)]
+    for event in taken:
+        assert event.pop("_collector")["source"] == "games"
+    assert taken == readable_ones
+    assert len(taken) > truth.accepted
+    assert len({event.get("eventTime") for event in taken}) > 1
 
 
 def test_a_collector_that_is_busy_is_asked_again() -> None:
@@ -76,7 +104,8 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
     @app.post("/v1/events")
     async def events(request: Request) -> Response:
         taken.append(await request.body())
-        return Response(status_code=503 if len(taken) < 3 else 200)
+        status = 503 if len(taken) < 3 else 200
+        return Response(b'{"accepted": 1, "kept": 0}', status_code=status)
 
     with listening(app) as url:
         generate_games(GAMES, collector_sink(url))
@@ -106,12 +135,3 @@ def readable(text: Any) -> Any:
         return json.loads(text)
     except (ValueError, TypeError):
         return None
-
-
-def without_time(body: Any) -> str:
-    """What was sent, or what is in the stream, without the time; bytes that are no text are written out there."""
-    text = body.decode("utf-8", "backslashreplace") if isinstance(body, bytes) else body or ""
-    value = readable(text)
-    if not isinstance(value, dict):
-        return text
-    return json.dumps({key: each for key, each in value.items() if key != "eventTime"}, sort_keys=True)

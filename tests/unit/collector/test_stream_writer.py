@@ -1,24 +1,18 @@
-"""Events on their way from HTTP into a stream."""
+"""Records on their way into a stream: only what was not taken is put again."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from typing import Any
 
-import httpx
 import pytest
 from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.endpoint import endpoint
-from collector.handler import Collector
-from collector.records import OutgoingRecord, outgoing
+from collector.records import OutgoingRecord
 from collector.stream_writer import BYTES_PER_CALL, RECORDS_PER_CALL, Refusal, StreamWriter
-
-AT = 1_700_000_000
 
 
 class Stream:
@@ -41,30 +35,6 @@ class Stream:
         refused = [self._random.random() < share for _ in Records]
         self.taken += [each for each, no in zip(Records, refused, strict=True) if not no]
         return {"Records": [{"ErrorCode": "ProvisionedThroughputExceededException"} if no else {} for no in refused]}
-
-
-def request(event: Any) -> dict[str, Any]:
-    return {"resource": "/v1/events", "body": event if isinstance(event, str) else json.dumps(event)}
-
-
-def test_the_time_of_an_event_is_the_servers() -> None:
-    record = outgoing(request({"eventName": "a", "eventTime": 1}), at=AT, keys=random.Random(1))
-
-    assert json.loads(json.loads(record.data)["body"]) == {"eventName": "a", "eventTime": AT}
-
-
-@pytest.mark.parametrize("body", ["no json", "17", '["a"]', "", None])
-def test_what_is_no_event_goes_on_as_it_is(body: str | None) -> None:
-    sent = {"resource": "/v1/events", "body": body}
-
-    assert json.loads(outgoing(sent, at=AT, keys=random.Random(1)).data) == sent
-
-
-def test_partition_keys_are_1_to_100_and_all_of_them_are_used() -> None:
-    keys = random.Random(3)
-    found = Counter(outgoing(request({}), at=AT, keys=keys).partition_key for _ in range(5_000))
-
-    assert set(found) == {str(number) for number in range(1, 101)}
 
 
 @given(
@@ -141,37 +111,3 @@ def test_a_call_refused_for_its_stream_or_its_rights_blames_no_record(code: str)
     [refusal] = StreamWriter(Closed(), "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")])
 
     assert refusal.status is None
-
-
-async def _posted(stream: Stream, body: bytes, kind: str) -> httpx.Response:
-    writer = StreamWriter(stream, "events", sleep=lambda seconds: None)
-    transport = httpx.ASGITransport(app=endpoint(Collector(writer, clock=lambda: AT)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://collector") as client:
-        return await client.post("/v1/events", content=body, headers={"content-type": kind})
-
-
-@pytest.mark.parametrize(
-    ("body", "kind", "events"),
-    [
-        (b'{"eventName": "a"}', "application/json", 1),
-        (b'{"eventName": "a"}\n\n{"eventName": "b"}\n', "application/x-ndjson", 2),
-        (b"\xff", "application/json", 1),
-    ],
-)
-def test_what_is_posted_is_in_the_stream_before_it_is_accepted(body: bytes, kind: str, events: int) -> None:
-    import asyncio
-
-    stream = Stream()
-    answer = asyncio.run(_posted(stream, body, kind))
-
-    assert (answer.status_code, answer.json()) == (200, {"accepted": events})
-    assert len(stream.taken) == events
-
-
-def test_a_stream_that_refuses_has_the_sender_try_again() -> None:
-    import asyncio
-
-    answer = asyncio.run(_posted(Stream(*[1.0] * 8), b"{}", "application/json"))
-
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert answer.json() == {"accepted": 0, "retry": [1]}

@@ -1,0 +1,63 @@
+"""Events that are posted to the collector of the stack, and followed until they have landed."""
+
+from __future__ import annotations
+
+import time
+
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.collector import SourceBeat, read_beats
+from deltaworks.errors import TransientError
+from deltaworks.specs.catalog import Catalog
+from sandbox.demo.collector_sink import CollectorSink
+
+#: The source of include/collectors/edge.yaml whose events have their time, and its key.
+SOURCE, KEY = "games_replay", "games-replay-key"
+_PATIENCE_SECONDS = 120.0
+_LOOK_SECONDS = 0.5
+
+
+class CollectorDelivery:
+    """Posts by `post`, and knows from the collector's heartbeat what has landed of it.
+
+    A spool outlives a lake that is emptied, so what was delivered before does not count.
+    """
+
+    def __init__(self, catalog: Catalog, pipeline: str, url: str) -> None:
+        (self._collector,) = [
+            name
+            for name, spec in catalog.collectors.items()
+            if SOURCE in spec.sources and spec.sources[SOURCE].pipeline == pipeline
+        ]
+        self._objects = open_objects(catalog.environment.lake)
+        self._before = self._delivered()
+        self.post = CollectorSink(f"{url}/v1/events", key=KEY)
+
+    def objects_of_all(self) -> int:
+        """How many objects what was posted has become, once all of it has landed.
+
+        Raises:
+            TransientError: EVENTS_NOT_DELIVERED, where nothing more lands for two minutes.
+        """
+        delivered, since = self._delivered(), time.monotonic()
+        while delivered.delivered - self._before.delivered < self.post.acknowledged:
+            if time.monotonic() - since > _PATIENCE_SECONDS:
+                raise TransientError(
+                    "EVENTS_NOT_DELIVERED",
+                    f"The collector has answered for {self.post.acknowledged:,} events, and "
+                    f"{delivered.delivered - self._before.delivered:,} have landed. {delivered.trouble}",
+                    hint="`deltaworks status` says what its sink does; its log is collector.log.",
+                )
+            time.sleep(_LOOK_SECONDS)
+            now = self._delivered()
+            if now != delivered:
+                delivered, since = now, time.monotonic()
+        return delivered.objects - self._before.objects
+
+    def _delivered(self) -> SourceBeat:
+        """What of the source is where it belongs, over all processes."""
+        beats = [beat.sources.get(SOURCE, SourceBeat()) for beat in read_beats(self._objects, self._collector)]
+        return SourceBeat(
+            delivered=sum(beat.delivered for beat in beats),
+            objects=sum(beat.objects for beat in beats),
+            trouble=" ".join(beat.trouble for beat in beats),
+        )

@@ -1,0 +1,102 @@
+"""The collector as the zip of an AWS Lambda: `make lambda`.
+
+It has the collector, what is declared, and the locked packages these import; boto3 is in Lambda's own runtime. The same
+checkout and lock file give the same bytes, so that a deployment changes where something has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import project_root
+
+TARGET = Path("dist") / "collector-lambda.zip"
+#: What the collector and what is declared import, by the names under which they are installed.
+PACKAGES = (
+    "annotated-types",
+    "orjson",
+    "pydantic",
+    "pydantic-core",
+    "PyYAML",
+    "ruamel.yaml",
+    "typing-extensions",
+    "typing-inspection",
+    "zstandard",
+)
+#: Of the project: code below `include`, and what is declared, which keeps its place.
+_CODE = ("collector", "deltaworks/__init__.py", "deltaworks/errors.py", "deltaworks/specs")
+_DECLARED = ("collectors", "environments", "pipelines", "relays")
+_LEFT_OUT = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
+#: The earliest time a zip can hold.
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+_MODE = 0o644 << 16
+
+
+def package(target: Path, *, root: Path) -> int:
+    """Write the zip; how many files are in it.
+
+    Raises:
+        ConfigError: PACKAGE_MISSING.
+    """
+    files = dict(sorted({**dict(_installed()), **dict(_own(root))}.items()))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, path in files.items():
+            entry = zipfile.ZipInfo(name, _NO_TIME)
+            entry.external_attr = _MODE
+            # One system and one level wherever it is made.
+            entry.create_system = 3
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
+    return len(files)
+
+
+def _own(root: Path) -> Iterator[tuple[str, Path]]:
+    include = root / "include"
+    for name in _CODE:
+        for path in _files(include / name):
+            yield path.relative_to(include).as_posix(), path
+    for name in _DECLARED:
+        for path in _files(include / name):
+            yield path.relative_to(root).as_posix(), path
+
+
+def _installed() -> Iterator[tuple[str, Path]]:
+    for name in PACKAGES:
+        try:
+            files = importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError as error:
+            raise ConfigError("PACKAGE_MISSING", f"{name} is not installed.", hint="`make env`") from error
+        for file in files:
+            text = file.as_posix()
+            if ".." not in text and not any(part in f"/{text}" for part in _LEFT_OUT):
+                yield text, Path(str(file.locate()))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not any(part in file.as_posix() for part in _LEFT_OUT):
+            yield file
+
+
+def main() -> int:
+    """Write the zip where it is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=None, help=f"the file; {TARGET} by default")
+    options = parser.parse_args()
+    target = options.to or project_root() / TARGET
+    count = package(target, root=project_root())
+    print(f"{target}: {count} files, {target.stat().st_size / 2**20:.1f} MiB. Its handler: collector.handler.handle")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

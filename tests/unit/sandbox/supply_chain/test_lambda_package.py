@@ -1,0 +1,73 @@
+"""The zip of the Lambda: the same each time, without what it does not need, and able to take an event by itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.supply_chain.lambda_package import package
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import os
+os.environ.update(LAMBDA_TASK_ROOT=sys.argv[1], COLLECTOR="edge")
+from collector import handler
+gateway = handler._gateway()
+event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}", "queryStringParameters": {"writeKey": "x"}}
+answer = gateway.handle(event)
+heavy = {"pyspark", "airflow", "deltalake", "pyarrow"} & set(sys.modules)
+print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lambda") / "one.zip"
+    package(path, root=PROJECT_ROOT)
+    return path
+
+
+def test_it_is_the_same_each_time(made: Path, tmp_path: Path) -> None:
+    package(tmp_path / "two.zip", root=PROJECT_ROOT)
+    assert (tmp_path / "two.zip").read_bytes() == made.read_bytes()
+
+
+def test_it_holds_no_engine_and_fits_a_lambda(made: Path) -> None:
+    with zipfile.ZipFile(made) as archive:
+        names = archive.namelist()
+        inflated = sum(item.file_size for item in archive.infolist())
+    assert {name.split("/")[0] for name in names}.isdisjoint({"pyspark", "airflow", "deltalake", "pyarrow", "boto3"})
+    assert not [name for name in names if name.startswith("deltaworks/") and "/specs/" not in name and "/" in name[11:]]
+    assert inflated < 250 << 20
+
+
+def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Path) -> None:
+    """In an interpreter that sees this zip and boto3, as Lambda's does."""
+    root, runtime = tmp_path / "task", tmp_path / "runtime"
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(root)
+    runtime.mkdir()
+    site = Path(json.__file__).parent  # the standard library itself
+    assert site.exists()
+    packages = Path(pytest.__file__).parents[1]
+    for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
+        (runtime / name).symlink_to(packages / name)
+    keys = {"DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:1", "DELTAWORKS_ENVIRONMENT": "local"}
+    keys |= {"DELTAWORKS_AWS_ACCESS_KEY": "test", "DELTAWORKS_AWS_SECRET_KEY": "test"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", PROGRAM, str(root)],
+        env={"PYTHONPATH": str(runtime), **keys},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert json.loads(done.stdout) == [401, "bad_key", []]
