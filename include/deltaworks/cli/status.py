@@ -31,7 +31,7 @@ _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
 @listing_command
 def status() -> Answer:
-    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, 1 where not, 21 unanswered."""
+    """Show relays, streams, collectors, held tables, alerts; exits with 0 where all is well, else 1, unanswered 21."""
     return lake_status()
 
 

@@ -48,6 +48,7 @@ SECRETS = {
     "airflow-dag-processor": {"airflow", "lake", "landing", "alerts"},
     "airflow-triggerer": {"airflow", "airflow-logs"},
     "deadman": {"lake", "landing", "alerts"},
+    "collector": {"lake", "landing"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
     "spark-worker-2": {"spark"},
@@ -76,6 +77,7 @@ def test_the_services_have_airflows_official_names() -> None:
     assert set(SERVICES) == AIRFLOW | {
         "postgres",
         "deadman",
+        "collector",
         "spark-master",
         "spark-worker-1",
         "spark-worker-2",
@@ -124,6 +126,16 @@ def test_every_volume_that_is_mounted_is_declared_and_used() -> None:
     mounted = {mount.split(":")[0] for service in SERVICES.values() for mount in service.get("volumes", [])}
 
     assert mounted == set(COMPOSE["volumes"])
+
+
+def test_what_a_collector_acknowledged_is_on_a_volume_and_it_has_time_to_end() -> None:
+    service = SERVICES["collector"]
+    (mount,) = service["volumes"]
+    spool = service["command"][service["command"].index("--spool") + 1]
+
+    assert mount == f"collector-spool:{spool}"
+    assert f"{spool} " in (ROOT / "Dockerfile").read_text(), "else the volume would be root's"
+    assert int(service["stop_grace_period"].removesuffix("s")) > 30
 
 
 def test_no_two_services_publish_one_port() -> None:

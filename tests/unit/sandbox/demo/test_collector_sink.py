@@ -2,84 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from collector.app import CollectorApp
-from collector.door import Door
-from collector.spool import Done, Entry, Written
-from deltaworks.specs.collector import CollectorSpec
 from generator.games import generate_games
 from generator.settings import GamesSettings
 from sandbox.demo.collector_sink import BusyError, CollectorSink, collector_sink, events_of
-from tests.waiting import eventually
+from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
 
 GAMES = GamesSettings(seed=4, target_events=1_200, events_per_file=300)
 
 
-KEY = "a-key"
-SPEC = CollectorSpec.model_validate(
-    {
-        "collector": "edge",
-        "sources": {
-            "games": {
-                "pipeline": "games",
-                "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
-                "wrap": "api_gateway",
-                "stamp_time": False,
-                "sink": {"kind": "landing"},
-            }
-        },
-    }
-)
-
-
-class Kept:
-    """Takes whatever is submitted, at once."""
-
-    def __init__(self) -> None:
-        self.bodies: list[str] = []
-
-    def submit(self, entries: list[Entry], done: Done) -> None:
-        for entry in entries:
-            self.bodies.append(json.loads(b"1".join(entry.parts))["body"])
-        done(Written(1))
-
-    def refusal(self) -> str | None:
-        return None
-
-    def fill(self) -> float:
-        return 0.0
-
-
-@contextmanager
-def listening(app: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started, "the server listens")
-    try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}/v1/events"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
 def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
     kept, objects = Kept(), list[bytes]()
-    app = CollectorApp(Door(SPEC, collector="c" * 32, numbers={"games": 0}), kept)
-    with listening(app) as url:
-        sink = CollectorSink(url, key=KEY)
+    spec = collector_spec(wrap="api_gateway", stamp_time=False)
+    with listening(app_of(spec, kept)) as address:
+        sink = CollectorSink(f"{address}/v1/events", key=KEY)
 
         def post(key: str, body: bytes) -> None:
             objects.append(body)
@@ -87,10 +29,11 @@ def test_each_piece_is_one_event_and_those_that_have_a_time_keep_it() -> None:
 
         truth = generate_games(GAMES, post)
 
+    bodies = [event["body"] for event in kept.events]
     sent = [event for body in objects for event in events_of(body)]
-    assert len(sent) == len(kept.bodies) == truth.pieces == sink.acknowledged
+    assert len(sent) == len(bodies) == truth.pieces == sink.acknowledged
     readable_ones = [json.loads(event) for event in sent if isinstance(readable(event), dict)]
-    taken = [event for body in kept.bodies if isinstance(event := readable(body), dict)]
+    taken = [event for body in bodies if isinstance(event := readable(body), dict)]
     for event in taken:
         assert event.pop("_collector")["source"] == "games"
     assert taken == readable_ones
@@ -107,8 +50,8 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
         status = 503 if len(taken) < 3 else 200
         return Response(b'{"accepted": 1, "kept": 0}', status_code=status)
 
-    with listening(app) as url:
-        generate_games(GAMES, collector_sink(url))
+    with listening(app) as address:
+        generate_games(GAMES, collector_sink(f"{address}/v1/events"))
 
     assert len(taken) > 3
     assert taken[0] == taken[1] == taken[2] != taken[3]

@@ -20,7 +20,8 @@ import os
 os.environ.update(LAMBDA_TASK_ROOT=sys.argv[1], COLLECTOR="edge")
 from collector import handler
 gateway = handler._gateway()
-event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}", "queryStringParameters": {"writeKey": "x"}}
+event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}"}
+event["queryStringParameters"] = {"writeKey": "x"}
 answer = gateway.handle(event)
 heavy = {"pyspark", "airflow", "deltalake", "pyarrow"} & set(sys.modules)
 print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy)]))
@@ -54,8 +55,6 @@ def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Pa
     with zipfile.ZipFile(made) as archive:
         archive.extractall(root)
     runtime.mkdir()
-    site = Path(json.__file__).parent  # the standard library itself
-    assert site.exists()
     packages = Path(pytest.__file__).parents[1]
     for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
         (runtime / name).symlink_to(packages / name)

@@ -1,0 +1,74 @@
+"""A collector's application that listens, and keeps what it takes in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from collector.app import CollectorApp
+from collector.door import Door
+from collector.spool import Done, Entry, Written
+from deltaworks.specs.collector import CollectorSpec
+from tests.waiting import eventually
+
+KEY = "a-key"
+
+
+def collector_spec(**source: Any) -> CollectorSpec:
+    """A collector with the source `games`."""
+    games = {
+        "pipeline": "games",
+        "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
+        "sink": {"kind": "landing"},
+        **source,
+    }
+    return CollectorSpec.model_validate({"collector": "edge", "sources": {"games": games}})
+
+
+class Kept:
+    """Takes whatever is submitted, at once, unless it has a `problem`."""
+
+    def __init__(self) -> None:
+        self.texts: list[bytes] = []
+        self.problem: str | None = None
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Those that can be read."""
+        return [json.loads(text) for text in self.texts]
+
+    def submit(self, entries: list[Entry], done: Done) -> None:
+        self.texts += [b"1".join(entry.parts) for entry in entries]
+        done(Written(1))
+
+    def refusal(self) -> str | None:
+        return self.problem
+
+    def fill(self) -> float:
+        return 0.0
+
+
+def app_of(spec: CollectorSpec, kept: Kept) -> CollectorApp:
+    """The application in front of what is kept."""
+    door = Door(spec, collector="c" * 32, numbers={"games": 0}, refuses=kept.refusal)
+    return CollectorApp(door, kept)
+
+
+@contextmanager
+def listening(app: Any) -> Iterator[str]:
+    """The address at which an application answers."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    eventually(lambda: server.started, "the server listens")
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,143 @@
+"""The clients that docs/collector.md shows: run as they stand, they lose no event and double none."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import urllib.error
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
+from tests.waiting import eventually
+
+PAGE = (PROJECT_ROOT / "docs" / "collector.md").read_text()
+CHROMIUM = shutil.which("chromium")
+_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+
+
+def client(name: str) -> str:
+    """The code of a client as the page has it."""
+    (code,) = re.findall(rf"<!-- client: {name} -->\n```\w+\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return str(code)
+
+
+@pytest.fixture
+def send(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The function of the Python client, which waits for nothing."""
+    names: dict[str, Any] = {}
+    exec(client("python"), names)
+    waits = names["waits"] = list[float]()
+    monkeypatch.setattr(names["time"], "sleep", waits.append)
+    return names["send"]
+
+
+def test_the_python_client_sends_until_the_collector_has_it(send: Any) -> None:
+    kept = Kept()
+    kept.problem = "spool_full"
+    waits: list[float] = send.__globals__["waits"]
+
+    def recover(seconds: float) -> None:
+        waits.append(seconds)
+        kept.problem = None if len(waits) >= 3 else kept.problem
+
+    send.__globals__["time"].sleep = recover
+    with listening(app_of(collector_spec(), kept)) as address:
+        answer = send(address, KEY, [{"type": "track", "event": "a"}, {"type": "track", "event": "b"}])
+        assert answer["accepted"] == 2
+        assert [event["event"] for event in kept.events] == ["a", "b"]
+        assert len(waits) == 3
+        assert min(waits) >= 1, "Retry-After counts"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            send(address, "no-key", [{}])
+    with pytest.raises(TimeoutError):
+        send(address, KEY, [{}], tries=2)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no `chromium` on the PATH, the browser that runs the page")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def site() -> Iterator[Any]:
+    """A server of one page, whose script can be set; its address is an origin."""
+
+    class Page(BaseHTTPRequestHandler):
+        script = ""
+
+        def do_GET(self) -> None:
+            body = f"<!doctype html><script>{Page.script}</script>".encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield Page, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.integration
+def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any, site: Any) -> None:
+    page_of, origin = site
+    kept = Kept()
+    spec = collector_spec(origins=[origin], rate={"events_per_second": 1, "burst": 3})
+    with listening(app_of(spec, kept)) as address:
+        script = client("browser").replace("https://events.example.org", address)
+        page_of.script = script.replace("the key of the source", KEY).replace("5000", "200")
+        context = browser.new_context()
+        page = context.new_page()
+        statuses = list[int]()
+        page.on("response", lambda answer: statuses.append(answer.status))
+
+        def names() -> list[str]:
+            return sorted(event["event"] for event in kept.events)
+
+        def arrived(wanted: list[str]) -> None:
+            # The browser's own events are handled while it is asked something.
+            eventually(lambda: (page.wait_for_timeout(50), names() == wanted)[1], f"{wanted} arrive")
+
+        page.goto(origin)
+        page.evaluate("track('first', {n: 1})")
+        arrived(["first"])
+
+        context.set_offline(True)
+        page.evaluate("track('offline', {}); flush()")
+        page.wait_for_timeout(600)
+        assert names() == ["first"]
+        context.set_offline(False)
+        arrived(["first", "offline"])
+
+        page.evaluate("for (let n = 0; n < 4; n++) track('burst' + n, {})")
+        arrived(["burst0", "burst1", "burst2", "burst3", "first", "offline"])
+        page.evaluate("track('throttled', {})")
+        arrived(["burst0", "burst1", "burst2", "burst3", "first", "offline", "throttled"])
+        assert 429 in statuses, "the rate was never met"
+
+        page.wait_for_timeout(3_000)
+        before = names()
+        page.evaluate("busy = true; track('leaving', {})")  # the timer would send it, and it is the end that shall
+        page.goto("about:blank")
+        arrived(sorted([*before, "leaving"]))
+        assert len({event["messageId"] for event in kept.events}) == len(kept.events)
+        context.close()
