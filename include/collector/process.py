@@ -29,7 +29,7 @@ from collector.metrics import Metrics
 from collector.recovery import Recovered, recover
 from collector.spool import Done, Spool, Written
 from collector.stamps import Strip
-from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,15 @@ class CollectorProcess:
         """Take events until a signal; the exit code.
 
         Raises:
-            DeltaworksError: SPOOL_LOCKED, SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN.
+            DeltaworksError: SPOOL_LOCKED, SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN; COLLECTOR_WITHOUT_SPOOL where it
+                is declared to answer after its sink, as a Lambda does.
         """
+        if self._spec.spool.ack == "sink":
+            raise ConfigError(
+                "COLLECTOR_WITHOUT_SPOOL",
+                f"The collector {self._spec.collector} declares `ack: sink`; a process answers from its spool.",
+                hint="Write `ack: spool`, or run it as a Lambda: collector.handler.handle.",
+            )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold events, and what they say of people
         folder = SpoolFolder.take(self._path)
         try:

@@ -1,4 +1,4 @@
-"""Sends numbered events through an SDK: `send.py segment|rudder URL KEY COUNT RETRIES`; prints how many were given up."""
+"""Sends numbered events through an SDK: `send.py segment|rudder URL KEY COUNT RETRIES`; prints what was given up."""
 
 from __future__ import annotations
 

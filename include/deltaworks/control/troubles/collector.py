@@ -12,6 +12,12 @@ COLLECTOR: Final = (
         ConfigError,
         Trouble("COLLECTOR_UNKNOWN", "there is no such collector", "use the nearest one that is given"),
         Trouble(
+            "COLLECTOR_WITHOUT_SPOOL",
+            "a collector declares `ack: sink` and is run as a process, which answers from its spool",
+            "write `ack: spool`, or run it as a Lambda",
+            runbook="collector.md#running-it",
+        ),
+        Trouble(
             "COLLECTOR_SINK",
             "neither a sink nor the pipeline of its source says which bucket or stream is meant",
             "name it in the collector's file",
