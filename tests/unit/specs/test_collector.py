@@ -14,7 +14,8 @@ from deltaworks.specs.collector_file import load_collector
 from deltaworks.specs.project import load_catalog
 
 PAGE = PROJECT_ROOT / "docs" / "collector-protocol.md"
-DECLARATION = """\
+DECLARATION = (
+    """\
 collector: edge
 listen: {port: 8090, trusted_hops: 1}
 spool: {max_bytes: 10GiB, ack: spool}
@@ -22,16 +23,19 @@ sources:
   games:
     pipeline: games
     keys:
-      - {sha256: %(first)s, until: 2027-01-31}
-      - {sha256: %(second)s}
+      - {sha256: FIRST, until: 2027-01-31}
+      - {sha256: SECOND}
     origins: ["https://play.example.org"]
     rate: {events_per_second: 5000, burst: 20000}
     sink: {kind: landing, prefix: games/, close_bytes: 8MiB, close_seconds: 60}
   web:
     pipeline: games
-    keys: [{sha256: %(third)s}]
+    keys: [{sha256: THIRD}]
     sink: {kind: landing}
-""" % {"first": "a" * 64, "second": "b" * 64, "third": "c" * 64}
+""".replace("FIRST", "a" * 64)
+    .replace("SECOND", "b" * 64)
+    .replace("THIRD", "c" * 64)
+)
 
 
 def project(folder: Path, declaration: str) -> Path:
