@@ -1,1 +1,1 @@
-"""Takes events over HTTP and puts them into a Kinesis stream: one function, as a Lambda handler or a local endpoint."""
+"""Takes events over HTTP, keeps them on disk before it answers, and takes them to a bucket, a stream or a topic."""

@@ -10,18 +10,14 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from sandbox.servers.object_store import end_process, free_port
 from tests.webhook_events import webhooks
 
 pytestmark = pytest.mark.integration
@@ -111,58 +107,33 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, int]:
     return {row["event_name"]: row["how_many"] for row in rows}
 
 
-@contextmanager
-def collecting(line: str, project: Path, port: int) -> Iterator[None]:
-    """The collector in a terminal of its own, on a port that is free."""
-    words = [*shlex.split(line)[1:], "--port", str(port)]
-    command = [sys.executable, "-m", "deltaworks.cli", *words]
-    with subprocess.Popen(command, cwd=project, env=variables(project)) as process:
-        try:
-            end = time.monotonic() + 120
-            while not listens(port):
-                assert process.poll() is None, "the collector ended"
-                assert time.monotonic() < end, "the collector does not listen"
-                time.sleep(0.5)
-            yield
-        finally:
-            end_process(process)
-
-
-def listens(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-
-
 @pytest.mark.timeout(1_200)
 def test_events_that_are_posted_and_events_that_are_produced_are_in_the_tables(project: Path) -> None:
     for name in ("HTTP", "Kafka"):
-        (declared,) = blocks(name, "yaml")
+        declared, *collectors = blocks(name, "yaml")
         folder = project / "include" / "pipelines" / declared.split()[1]
         folder.mkdir(parents=True)
         (folder / "pipeline.yaml").write_text(declared)
+        for collector in collectors:
+            (project / "include" / "collectors").mkdir()
+            (project / "include" / "collectors" / "edge.yaml").write_text(collector)
     sent = webhooks(300)
     sent.write(project / "events.jsonl")
     order = json.loads(re.findall(r"`(\{.*?\})`", section("Kafka"))[0])
     orders = [order | {"id": number, "total": number / 4} for number in range(200)]
     (project / "orders.jsonl").write_text("".join(json.dumps(event) + "\n" for event in orders))
-    (starting, collect), (one, many, asking) = (block.splitlines() for block in blocks("HTTP"))
-    port = free_port()
+    (starting,), (one, many, asking) = (block.splitlines() for block in blocks("HTTP"))
 
     up = typed(shlex.split(starting)[1:], project)
     assert up.returncode == 0
     assert "Created topics: orders" in up.stdout
-    assert "Created Kinesis streams: clicks" in up.stdout
-    with collecting(collect, project, port):
-        for line, events in ((one, 1), (many, len(sent.events))):
-            words = shlex.split(line.replace("8090", str(port)))
-            done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=True)
-            print(line, done.stdout[:500])
-            assert json.loads(done.stdout) == {"accepted": events}
+    collector = re.search(r"^Collector +(\S+)$", up.stdout, re.MULTILINE)
+    assert collector is not None
+    for line, events in ((one, 1), (many, len(sent.events))):
+        words = shlex.split(line.replace("ADDRESS", collector[1]))
+        done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=True)
+        print(line, done.stdout[:500])
+        assert json.loads(done.stdout) == {"success": True, "accepted": events, "kept": 0}
     (commands,), (program,) = blocks("Kafka"), blocks("Kafka", "python")
     again, produce, total = commands.splitlines()
     assert again == starting

@@ -1,0 +1,54 @@
+"""Sinks as a collector's file declares them, opened in an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.drain import LandingWay, RecordWay
+from collector.sinks.kinesis import KinesisSink
+from collector.sinks.opening import open_ways
+from deltaworks.errors import ConfigError
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import PIPELINE, write_project
+
+DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+def spec(sink: dict[str, Any]) -> CollectorSpec:
+    source = {"pipeline": "shop", "keys": [{"sha256": DIGEST}], "sink": sink}
+    return CollectorSpec.model_validate({"collector": "edge", "sources": {"shop": source}})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return load_catalog(root=write_project(tmp_path))
+
+
+def test_the_bucket_is_that_of_the_pipeline_and_objects_close_no_later_than_is_wished(catalog: Catalog) -> None:
+    way = open_ways(spec({"kind": "landing", "prefix": "shop/"}), catalog, close_seconds=2)["shop"]
+    assert isinstance(way, LandingWay)
+    assert (way.prefix, way.closes.bytes, way.closes.seconds) == ("shop/", 8 << 20, 2)
+    assert way.sink._bucket == "landing"  # type: ignore[attr-defined]
+
+
+def test_a_sink_that_names_no_stream_before_a_pipeline_that_reads_none_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_ways(spec({"kind": "kinesis"}), catalog)
+    assert caught.value.condition == "COLLECTOR_SINK"
+    assert "sources.shop.sink.stream" in caught.value.hint
+
+
+def test_a_stream_is_that_of_the_pipeline(tmp_path: Path) -> None:
+    objects = PIPELINE[PIPELINE.index("source:") : PIPELINE.index("event:")]
+    streams = PIPELINE.replace(objects, "source: {kind: kinesis, stream: orders}\n")
+    catalog = load_catalog(root=write_project(tmp_path, pipeline=streams))
+    way = open_ways(spec({"kind": "kinesis"}), catalog)["shop"]
+    assert isinstance(way, RecordWay)
+    sink = way.open_sink()
+    assert isinstance(sink, KinesisSink)
+    assert sink._writer._stream == "orders"

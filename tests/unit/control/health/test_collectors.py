@@ -1,0 +1,142 @@
+"""Verdicts on collectors: silent, behind, damaged, or missing what they acknowledged."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control.health.collector_beats import CollectorBeats
+from deltaworks.control.health.collectors import collector_reports, judge_collector
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.collector import (
+    CollectorBeat,
+    Losses,
+    MissingRange,
+    SourceBeat,
+    beat_key,
+    read_beats,
+    read_counts,
+)
+from deltaworks.control.troubles import alert_of_verdict
+from deltaworks.specs.project import load_catalog
+from tests.unit.kubernetes.conftest import write_collector
+from tests.unit.specs.conftest import write_project
+
+NOW = datetime(2026, 11, 23, 14, 30, tzinfo=UTC)
+
+
+def ago(**past: float) -> str:
+    return (NOW - timedelta(**past)).isoformat()
+
+
+def beat(**changes: Any) -> CollectorBeat:
+    facts: dict[str, Any] = {
+        "collector": "edge",
+        "id": "c" * 32,
+        "state": "running",
+        "written_at": ago(seconds=5),
+        "started_at": ago(hours=5),
+        "next_seq": 101,
+        "spool_bytes": 1 << 20,
+        "spool_max_bytes": 10 << 20,
+    }
+    return CollectorBeat(**facts | changes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "said"),
+    [
+        ({}, "OK", "1 processes"),
+        ({"written_at": ago(minutes=3)}, "COLLECTOR_STALE", "3 min"),
+        ({"oldest_at": ago(minutes=5)}, "OK", ""),
+        (
+            {
+                "oldest_at": ago(minutes=20),
+                "sources": {"shop": SourceBeat(trouble="AccessDenied", trouble_since=ago())},
+            },
+            "SPOOL_OLD",
+            "AccessDenied",
+        ),
+        ({"damaged": ("seg-1.wal.damaged",)}, "SPOOL_DAMAGED", "seg-1.wal.damaged"),
+        ({"sources": {"shop": SourceBeat(set_aside=3)}}, "EVENTS_SET_ASIDE", "3 events"),
+        ({"state": "ended", "written_at": ago(hours=3)}, "OK", "has ended"),
+        ({"state": "ended", "written_at": ago(hours=3), "oldest_at": ago(hours=4)}, "SPOOL_OLD", "10 % full"),
+        ({"state": "ended", "written_at": ago(days=3), "oldest_at": ago(days=4)}, "SPOOL_OLD", "10 % full"),
+    ],
+)
+def test_a_collector_is_judged_by_what_its_processes_show(facts: dict[str, Any], cause: str, said: str) -> None:
+    verdict = judge_collector("edge", [beat(**facts)], None, now=NOW)
+    assert (verdict.cause, verdict.unhealthy) == (cause, cause != "OK")
+    assert said in verdict.detail
+    if verdict.unhealthy:
+        assert verdict.next_step
+        assert alert_of_verdict(cause) in ("COLLECTOR_UNHEALTHY", "EVENTS_LOST")
+
+
+def test_one_process_that_is_ill_is_enough_and_one_that_is_long_gone_is_nobodys_concern() -> None:
+    gone = beat(id="a" * 32, state="ended", written_at=ago(days=3))
+    stale = beat(id="b" * 32, written_at=ago(hours=1))
+    assert judge_collector("edge", [gone, beat()], None, now=NOW).state == "healthy"
+    assert judge_collector("edge", [beat(), stale], None, now=NOW).cause == "COLLECTOR_STALE"
+
+
+def test_lost_events_are_named_before_all_else_and_since_when() -> None:
+    losses = Losses(looked_at=ago(minutes=5), missing=(MissingRange(id="c" * 32, first=7, last=9),))
+    first = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW - timedelta(hours=1))
+    verdict = judge_collector("edge", [beat(damaged=("x",))], losses, now=NOW, previous=first)
+    assert (verdict.cause, verdict.since) == ("EVENTS_LOST", NOW - timedelta(hours=1))
+    assert "3 acknowledged events" in verdict.detail
+    assert "cccccccc: 7-9" in verdict.detail
+    assert alert_of_verdict("EVENTS_LOST") == "EVENTS_LOST"
+
+
+def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> None:
+    root = write_project(tmp_path / "project")
+    write_collector(root)
+    catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
+    assert collector_reports(catalog, objects, now=NOW) == []
+    objects.put(beat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    (report,) = collector_reports(catalog, objects, now=NOW)
+    assert (report.subject.key, report.verdict.cause) == ("collector__edge", "COLLECTOR_STALE")
+    objects.put(beat_key("edge", "c" * 32), b"{")
+    (report,) = collector_reports(catalog, objects, now=NOW)
+    assert report.verdict.cause == "HEARTBEAT_UNREADABLE"
+
+
+def test_counts_of_an_hour_go_on_after_a_restart_and_end_with_the_hour(tmp_path: Path) -> None:
+    objects, now = LocalObjects(tmp_path), NOW
+    taken: dict[str, dict[str, int]] = {"shop": {"accepted": 10}}
+    seq = 11
+
+    def process() -> CollectorBeats:
+        return CollectorBeats(objects, lambda: beat(next_seq=seq), lambda: taken, clock=lambda: now)
+
+    first = process()
+    first.write()
+    taken, seq = {"shop": {"accepted": 15, "kept": 1}}, 17
+    first.write()
+    taken, seq = {"shop": {"accepted": 4}}, 21
+    second = process()
+    second.write()
+    now = NOW + timedelta(hours=1)
+    taken, seq = {"shop": {"accepted": 5}}, 22
+    second.write()
+    second.write()
+    old, new = read_counts(objects, "edge")
+    assert (old.hour, old.next_seq, old.whole) == ("2026-11-23T14", 22, True)
+    assert old.sources == {"shop": {"accepted": 20, "kept": 1}}
+    assert (new.hour, new.first_seq, new.next_seq, new.whole) == ("2026-11-23T15", 22, 22, False)
+    assert [item.next_seq for item in read_beats(objects, "edge")] == [22]
+
+
+def test_a_storage_that_fails_costs_the_collector_nothing(tmp_path: Path) -> None:
+    class Failing(LocalObjects):
+        def put(self, key: str, data: bytes) -> None:
+            raise OSError("away")
+
+    beats = CollectorBeats(Failing(tmp_path), beat, dict, beat_seconds=0.01)
+    beats.start()
+    assert beats.stop(within_seconds=30)

@@ -1,0 +1,139 @@
+"""Events that a collector acknowledged are looked for by their numbers, and those that are nowhere are named."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, counts_key, losses_key
+from deltaworks.control.records.store import RecordStore
+from deltaworks.maintenance.lost_events import find_lost_events, numbers_given
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.unit.kubernetes.conftest import write_collector
+from tests.unit.specs.conftest import ENVIRONMENT, write_project
+
+PROCESS = "0123456789abcdef" * 2
+NOW = datetime(2026, 11, 23, 14, 30, tzinfo=UTC)
+COLUMNS = """\
+      - {name: collector, path: _collector.collector, type: string}
+      - {name: seq, path: _collector.seq, type: long}
+"""
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event:
+  name: {path: name}
+  time: {path: time}
+tables:
+  - name: events
+    catch_all: true
+    columns:
+      - {name: device, path: device, type: string}
+"""
+
+
+def project(root: Path, *, columns: str = COLUMNS) -> Catalog:
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{root / 'lake'}")
+    write_project(root, environment=environment, pipeline=PIPELINE + columns)
+    write_collector(root)
+    return load_catalog(root=root)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return project(tmp_path)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "lake")
+
+
+def landed(root: Path, seqs: list[int]) -> None:
+    table = pa.table({"collector": pa.array([PROCESS] * len(seqs), pa.string()), "seq": pa.array(seqs, pa.int64())})
+    write_deltalake(str(root / "lake" / paths.table("shop", "events")), table, mode="append")
+
+
+def quarantined(root: Path, raws: list[str]) -> None:
+    columns = {"raw": pa.array(raws, pa.string()), "_position": pa.array([0] * len(raws), pa.int64())}
+    write_deltalake(str(root / "lake" / paths.table("shop", "quarantine")), pa.table(columns), mode="append")
+
+
+def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:
+    record = HourCounts(id=PROCESS, hour=hour, first_seq=first, next_seq=behind, whole=True)
+    objects.put(counts_key("edge", PROCESS, hour), record.encode())
+
+
+def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
+    catalog: Catalog, objects: LocalObjects, tmp_path: Path
+) -> None:
+    gave(objects, "2026-11-23T12", 1, 11)
+    gave(objects, "2026-11-23T14", 11, 99)  # may still be on its way
+    stamp = json.dumps(
+        {"_collector": {"v": 1, "seq": 4, "collector": PROCESS}, "raw": "no json"}, separators=(",", ":")
+    )
+    wrapped = json.dumps({"body": stamp.replace('"seq":4', '"seq":5') + ",}"})
+    landed(tmp_path, [1, 2, 3, 6, 6, 9, 10])
+    quarantined(tmp_path, [stamp[:-1], wrapped, "not of a collector"])
+
+    report = find_lost_events(catalog, objects, "edge", now=NOW)
+
+    assert report.missing == (MissingRange(id=PROCESS, first=7, last=8),)
+    record = RecordStore(objects, Losses).read(losses_key("edge"))
+    assert record is not None
+    assert (record.missing, record.counted_up_to) == (report.missing, {PROCESS: 6})
+
+    landed(tmp_path, [7, 8])  # what was late is found, and everything is counted
+    assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
+    record = RecordStore(objects, Losses).read(losses_key("edge"))
+    assert record is not None
+    assert (record.missing, record.counted_up_to) == ((), {PROCESS: 10})
+    assert find_lost_events(catalog, objects, "edge", now=NOW).events == 0
+
+
+def test_what_is_written_off_is_not_looked_for_again(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
+    gave(objects, "2026-11-23T12", 1, 6)
+    landed(tmp_path, [1, 5])
+    assert find_lost_events(catalog, objects, "edge", accept=True, now=NOW).missing
+    assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
+
+
+def test_with_no_table_at_all_everything_is_missing(catalog: Catalog, objects: LocalObjects) -> None:
+    gave(objects, "2026-11-23T12", 3, 6)
+    assert find_lost_events(catalog, objects, "edge", now=NOW).missing == (MissingRange(id=PROCESS, first=3, last=5),)
+
+
+def test_where_no_table_keeps_the_numbers_nothing_is_claimed(tmp_path: Path, objects: LocalObjects) -> None:
+    catalog = project(tmp_path, columns="")
+    gave(objects, "2026-11-23T12", 1, 6)
+    report = find_lost_events(catalog, objects, "edge", now=NOW)
+    assert (report.unprovable, report.missing) == (("shop",), ())
+    assert RecordStore(objects, Losses).read(losses_key("edge")) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 13), st.integers(0, 50)), max_size=10), st.integers(0, 400))
+def test_only_numbers_given_an_hour_ago_are_looked_for(hours: list[tuple[int, int]], counted: int) -> None:
+    records, seq = [], 1
+    by_hour: dict[int, tuple[int, int]] = {}
+    for hour, count in sorted(dict(hours).items()):
+        records.append(HourCounts(id="p", hour=f"2026-11-23T{hour:02d}", first_seq=seq, next_seq=seq + count))
+        by_hour[hour] = (seq, seq + count)
+        seq += count
+    wanted = {
+        number for hour, (first, behind) in by_hour.items() if hour <= 12 for number in range(first, behind)
+    } - set(range(counted + 1))
+    bounds = numbers_given(records, {"p": counted}, now=NOW)
+    found = {number for first, last in bounds.values() for number in range(first, last + 1)}
+    assert found == wanted
