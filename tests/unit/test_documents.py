@@ -43,6 +43,7 @@ from deltaworks.rework.quarantine.open_rows import REPLAYS_SCHEMA
 from deltaworks.rework.reprocess.run import TableReprocess
 from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
+from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
@@ -229,7 +230,12 @@ def test_every_marked_example_is_a_valid_spec(document: str, kind: str, text: st
     if kind == "tables":
         assert [TableSpec.model_validate(to_plain(each)) for each in YAML().load(text)]
         return
-    models: dict[str, type[Spec]] = {"pipeline": PipelineSpec, "relay": RelaySpec, "environment": EnvironmentSpec}
+    models: dict[str, type[Spec]] = {
+        "pipeline": PipelineSpec,
+        "relay": RelaySpec,
+        "environment": EnvironmentSpec,
+        "collector": CollectorSpec,
+    }
     path = tmp_path / f"{kind}.yaml"
     path.write_text(text)
 
@@ -237,7 +243,7 @@ def test_every_marked_example_is_a_valid_spec(document: str, kind: str, text: st
 
 
 def test_the_documents_have_examples_of_every_kind() -> None:
-    assert {kind for _, kind, _ in examples()} == {"pipeline", "relay", "environment", "tables"}
+    assert {kind for _, kind, _ in examples()} == {"pipeline", "relay", "environment", "tables", "collector"}
 
 
 def test_the_large_example_has_every_key_that_changes_what_a_pipeline_does() -> None:
