@@ -95,6 +95,8 @@ class Delivery:
         self._failures = 0
         #: Nothing of this source up to this number is needed any more.
         self.free_up_to = progress.of(source).done
+        #: Whether `free_up_to` says more than what was on record at the start.
+        self.has_looked = False
 
     @property
     def waits(self) -> bool:
@@ -106,6 +108,7 @@ class Delivery:
         done = self._deliver_due(closing=closing)
         # Only here, where nothing that was read is in between: others delete by it.
         self.free_up_to = self._free_up_to()
+        self.has_looked = True
         return done
 
     def _deliver_due(self, *, closing: bool) -> bool:
@@ -178,18 +181,20 @@ class LandingDelivery(Delivery):
         plan = self._progress.of(self.source).planned
         if plan is not None:
             return self._try(lambda: self._finish(plan))
+        taken = 0
         if self._waiting_bytes < self._closes.bytes:
-            self._take(self._cursor.read(min(READ_BYTES, self._closes.bytes - self._waiting_bytes)))
+            taken = self._take(self._cursor.read(min(READ_BYTES, self._closes.bytes - self._waiting_bytes)))
         if not self._waiting or not (closing or self._is_due()):
-            return False
+            return taken > 0
         events = self._waiting
         return self._try(lambda: self._deliver(events))
 
-    def _take(self, events: Sequence[SpooledEvent]) -> None:
+    def _take(self, events: Sequence[SpooledEvent]) -> int:
         if events and not self._waiting:
             self._first_at = self._clock()
         self._waiting += events
         self._waiting_bytes += sum(len(event.payload) + 1 for event in events)
+        return len(events)
 
     def _is_due(self) -> bool:
         full = self._waiting_bytes >= self._closes.bytes

@@ -6,6 +6,7 @@ requests away. Nothing is given up: a source that is no longer declared keeps it
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -112,7 +113,7 @@ class Drain:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(timeout=5)
-        self.delete_done()
+        self._delete()
         return all(drained.is_set() for drained in self._drained.values()) and not self._unclaimed
 
     def states(self) -> dict[str, SourceState]:
@@ -156,12 +157,13 @@ class Drain:
     def oldest_waiting_ms(self, next_seq: int) -> int | None:
         """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""
         free = self.free_up_to()
-        if free >= next_seq - 1:
+        if free >= next_seq - 1 or not all(each.has_looked for each in self._deliveries):
             return None
         for stretch in self._readable():
             if stretch.before_seq - 1 > free:
-                header = Segment.open(stretch.path).header
-                return header.created_ms if header is not None else 0
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: the next one is the oldest
+                    header = Segment.open(stretch.path).header
+                    return header.created_ms if header is not None else 0
         return None
 
     def _delivery(self, name: str, way: Way, number: int, *, clock: Callable[[], float]) -> Delivery:
@@ -202,7 +204,7 @@ class Drain:
                     self._stop.wait(_IDLE_SECONDS)
                 if time.monotonic() - deleted_at >= _DELETE_SECONDS:
                     deleted_at = time.monotonic()
-                    self.delete_done()
+                    self._delete()
         finally:
             delivery.close()
 
@@ -213,6 +215,12 @@ class Drain:
             log.exception("%s: reading the spool failed", delivery.source)
             self._stop.wait(1.0)
             return False
+
+    def _delete(self) -> None:
+        try:
+            self.delete_done()
+        except OSError:
+            log.exception("%s: what is delivered could not be deleted", self._folder.path)
 
 
 def spool_folders(root: Path) -> list[Path]:

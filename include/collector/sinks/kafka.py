@@ -73,7 +73,8 @@ class KafkaSink:
         if left:
             # A producer that has failed may be fatally out of step with its brokers: the next try has a new one.
             self.close()
-            raise SinkBusyError(failure, left=left)
+            # Whoever hands those over again hears of the ones that are never taken then.
+            raise SinkBusyError(failure, left=[*left, *(item.event for item in aside)])
         return aside
 
     def close(self) -> None:

@@ -57,7 +57,8 @@ class KinesisSink:
                 left += group
                 reason = refusal.reason
         if left:
-            raise SinkBusyError(reason, left=left)
+            # Whoever hands those over again hears of the ones that are never taken then.
+            raise SinkBusyError(reason, left=[*left, *(item.event for item in aside)])
         return aside
 
     def close(self) -> None:

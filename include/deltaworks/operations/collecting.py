@@ -70,7 +70,7 @@ class _Process(CollectorProcess):
     ) -> Sequence[Background]:
         drain = Drain(folder, self._collecting.ways, durable=spool.durable, freed=spool.freed)
         drained = DrainedFolder(self._collecting, folder, drain, next_seq=spool.next_seq, taken=self._taken)
-        return [drained, Leftovers(self._collecting, own=folder.path)]
+        return [Leftovers(self._collecting, own=folder.path), drained]
 
     def _taken(self) -> Taken:
         taken: dict[str, dict[str, int]] = {}
@@ -193,7 +193,7 @@ class Leftovers:
             part.start()
             while not part.is_empty and not self._stop.wait(1.0):
                 pass
-            part.stop(within_seconds=self._collecting.spec.limits.flush_seconds)
+            part.stop(within_seconds=0)
         except Exception:
             log.exception("%s is left as it is", path)
         finally:

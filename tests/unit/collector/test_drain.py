@@ -105,6 +105,26 @@ def test_nothing_is_deleted_of_what_was_read_and_is_not_delivered_yet(spool: Wri
     folder.close()
 
 
+def test_deleting_what_was_only_read_would_lose_it(spool: WrittenSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protection off: what was read counts as done."""
+    spool.write(3)
+    spool.segment().write(2)
+    folder = SpoolFolder.take(spool.path)
+    way = LandingWay(sink=Shelf(), prefix="games/", closes=Closing(bytes=1 << 20, seconds=3_600))
+    drain = Drain(folder, {"games": way}, durable=spool.durable)
+    (delivery,) = drain._deliveries
+    monkeypatch.setattr(delivery, "_free_up_to", lambda: delivery._cursor.scanned)
+    delivery.step()
+    assert drain.delete_done() > 0
+    # The process ends here, and another one delivers what is left.
+    games = Shelf()
+    later = Drain(folder, {"games": LandingWay(sink=games, prefix="games/", closes=Closing())}, durable=spool.durable)
+    later.start()
+    assert later.stop(within_seconds=60)
+    assert games.seqs == [4, 5]
+    folder.close()
+
+
 def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(spool: WrittenSpool) -> None:
     games, shop = Shelf(), Shelf()
     spool.write(2, "shop")

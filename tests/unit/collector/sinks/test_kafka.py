@@ -82,3 +82,11 @@ def test_an_event_no_broker_takes_is_set_aside() -> None:
     aside = KafkaSink({}, "games", make=brokers).send([*SENT, huge])
     assert sorted(item.event.seq for item in aside) == [3, 9]
     assert len(brokers.taken) == 5
+
+
+def test_one_that_is_never_taken_is_not_forgotten_over_those_that_are_not_taken_now() -> None:
+    brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value == b"2" else None)
+    huge = SpooledEvent(9, b"x" * 2_000)
+    with pytest.raises(SinkBusyError) as caught:
+        KafkaSink({}, "games", make=brokers).send([*SENT, huge])
+    assert sorted(event.seq for event in caught.value.left) == [2, 9]

@@ -87,6 +87,20 @@ def test_of_a_call_only_what_was_not_taken_is_put_again() -> None:
     assert sum(stream.calls) < 2 * stream.calls[0] + 2
 
 
+def test_putting_a_whole_call_again_would_double_what_it_had_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protection off: whatever failed of a call, all of it goes again."""
+
+    def put(self: StreamWriter, batch: list[Any]) -> list[Any]:
+        for _ in range(4):
+            self._client.put_records(StreamName="games", Records=[record.entry() for _, record in batch])
+        return []
+
+    monkeypatch.setattr(StreamWriter, "_put_batch", put)
+    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    sink_of(stream).send(events(*sent))
+    assert len(stream.taken) > len(set(stream.taken))
+
+
 def test_what_a_stream_does_not_take_is_handed_back_and_nothing_else() -> None:
     stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
     with pytest.raises(SinkBusyError) as caught:
@@ -102,6 +116,14 @@ def test_an_event_no_record_can_hold_is_set_aside_and_costs_its_neighbours_nothi
     aside = sink_of(stream).send(events(b"one", huge, b"two"))
     assert [item.event.payload for item in aside] == [huge]
     assert sorted(stream.taken) == [b"one", b"two"]
+
+
+def test_one_that_is_never_taken_is_not_forgotten_over_those_that_are_not_taken_now() -> None:
+    stream, huge = HalfTaken(outages=1), b"x" * (2 << 20)
+    sink = sink_of(stream, attempts=1)
+    with pytest.raises(SinkBusyError) as caught:
+        sink.send(events(b"one", huge, b"two"))
+    assert sorted(event.payload for event in caught.value.left) == sorted([b"one", b"two", huge])
 
 
 def test_real_records_are_read_back_by_their_stream(aws: Any) -> None:
