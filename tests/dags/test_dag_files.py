@@ -96,6 +96,7 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
     assert parsed["errors"] == {}
     streams = {dag for dag in parsed["dags"] if dag.startswith(("stream__", "stream_group__"))}
     assert streams == {stream_dag_id(name, spec.stream_group) for name, spec in pipelines.items()}
+    assert [dag for dag in parsed["dags"] if dag.startswith("collected__")] == ["collected__games"]
 
 
 def test_dag_files_only_wire() -> None:

@@ -158,6 +158,16 @@ def test_pipelines_find_the_broker_of_the_stack_by_one_variable_where_it_has_one
     assert "DELTAWORKS_KAFKA_BOOTSTRAP" not in variables
 
 
+def test_clients_find_the_collector_of_the_stack_by_one_variable_where_it_has_one(
+    home: StackHome, variables: dict[str, str]
+) -> None:
+    options = {"keys": keep_secrets(home.secrets_file), "java_home": Path("/opt/java"), "with_collector": True}
+
+    found = stack_variables(home, ports=PORTS | {"collector": 21006}, **options)
+
+    assert found == variables | {"DELTAWORKS_COLLECTOR_URL": "http://127.0.0.1:21006"}
+
+
 def test_the_supervisor_restarts_and_ends_whole_groups_and_rotates_logs(home: StackHome) -> None:
     command = ("/opt/my python", "-m", "x", "--share", "100%")
 

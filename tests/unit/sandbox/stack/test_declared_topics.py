@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from sandbox.demo.fresh import demo_settings
-from sandbox.stack.declared_topics import declared_streams, declared_topics
+from sandbox.stack.declared_topics import declared_collector, declared_streams, declared_topics
 from sandbox.stack.home import StackHome
-from sandbox.stack.programs import KAFKA, HealthChecks, stack_programs
+from sandbox.stack.programs import COLLECTOR, KAFKA, PROGRAMS, STOP_ORDER, STORES, HealthChecks, stack_programs
 from sandbox.stack.secrets import keep_secrets
+from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.sources.conftest import aws_endpoint
 
 __all__ = ["aws_endpoint"]
@@ -128,3 +129,37 @@ def test_a_stack_without_topics_has_no_broker(tmp_path: Path, monkeypatch: pytes
     programs = stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file))
 
     assert KAFKA not in {program.name for program in programs}
+
+
+def test_a_stack_has_a_collector_where_it_feeds_a_pipeline_that_runs(
+    home_of: HomeOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = home_of(source={"kind": "kinesis", "stream": "orders"})
+    assert declared_collector(home) is None
+    write_collector(home.project)
+    assert declared_collector(home) == "edge"
+    assert declared_collector(home, []) is None
+
+
+def test_the_collector_starts_behind_the_stores_and_ends_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = StackHome.at(tmp_path / "home")
+    home.create()
+    jar = tmp_path / "s3proxy.jar"
+    monkeypatch.setattr("sandbox.servers.object_store.ensure_jars", lambda: type("Jars", (), {"s3proxy_jar": jar}))
+    ports = {"moto": 1, "s3proxy": 2, "collector": 3, "collector_metrics": 4}
+
+    programs = {
+        program.name: program
+        for program in stack_programs(home, ports=ports, keys=keep_secrets(home.secrets_file), collector="edge")
+    }
+
+    command = programs[COLLECTOR].command
+    assert command[command.index("collect") + 1] == "edge"
+    assert command[command.index("--spool") + 1] == str(home.spool)
+    assert home.root in home.spool.parents
+    assert all(PROGRAMS.index(COLLECTOR) > PROGRAMS.index(store) for store in STORES)
+    ended = [name for group in STOP_ORDER for name in group]
+    assert all(ended.index(COLLECTOR) < ended.index(store) for store in STORES)
+    assert programs[COLLECTOR].stop_seconds > 20, "it delivers for twenty seconds"
