@@ -8,6 +8,7 @@ import threading
 import urllib.error
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,26 +28,18 @@ def client(name: str) -> str:
     return str(code)
 
 
-@pytest.fixture
-def send(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The function of the Python client, which waits for nothing."""
-    names: dict[str, Any] = {}
-    exec(client("python"), names)
-    waits = names["waits"] = list[float]()
-    monkeypatch.setattr(names["time"], "sleep", waits.append)
-    return names["send"]
-
-
-def test_the_python_client_sends_until_the_collector_has_it(send: Any) -> None:
-    kept = Kept()
+def test_the_python_client_sends_until_the_collector_has_it() -> None:
+    kept, waits = Kept(), list[float]()
     kept.problem = "spool_full"
-    waits: list[float] = send.__globals__["waits"]
 
-    def recover(seconds: float) -> None:
+    def wait(seconds: float) -> None:
         waits.append(seconds)
         kept.problem = None if len(waits) >= 3 else kept.problem
 
-    send.__globals__["time"].sleep = recover
+    names: dict[str, Any] = {}
+    exec(client("python"), names)
+    names["time"] = SimpleNamespace(sleep=wait)
+    send = names["send"]
     with listening(app_of(collector_spec(), kept)) as address:
         answer = send(address, KEY, [{"type": "track", "event": "a"}, {"type": "track", "event": "b"}])
         assert answer["accepted"] == 2
