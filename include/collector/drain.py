@@ -151,8 +151,11 @@ class Drain:
 
     def free_up_to(self) -> int:
         """Everything up to this number is where it belongs."""
-        free = min((each.free_up_to for each in self._deliveries), default=0)
-        return min([free, *(seq - 1 for seq in self._unclaimed.values())])
+        return min([self.delivered_up_to(), *(seq - 1 for seq in self._unclaimed.values())])
+
+    def delivered_up_to(self) -> int:
+        """Everything up to this number is where it belongs, but for sources that nobody declares."""
+        return min((each.free_up_to for each in self._deliveries), default=0)
 
     def oldest_waiting_ms(self, next_seq: int) -> int | None:
         """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""

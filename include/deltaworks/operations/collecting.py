@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from collector.drain import Drain, Way, spool_folders
-from collector.folder import DAMAGED_SUFFIX, SpoolFolder
+from collector.folder import DAMAGED_SUFFIX, SpoolFolder, size_of
 from collector.process import Background, CollectorProcess
 from collector.recovery import Recovered, recover
 from collector.spool import Spool
@@ -113,8 +113,8 @@ class DrainedFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything in it is where it belongs."""
-        return self._drain.free_up_to() >= self._next_seq() - 1
+        """Whether everything in it that anybody declares is where it belongs."""
+        return self._drain.delivered_up_to() >= self._next_seq() - 1
 
     def _beat(self) -> CollectorBeat:
         oldest_ms = self._drain.oldest_waiting_ms(self._next_seq())
@@ -154,6 +154,7 @@ class Leftovers:
         self._own = own
         self._look_seconds = look_seconds
         self._stop = threading.Event()
+        self._emptied: dict[Path, list[tuple[str, int]]] = {}
         self._thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
 
     def start(self) -> None:
@@ -185,19 +186,27 @@ class Leftovers:
             return
         try:
             next_seq = recover(folder).next_seq
+            # Sources that have nothing in it are on record with less: only a look tells that it is empty.
+            if self._emptied.get(path) == _content(folder):
+                return
             drain = Drain(folder, self._collecting.ways)
             part = DrainedFolder(self._collecting, folder, drain, next_seq=lambda: next_seq)
-            if drain.oldest_waiting_ms(next_seq) is None:
-                return
             log.warning("%s is held by nobody: what is in it is delivered from here", path)
             part.start()
             while not part.is_empty and not self._stop.wait(1.0):
                 pass
             part.stop(within_seconds=0)
+            if part.is_empty:
+                self._emptied[path] = _content(folder)
         except Exception:
             log.exception("%s is left as it is", path)
         finally:
             folder.close()
+
+
+def _content(folder: SpoolFolder) -> list[tuple[str, int]]:
+    """The segments of a folder, by name and size."""
+    return [(path.name, size_of(path)) for path in folder.segments()]
 
 
 def _iso(epoch_seconds: float) -> str:
