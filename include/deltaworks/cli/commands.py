@@ -99,7 +99,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "deploy": Command("Manifests of a cluster, rendered from what is declared.", "deltaworks.cli.deploy:app"),
     "collect": Command(
-        "Take events over HTTP, stamp them with the time and put them into a stream, until it is stopped.",
+        "Take events over HTTP, keep them on disk until they are delivered, and answer only then; until it is stopped.",
         "deltaworks.cli.collect:collect",
     ),
 }
