@@ -55,7 +55,7 @@ class CollectorApp:
         self._acceptance = acceptance
         self._limits = door.spec.limits
         self._flight = FlightBytes(self._limits.in_flight_bytes)
-        self._reading: dict[asyncio.Task[Any], float] = {}
+        self._reading: dict[asyncio.Task[Any], float | None] = {}
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -119,7 +119,7 @@ class CollectorApp:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("no task runs")
-        self._reading[task] = asyncio.get_running_loop().time() + self._limits.body_seconds
+        self._reading[task] = None
         try:
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -146,10 +146,16 @@ class CollectorApp:
             self._reading.pop(task, None)
 
     def end_slow_bodies(self, now: float) -> None:
-        """Turn away the requests whose bodies have not come in time; to be called about every second."""
-        for task in [task for task, end in self._reading.items() if end <= now]:
-            del self._reading[task]
-            task.cancel()
+        """Turn away the requests whose bodies have not come in time; to be called about every second.
+
+        The time of a body begins with the first call that sees it: most bodies are there before, and cost no clock.
+        """
+        for task, end in list(self._reading.items()):
+            if end is None:
+                self._reading[task] = now + self._limits.body_seconds
+            elif end <= now:
+                del self._reading[task]
+                task.cancel()
 
     async def _send(self, head: Head, answer: Answer, send: Send) -> None:
         headers = self._door.with_cors(head, answer).headers

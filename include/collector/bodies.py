@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import zstandard
 
@@ -47,8 +47,7 @@ class TooLargeError(Exception):
     """A body inflates to more than the cap, or holds more than `MOST_EVENTS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentEvent:
+class SentEvent(NamedTuple):
     """An event as it was sent; `value` is None where the text is no JSON object."""
 
     text: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from collector.admission import KeyHolder, Keys, client_address, cors_headers
 from collector.bodies import ENCODINGS, Sent, TooLargeError, batch, events_or_lines, inflated, one_event, text_of
@@ -30,8 +30,7 @@ PATHS: Mapping[str, str] = {
 LINES_TYPES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """A request without its body. Names of headers are in lower case."""
 
     method: str
@@ -41,8 +40,7 @@ class Head:
     peer: str = ""
 
 
-@dataclass(slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A request whose body may be read. `holder` is None where its key is in the body."""
 
     head: Head
@@ -52,8 +50,7 @@ class Admitted:
     holder: KeyHolder | None
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """The events of a request, to be made durable before `answer` is given."""
 
     entries: list[Entry]
@@ -167,7 +164,7 @@ class Door:
         )
         number = self._numbers[holder.source]
         entries = [Entry(number, parts) for parts in stamped_events(sent, arrival, self._rules[holder.source])]
-        kept = {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
+        kept = kept_of(sent)
         return Taken(entries, success(len(entries), kept), holder.source, len(kept))
 
     def with_cors(self, head: Head, answer: Answer) -> Answer:
@@ -177,6 +174,11 @@ class Door:
             return answer
         headers = [*answer.headers, *cors_headers(origin)]
         return Answer(answer.status, answer.body, headers, answer.code)
+
+
+def kept_of(sent: Sent) -> dict[int, str]:
+    """The events that cannot be read, by their index."""
+    return {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
 
 
 def _sent(admitted: Admitted, text: str) -> Sent:

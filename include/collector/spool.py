@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from collector.disk import Disk, LocalDisk, SegmentFile
 from collector.folder import SpoolFolder
@@ -32,8 +32,7 @@ _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEARLY_FULL: Final = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What becomes a frame. Between the `parts` of an event's text its number is written; one part has no number."""
 
     source: int
@@ -41,8 +40,7 @@ class Entry:
     kind: int = Kind.EVENT
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """What became of a request: the number of its first event, or why it is not in the spool (`spool_full`, `disk`)."""
 
     first_seq: int | None = None
@@ -52,8 +50,7 @@ class Written:
 Done = Callable[[Written], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(NamedTuple):
     """The entries of one request, and who waits for them."""
 
     entries: Sequence[Entry]
@@ -117,7 +114,8 @@ class Spool:
         self._clock = clock
         self._waiting: deque[Submission] = deque()
         self._under_way: list[Submission] = []
-        self._ready = threading.Condition()
+        self._ready = threading.Condition(threading.Lock())
+        self._idle = False
         self._closing = False
         self._open: _Open | None = None
         self._next_seq = next_seq
@@ -142,7 +140,8 @@ class Spool:
         with self._ready:
             if not self._closing:
                 self._waiting.append(Submission(entries, size, done))
-                self._ready.notify()
+                if self._idle:
+                    self._ready.notify()
                 return
         done(Written(problem="draining"))
 
@@ -228,7 +227,9 @@ class Spool:
                     left = self._open.since + self._spec.segment_seconds - self._clock()
                     if left <= 0:
                         return []
+                self._idle = True
                 self._ready.wait(left)
+                self._idle = False
             group: list[Submission] = []
             size = 0
             while self._waiting and (not group or size + self._waiting[0].size_bytes <= GROUP_BYTES):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -35,8 +35,7 @@ _SECONDS_BELOW = 100_000_000_000
 _FUTURE_MS = 5 * 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """Where and when a request came in. `address` is cut already; `key` is the digest of the sender's key."""
 
     source: str
@@ -96,7 +95,7 @@ def _shared(sent_ms: int | None, skew: int | None, arrival: Arrival) -> tuple[st
     return ahead, behind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Writer:
     """Writes the events of one request."""
 
@@ -233,6 +232,7 @@ def iso(epoch_milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
+@lru_cache(maxsize=4096)
 def is_bot(user_agent: bytes) -> bool:
     """Whether a client says that it is a program: such events are flagged and kept."""
     return _BOT.search(user_agent) is not None

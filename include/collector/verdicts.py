@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -19,8 +20,7 @@ KEPT_MALFORMED: Final = "kept:malformed"
 LONGEST_RETRY_SECONDS: Final = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Status, body and headers of an answer. `code` names a refusal, and is empty for a success."""
 
     status: int
@@ -79,7 +79,7 @@ def refusal(code: str, request_id: str, *, retry_after_seconds: float | None = N
 def success(count: int, kept: Mapping[int, str]) -> Answer:
     """All events of a request are durable; those in `kept` (by index) could not be read and are in quarantine later."""
     if not kept:
-        return Answer(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_TYPE])
+        return _all_accepted(count)
     content = {
         "success": True,
         "accepted": count - len(kept),
@@ -87,3 +87,8 @@ def success(count: int, kept: Mapping[int, str]) -> Answer:
         "verdicts": {str(index): verdict for index, verdict in kept.items()},
     }
     return Answer(200, orjson.dumps(content), [JSON_TYPE])
+
+
+@lru_cache(maxsize=1024)
+def _all_accepted(count: int) -> Answer:
+    return Answer(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_TYPE])

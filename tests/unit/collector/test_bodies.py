@@ -43,7 +43,7 @@ def dumped(value: object, indent: int | None) -> str:
     return json.dumps(value, indent=indent)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(40))
 @given(
     elements=st.lists(objects | st.sampled_from(BROKEN), max_size=8),
     context=st.none() | objects,
@@ -68,7 +68,7 @@ def test_a_batch_gives_each_event_as_it_was_sent(
     assert sent.context == (None if context is None else dumped(context, indent))
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(events=st.lists(objects, min_size=1, max_size=5), data=st.data())
 def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, object]], data: st.DataObject) -> None:
     whole = json.dumps({"writeKey": "k", "batch": events})
@@ -84,7 +84,7 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
         assert sent.events, "nothing of it is dropped"
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(text=st.text(st.sampled_from('{}[]",:1ab \\\n'), max_size=60))
 def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
     for sent in (batch(text), one_event(text), *(events_or_lines(text, lines=lines) for lines in (True, False))):
@@ -184,7 +184,7 @@ def test_bytes_that_are_no_utf8_break_their_own_event_alone() -> None:
     assert sent.events[1].text == '{"b":"\\xff"}'
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(
     members=st.lists(st.tuples(st.sampled_from(["x", "y", "z"]), values), max_size=6), indent=st.sampled_from(["", " "])
 )

@@ -26,7 +26,7 @@ from deltaworks.errors import ContractError
 from tests.examples import examples
 
 HEADER = SegmentHeader(b"c" * 16, 41, 1_700_000_000_000)
-payloads = st.lists(st.text(st.characters(min_codepoint=32, codec="utf-8"), max_size=40), min_size=1, max_size=6)
+payloads = st.lists(st.text(st.characters(min_codepoint=32, codec="utf-8"), max_size=20), min_size=1, max_size=6)
 
 
 def written(path: Path, texts: list[str]) -> list[tuple[int, int]]:
@@ -44,12 +44,8 @@ def read(path: Path) -> list[tuple[int, str]]:
     return [(frame.seq, frame.payload.decode()) for frame in Segment.open(path).frames()]
 
 
-@settings(max_examples=examples(60))
-@given(texts=payloads)
-def test_a_segment_cut_anywhere_gives_the_frames_before_the_cut(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "cut.wal"
+def test_a_segment_cut_at_any_byte_gives_the_frames_before_the_cut(tmp_path: Path) -> None:
+    path, texts = tmp_path / "cut.wal", ['{"a":1}', "", '{"b":"ä"}']
     places = written(path, texts)
     whole = path.read_bytes()
     for size in range(HEADER_BYTES, len(whole)):
@@ -58,13 +54,14 @@ def test_a_segment_cut_anywhere_gives_the_frames_before_the_cut(
 
         items = list(Segment.open(path).items())
 
-        assert read(path) == [(41 + number, text) for number, text in enumerate(texts[:kept])]
+        frames = [(item.seq, item.payload.decode()) for item in items if isinstance(item, Frame)]
+        assert frames == [(41 + number, text) for number, text in enumerate(texts[:kept])]
         torn = [item for item in items if isinstance(item, Unreadable)]
         end = places[kept - 1][1] if kept else HEADER_BYTES
         assert [(item.start, item.end, item.at_end) for item in torn] == ([(end, size, True)] if size > end else [])
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(texts=payloads, data=st.data())
 def test_a_flipped_bit_costs_its_own_frame_and_no_other(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
