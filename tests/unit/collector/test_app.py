@@ -1,0 +1,230 @@
+"""The application without a server: bodies in pieces, too much at once, a process that ends, faults of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from collector.app import CollectorApp, State
+from collector.door import Door
+from collector.spool import Done, Entry, Written
+from tests.unit.collector.door_stage import KEY, ORIGIN, declared
+
+Message = dict[str, Any]
+
+
+class Acceptance:
+    """What stands behind the door: answers at once, or when the test says so."""
+
+    def __init__(self, *, problem: str | None = None, at_once: bool = True) -> None:
+        self.entries: list[Entry] = []
+        self.waiting: list[Done] = []
+        self.full = 0.0
+        self._problem = problem
+        self._at_once = at_once
+
+    def submit(self, entries: list[Entry], done: Done) -> None:
+        self.entries += entries
+        if self._at_once:
+            done(Written(None, self._problem) if self._problem else Written(1))
+        else:
+            self.waiting.append(done)
+
+    def refusal(self) -> str | None:
+        return None
+
+    def fill(self) -> float:
+        return self.full
+
+
+class Client:
+    """Calls an application as a server does."""
+
+    def __init__(self, acceptance: Acceptance | None = None, **limits: Any) -> None:
+        self.acceptance = acceptance or Acceptance()
+        spec = declared(limits=limits) if limits else declared()
+        door = Door(spec, collector="c0", numbers={"games": 0})
+        self.app = CollectorApp(door, self.acceptance)
+
+    async def send(
+        self, pieces: Sequence[bytes], *, method: str = "POST", path: str = "/v1/track", **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+        if messages:
+            messages[-1]["more_body"] = False
+        return await self.call(iter(messages).__next__, method=method, path=path, **headers)
+
+    async def call(
+        self, next_message: Callable[[], Message], *, method: str = "POST", path: str = "/v1/track", **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        sent: list[Message] = []
+
+        async def receive() -> Mapping[str, Any]:
+            try:
+                return next_message()
+            except StopIteration:
+                await asyncio.sleep(3600)
+                raise
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        named.append((b"authorization", b"Basic " + base64.b64encode(f"{KEY}:".encode())))
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": named, "client": None}
+        await self.app(scope, receive, send)
+        if not sent:
+            return 0, {}, None
+        start, body = sent
+        return (
+            start["status"],
+            {name.decode(): value.decode() for name, value in start["headers"]},
+            json.loads(body["body"]) if body["body"] else None,
+        )
+
+
+def test_a_body_comes_in_pieces() -> None:
+    client = Client()
+
+    status, _, content = asyncio.run(client.send([b'{"a"', b":", b"1}"]))
+
+    assert (status, content["accepted"], len(client.acceptance.entries)) == (200, 1, 1)
+
+
+def test_a_body_without_a_length_is_turned_away_where_it_grows_too_large() -> None:
+    client = Client()
+
+    status, headers, content = asyncio.run(client.send([b"x" * (1 << 20)] * 5, origin=ORIGIN))
+
+    assert (status, content["code"], headers["connection"]) == (413, "too_large", "close")
+    assert headers["access-control-allow-origin"] == ORIGIN
+    assert client.acceptance.entries == []
+
+
+def test_a_body_that_does_not_come_is_ended_after_its_time_and_no_other_is() -> None:
+    async def scenario() -> tuple[Any, Any]:
+        client = Client(body_seconds=5)
+        slow = asyncio.create_task(
+            client.call(iter([{"type": "http.request", "body": b"{", "more_body": True}]).__next__)
+        )
+        await asyncio.sleep(0)
+        client.app.end_slow_bodies(100.0)
+        late = asyncio.create_task(client.call(iter(()).__next__))
+        await asyncio.sleep(0)
+        client.app.end_slow_bodies(106.0)
+        answer = await slow
+        still_waits = not late.done()
+        late.cancel()
+        return answer, still_waits
+
+    (status, headers, content), still_waits = asyncio.run(scenario())
+
+    assert (status, content["code"], headers["connection"]) == (408, "slow_body", "close")
+    assert still_waits
+
+
+def test_a_client_that_goes_away_is_answered_nothing() -> None:
+    client = Client()
+
+    assert asyncio.run(client.call(iter([{"type": "http.disconnect"}]).__next__))[0] == 0
+    assert client.acceptance.entries == []
+
+
+def test_bytes_under_way_are_bounded_and_given_back() -> None:
+    async def scenario() -> list[int]:
+        acceptance = Acceptance(at_once=False)
+        client = Client(acceptance, in_flight_bytes=1000)
+        first = asyncio.create_task(client.send([b"{}"], content_length="800"))
+        await asyncio.sleep(0.01)
+        second = await client.send([b"{}"], content_length="800")
+        acceptance.waiting.pop()(Written(1))
+        done = await first
+        third = asyncio.create_task(client.send([b"{}"], content_length="800"))
+        await asyncio.sleep(0.01)
+        acceptance.waiting.pop()(Written(2))
+        return [done[0], second[0], (await third)[0]]
+
+    assert asyncio.run(scenario()) == [200, 503, 200]
+
+
+@pytest.mark.parametrize("problem", ["disk", "spool_full"])
+def test_what_the_spool_did_not_take_is_not_said_to_be_taken(problem: str) -> None:
+    status, headers, content = asyncio.run(Client(Acceptance(problem=problem)).send([b"{}"]))
+
+    assert (status, content["code"]) == (503, problem)
+    assert 1 <= int(headers["retry-after"]) <= 30
+
+
+def test_a_process_that_leaves_takes_what_comes_and_closes_and_one_that_is_closed_takes_nothing() -> None:
+    client = Client()
+    answers = []
+    for state in State:
+        client.app.state = state
+        status, headers, _ = asyncio.run(client.send([b"{}"]))
+        ready, _, _ = asyncio.run(client.send([], method="GET", path="/ready"))
+        answers.append((state.name, status, headers.get("connection"), ready))
+
+    assert answers == [("RUNNING", 200, None, 200), ("LEAVING", 200, "close", 503), ("CLOSED", 503, "close", 503)]
+
+
+def test_readiness_ends_at_nine_tenths_and_health_does_not() -> None:
+    client = Client()
+    statuses = []
+    for full in (0.0, 0.89, 0.9):
+        client.acceptance.full = full
+        statuses.append(asyncio.run(client.send([], method="GET", path="/ready"))[0])
+
+    assert statuses == [200, 200, 503]
+    assert asyncio.run(client.send([], method="GET", path="/health"))[0] == 200
+
+
+def test_a_browser_asks_before_it_sends() -> None:
+    client = Client()
+
+    status, headers, _ = asyncio.run(client.send([], method="OPTIONS", origin=ORIGIN))
+    refused, _, _ = asyncio.run(client.send([], method="OPTIONS", origin="https://evil.example.org"))
+
+    assert (status, refused) == (200, 403)
+    assert headers["access-control-allow-origin"] == ORIGIN
+    assert headers["access-control-max-age"] == "7200"
+    assert headers["access-control-allow-headers"] == "authorization, content-type, content-encoding, x-retry-count"
+
+
+def test_settings_are_there_for_who_has_the_key() -> None:
+    client = Client()
+
+    status, _, content = asyncio.run(
+        client.send([], method="GET", path=f"/v1/projects/{KEY}/settings", host="events.example.org")
+    )
+
+    assert (status, content["integrations"]["Segment.io"]["apiHost"]) == (200, "events.example.org/v1")
+    assert asyncio.run(client.send([], method="GET", path="/v1/projects/other/settings"))[0] == 401
+
+
+def test_a_fault_of_the_collector_itself_is_one_to_send_again_for(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Acceptance):
+        def submit(self, entries: list[Entry], done: Done) -> None:
+            raise RuntimeError("broken")
+
+    status, headers, content = asyncio.run(Client(Broken()).send([b"{}"]))
+
+    assert (status, content["code"], "retry-after" in headers) == (500, "internal", True)
+
+
+def test_figures_have_no_ids_in_their_labels() -> None:
+    client = Client()
+    asyncio.run(client.send([b'{"batch":[{"messageId":"m-1"},3]}'], path="/v1/batch"))
+    asyncio.run(client.send([b""], path="/v1/nothing"))
+
+    text = client.app.metrics.text({"spool_bytes": 7.0})
+
+    assert 'deltaworks_collector_requests_total{status="200",code=""} 1' in text
+    assert 'deltaworks_collector_requests_total{status="404",code="path"} 1' in text
+    assert 'deltaworks_collector_events_total{source="games",verdict="kept"} 1' in text
+    assert "deltaworks_collector_spool_bytes 7.0" in text
+    assert "m-1" not in text
