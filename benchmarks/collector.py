@@ -3,7 +3,8 @@
 Ours is the collector as it runs: keys, limits, stamps, and a spool that is synced before each answer. Its sides are
 held against:
 
-- `spool_vs_bare_asgi`: an application on the same server that reads a body and answers, with no more promise than that.
+- `spool_vs_bare_asgi`: an application on uvicorn that reads a body and answers, with no more promise than that.
+- `spool_vs_lean_asgi`: the same without what the collector switches off of uvicorn.
 - `batch50_vs_single`: the same events in requests of one; ours are in requests of fifty.
 - `spool_vs_put_record`: boto3's `put_record` of one event, the client's side alone: what an endpoint spends that hands
   each event to Kinesis before it answers.
@@ -47,15 +48,18 @@ def run(options: Options) -> list[Figure]:
     with (
         tempfile.TemporaryDirectory(dir=bench_folder()) as folder,
         _server("bare") as bare,
+        _server("lean") as lean,
         _server("kinesis") as kinesis,
         _server("spool", folder) as spool,
     ):
         single = Side("spool_single", _loaded(spool, _request(1), requests))
         batches = Side("spool_batches_of_50", _loaded(spool, _request(_BATCH), requests // _BATCH))
         bare_side = Side("bare_asgi", _loaded(bare, _request(1), requests))
+        lean_side = Side("lean_asgi", _loaded(lean, _request(1), requests))
         put_record = Side("put_record", _put_record(kinesis, requests))
         comparisons = [
             _comparison("spool_vs_bare_asgi", single, bare_side, requests),
+            _comparison("spool_vs_lean_asgi", single, lean_side, requests),
             _comparison("batch50_vs_single", batches, single, requests),
             _comparison("spool_vs_put_record", single, put_record, requests),
         ]

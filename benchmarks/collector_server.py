@@ -1,6 +1,7 @@
 """The servers the benchmark `collector` loads, each a process of its own that prints its port.
 
-`spool`: the collector as it runs. `bare`: an application on the same server that reads a body and answers 200.
+`spool`: the collector as it runs. `bare`: an application on uvicorn that reads a body and answers 200. `lean`: the same
+without what the collector switches off of uvicorn: headers of proxies, of the date and the server, access logs.
 `kinesis`: as much of Kinesis as PutRecord takes.
 """
 
@@ -21,6 +22,7 @@ from collector.process import KEEP_ALIVE_SECONDS, CollectorProcess
 from deltaworks.specs.collector import CollectorSpec
 
 KEY = "bench"
+_LEAN: dict[str, Any] = {"lifespan": "off", "proxy_headers": False, "server_header": False, "date_header": False}
 _RECORD = (
     b'{"SequenceNumber":"49600000000000000000000000000000000000000000000000000001","ShardId":"shardId-000000000000"}'
 )
@@ -59,7 +61,7 @@ def bare(answer: bytes) -> Any:
 def main() -> int:
     """Serve until the process is ended."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["spool", "bare", "kinesis"])
+    parser.add_argument("kind", choices=["spool", "bare", "lean", "kinesis"])
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     if options.kind == "spool":
@@ -67,14 +69,9 @@ def main() -> int:
     config = uvicorn.Config(
         bare(_RECORD if options.kind == "kinesis" else b'{"success":true}'),
         interface="asgi3",
-        ws="none",
-        lifespan="off",
         log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        **({"access_log": False} | _LEAN if options.kind == "lean" else {}),
     )
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print("COLLECTOR_LISTENING " + json.dumps({"port": listener.getsockname()[1]}), flush=True)

@@ -164,7 +164,7 @@ class Door:
         )
         number = self._numbers[holder.source]
         entries = [Entry(number, parts) for parts in stamped_events(sent, arrival, self._rules[holder.source])]
-        kept = kept_of(sent)
+        kept = {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
         return Taken(entries, success(len(entries), kept), holder.source, len(kept))
 
     def with_cors(self, head: Head, answer: Answer) -> Answer:
@@ -174,11 +174,6 @@ class Door:
             return answer
         headers = [*answer.headers, *cors_headers(origin)]
         return Answer(answer.status, answer.body, headers, answer.code)
-
-
-def kept_of(sent: Sent) -> dict[int, str]:
-    """The events that cannot be read, by their index."""
-    return {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
 
 
 def _sent(admitted: Admitted, text: str) -> Sent:

@@ -7,6 +7,7 @@ given as the parts of its text between which the number goes.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable
@@ -26,6 +27,7 @@ FIELD: Final = "_collector"
 Strip = Callable[[dict[str, Any]], dict[str, Any]]
 _VERSION = 1
 _HEAD = f'{{"{FIELD}":{{"v":{_VERSION},"seq":'
+_HEAD_BYTES = _HEAD.encode()
 _IDS = ("messageId", "event_id", "id")
 _TIMES = ("timestamp", "originalTimestamp", "time", "eventTime", "client_event_time")
 _LONGEST_ID = 256
@@ -107,23 +109,22 @@ class _Writer:
     _behind: str
 
     def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...]:
-        text, value = self._stripped(event)
-        if value is None:
+        if self._rules.strip is not None and event.value is not None:
+            event = self._stripped(event.value, self._rules.strip)
+        if event.value is None:
             rest = f"{self._stamp(event, time)},{self._unreadable(event.text)},}}"
         else:
-            rest = self._stamp(event, time) + self._members(text, value)
+            rest = self._stamp(event, time) + self._members(event.text, event.value)
         if self._rules.gateway:
             return self._in_gateway(rest)
-        return _HEAD.encode(), rest.encode()
+        return _HEAD_BYTES, rest.encode()
 
-    def _stripped(self, event: SentEvent) -> tuple[str, dict[str, Any] | None]:
-        strip, value = self._rules.strip, event.value
-        if strip is None or value is None:
-            return event.text, value
+    def _stripped(self, value: dict[str, Any], strip: Strip) -> SentEvent:
+        """The event as it may be kept: nothing of the stamp is made of what was taken out of it."""
         if self._sent.context is not None and "context" not in value:
-            value = {**value, "context": orjson.loads(self._sent.context)}
+            value = {**value, "context": json.loads(self._sent.context)}
         value = strip(value)
-        return as_text(value), value
+        return SentEvent(as_text(value), value)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
         """The stamp from behind its number to its closing brace."""
@@ -137,6 +138,8 @@ class _Writer:
 
     def _flags(self, happened: int, *, skewed: bool) -> str:
         age = self._arrival.received_ms - happened
+        if -_FUTURE_MS <= age <= self._rules.late_ms and not skewed and not self._arrival.bot:
+            return ""
         flags = [
             flag
             for flag, holds in (
