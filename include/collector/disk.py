@@ -84,3 +84,10 @@ class LocalDisk:
     def free_percent(self, path: Path) -> float:
         stat = os.statvfs(path)
         return 100 * stat.f_bavail / max(1, stat.f_blocks)
+
+
+def write_all(file: SegmentFile, data: bytes) -> None:
+    """Write all of it, however little the disk takes at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]

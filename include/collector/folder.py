@@ -11,6 +11,7 @@ progress.json how far sinks are (`collector.drain`)
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -96,6 +97,13 @@ class SpoolFolder:
         """What its segments take, damaged ones included."""
         names = (path for path in self.path.iterdir() if path.name.startswith("seg-"))
         return sum(size_of(path) for path in names)
+
+    def oldest_seconds(self, now: float) -> float:
+        """How long ago the oldest segment was last written to; 0 where there is none."""
+        oldest = next(iter(self.segments()), None)
+        with contextlib.suppress(FileNotFoundError):
+            return max(0.0, now - oldest.stat().st_mtime) if oldest is not None else 0.0
+        return 0.0
 
     def close(self) -> None:
         """Let go of the folder; afterwards nothing of it may be written."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from collector.disk import Disk, LocalDisk, SegmentFile
+from collector.disk import Disk, LocalDisk, SegmentFile, write_all
 from collector.folder import SpoolFolder
 from collector.segments import HEADER_BYTES, Kind, SegmentHeader, encode_frame, segment_name
 from deltaworks.errors import TransientError
@@ -176,15 +176,8 @@ class Spool:
             "spool_fill": self.fill(),
             "spool_next_seq": self._next_seq,
             "spool_disk_failures": self.failures,
-            "spool_oldest_seconds": self._oldest_seconds(),
+            "spool_oldest_seconds": self._folder.oldest_seconds(self._clock()),
         }
-
-    def _oldest_seconds(self) -> float:
-        """How long the oldest segment has been there; 0 where there is none."""
-        oldest = next(iter(self._folder.segments()), None)
-        with contextlib.suppress(OSError):
-            return max(0.0, self._clock() - oldest.stat().st_mtime) if oldest is not None else 0.0
-        return 0.0
 
     def look_at_disk(self) -> None:
         """Count anew what the folder takes and what the disk has left: sinks remove segments meanwhile."""
@@ -249,7 +242,7 @@ class Spool:
         begun = time.perf_counter()
         try:
             segment = self._segment()
-            _write(segment.file, data)
+            write_all(segment.file, data)
         except OSError as error:
             self._turn_away(group, error, synced=True)
             return
@@ -278,7 +271,7 @@ class Spool:
         now = self._clock()
         self._open = _Open(path, self._next_seq, file, 0, now)
         header = SegmentHeader(self._folder.collector, self._next_seq, int(now * 1000)).encoded()
-        _write(file, header)
+        write_all(file, header)
         file.sync()
         self._disk.sync_folder(self._folder.path)
         self._open.good = HEADER_BYTES
@@ -353,10 +346,3 @@ class Spool:
         if segment is not None:
             with contextlib.suppress(OSError):
                 segment.file.close()
-
-
-def _write(file: SegmentFile, data: bytes) -> None:
-    """Write all of it, however little the disk takes at a time."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
