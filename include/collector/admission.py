@@ -57,6 +57,30 @@ class FlightBytes:
         self.taken -= size_bytes
 
 
+class Hold:
+    """What one request has of the bytes under way."""
+
+    __slots__ = ("_flight", "_held")
+
+    def __init__(self, flight: FlightBytes) -> None:
+        self._flight = flight
+        self._held = 0
+
+    def up_to(self, size_bytes: int) -> bool:
+        """Have so many in all; False, and no more than before, where they would be too many."""
+        more = size_bytes - self._held
+        if more > 0:
+            if not self._flight.take(more):
+                return False
+            self._held = size_bytes
+        return True
+
+    def release(self) -> None:
+        """Give them all back."""
+        self._flight.give_back(self._held)
+        self._held = 0
+
+
 @dataclass(slots=True)
 class KeyHolder:
     """A key of a source: its digest, its rate."""

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 import orjson
 
-from collector.admission import FlightBytes, cors_headers
+from collector.admission import FlightBytes, Hold, cors_headers
 from collector.door import Admitted, Door, Head, Taken, new_request_id
 from collector.metrics import Metrics
 from collector.spool import NEARLY_FULL, Done, Entry, Written
@@ -22,6 +22,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 log = logging.getLogger(__name__)
 _CLOSE = (b"connection", b"close")
 _SETTINGS = "/v1/projects/"
+#: How many times the limit is read of a body that is too large, so that its client reads the answer.
+_READ_TO_THE_END: Final = 4
 
 
 class State(Enum):
@@ -81,26 +83,27 @@ class CollectorApp:
             return refusal("draining", request_id)
         admitted = self._door.admit(head, request_id)
         if isinstance(admitted, Answer):
+            if admitted.code == "too_large":
+                await self._body(receive, Hold(FlightBytes(self._limits.max_body_bytes)))
             return admitted
         return await self._take(admitted, receive)
 
     async def _take(self, admitted: Admitted, receive: Receive) -> Answer | None:
         """Read a body and make its events durable, its bytes counted as under way until then."""
-        held = int(admitted.head.headers.get(b"content-length", b"0") or 0)
-        if not self._flight.take(held):
-            return refusal("busy", admitted.request_id)
+        length = int(admitted.head.headers.get(b"content-length", b"0") or 0)
+        hold = Hold(self._flight)
         try:
-            body = await self._body(receive)
+            if not hold.up_to(length):
+                return refusal("busy", admitted.request_id)
+            body = await self._body(receive, hold)
             if body is None or isinstance(body, str):
                 return refusal(body, admitted.request_id) if body else None
-            more = max(0, len(body) - held)
-            held += more if self._flight.take(more) else 0
             taken = self._door.read(admitted, body)
             if isinstance(taken, Answer):
                 return taken
             return await self._accepted(taken, admitted.request_id)
         finally:
-            self._flight.give_back(held)
+            hold.release()
 
     async def _accepted(self, taken: Taken, request_id: str) -> Answer:
         future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
@@ -114,29 +117,17 @@ class CollectorApp:
             events[taken.source, "kept"] += taken.kept
         return taken.answer
 
-    async def _body(self, receive: Receive) -> bytes | str | None:
-        """The body; a code where it is too large or too slow; None where the client has gone."""
+    async def _body(self, receive: Receive, hold: Hold) -> bytes | str | None:
+        """The body; a code where it is too large, too slow or one too many; None where the client has gone."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("no task runs")
         self._reading[task] = None
         try:
             message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body"):
-                return body
-            pieces, size = [body], len(body)
-            while size <= self._limits.max_body_bytes:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return None
-                pieces.append(message.get("body", b""))
-                size += len(pieces[-1])
-                if not message.get("more_body"):
-                    return b"".join(pieces)
-            return "too_large"
+            if message["type"] != "http.disconnect" and not message.get("more_body"):
+                return cast("bytes", message.get("body", b""))
+            return await self._pieces(message, receive, hold)
         except asyncio.CancelledError:
             if task in self._reading:
                 raise
@@ -144,6 +135,26 @@ class CollectorApp:
             return "slow_body"
         finally:
             self._reading.pop(task, None)
+
+    async def _pieces(self, message: Mapping[str, Any], receive: Receive, hold: Hold) -> bytes | str | None:
+        """A body that comes in pieces.
+
+        Of one that is too large some more is read and thrown away: a connection that is closed before its client has
+        sent all may end in an error there, and the answer would not be read.
+        """
+        pieces: list[bytes] = []
+        size, most = 0, self._limits.max_body_bytes
+        while message["type"] != "http.disconnect":
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size <= most:
+                pieces.append(piece)
+                if not hold.up_to(size):
+                    return "busy"
+            if not message.get("more_body") or size > _READ_TO_THE_END * most:
+                return b"".join(pieces) if size <= most else "too_large"
+            message = await receive()
+        return None
 
     def end_slow_bodies(self, now: float) -> None:
         """Turn away the requests whose bodies have not come in time; to be called about every second.

@@ -152,6 +152,31 @@ def test_bytes_under_way_are_bounded_and_given_back() -> None:
     assert asyncio.run(scenario()) == [200, 503, 200]
 
 
+def test_bodies_that_say_no_length_are_counted_as_they_come() -> None:
+    client = Client(in_flight_bytes=1000)
+
+    assert asyncio.run(client.send([b'{"a":"', b"x" * 500, b"x" * 600, b'"}']))[0] == 503
+    assert asyncio.run(client.send([b'{"a":"', b"x" * 500, b"x" * 300, b'"}']))[0] == 200
+
+
+def test_a_body_that_is_said_to_be_too_large_is_read_before_it_is_turned_away() -> None:
+    client, read = Client(), []
+
+    def next_message() -> Message:
+        read.append(1)
+        return {"type": "http.request", "body": b"x" * (1 << 20), "more_body": len(read) < 6}
+
+    status, headers, _ = asyncio.run(client.call(next_message, content_length=str(6 << 20)))
+
+    assert (status, headers["connection"], len(read)) == (413, "close", 6)
+    status, _, _ = asyncio.run(
+        client.call(
+            lambda: {"type": "http.request", "body": b"x" * (1 << 20), "more_body": True}, content_length="9" * 12
+        )
+    )
+    assert status == 413, "and not to its end, where that does not come"
+
+
 @pytest.mark.parametrize("problem", ["disk", "spool_full"])
 def test_what_the_spool_did_not_take_is_not_said_to_be_taken(problem: str) -> None:
     status, headers, content = asyncio.run(Client(Acceptance(problem=problem)).send([b"{}"]))
