@@ -23,7 +23,6 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 _SPACE = re.compile(r"[ \t\r\n]*")
 #: A whole text, a bracket or a comma. Possessive: a valid text needs no second look.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
-_MOST_OPEN: Final = 1000
 #: Events of one request. Each is kept with a stamp, and SDKs send a thousand at most.
 MOST_EVENTS: Final = 20_000
 _OPENERS: Final = {"}": "{", "]": "["}
@@ -250,7 +249,8 @@ class _Elements:
             except _NO_VALUE:
                 value, end = None, self._end_of_broken(at)
             after = _space(text, end)
-            if not text.startswith((",", "]"), after):
+            # An object that is whole is no beginning of another one, so it is an event at the end of a torn text too.
+            if after < len(text) and not text.startswith((",", "]"), after):
                 value, end = None, self._end_of_broken(end)
                 after = _space(text, end)
             events.append(SentEvent(text[at:end], value if type(value) is dict else None))
@@ -262,27 +262,40 @@ class _Elements:
 
     def _end_of_broken(self, at: int) -> int:
         """Behind what is broken there: at the comma or bracket that ends an element, or at the end of the text."""
-        opened: list[str] = []
+        opened = _Brackets()
         for token in _TOKEN.finditer(self._text, at):
             self._tokens -= 1
             first = token[0][0]
             if self._tokens <= 0:
                 break
             if first in "{[":
-                opened.append(first)
+                opened.open(first)
             elif first in "}]" and opened:
-                _close(opened, _OPENERS[first])
+                opened.close(_OPENERS[first])
             elif first in ",]" and not opened:
                 return token.start()
-            if len(opened) > _MOST_OPEN:
-                break
         return len(self._text)
 
 
-def _close(opened: list[str], opener: str) -> None:
-    """Close the newest bracket of that kind, with those in it that nothing has closed; any, where there is none."""
-    while opened.pop() != opener and opener in opened:
-        pass
+class _Brackets:
+    """Brackets that are open. However many, closing one costs no look at all of them."""
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+        self._counts = {"{": 0, "[": 0}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def open(self, opener: str) -> None:
+        self._open.append(opener)
+        self._counts[opener] += 1
+
+    def close(self, opener: str) -> None:
+        """Close the newest of that kind, with those in it that nothing has closed; any, where there is none."""
+        while (newest := self._open.pop()) != opener and self._counts[opener]:
+            self._counts[newest] -= 1
+        self._counts[newest] -= 1
 
 
 def _event(text: str) -> SentEvent:

@@ -161,7 +161,7 @@ class _Writer:
             if "eventTime" in value:
                 text = without_member(text, "eventTime")
             added = f',"eventTime":{self._arrival.received_ms // 1000}'
-        if self._sent.context is not None and "context" not in value:
+        if self._sent.context is not None and "context" not in value and self._rules.strip is None:
             added += f',"context":{self._sent.context}'
         members = text[1:-1].strip()
         return f"{added},{members}}}" if members else f"{added}}}"
