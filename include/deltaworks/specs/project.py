@@ -152,7 +152,7 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
         return
     name, declared = kubernetes.collector.name, catalog.collectors.get(kubernetes.collector.name)
     if declared is not None:
-        if declared.spool.max_bytes <= parse_bytes(f"{kubernetes.collector.spool_size}B"):
+        if declared.spool.max_bytes < parse_bytes(f"{kubernetes.collector.spool_size}B"):
             return
         place: tuple[str, ...] = ("kubernetes", "collector", "spool_size")
         problem = f"the spool of {name!r} takes up to {declared.spool.max_bytes >> 20} MiB: give its volume more"

@@ -36,7 +36,7 @@ def test_a_process_is_given_the_secrets_it_refers_to_and_no_other(render: Callab
 
     assert rendered.secrets("relay-landing") == LAKE | AWS
     assert rendered.secrets("deadman") == LAKE | AWS | ALERTS
-    assert rendered.secrets("collector") == AWS
+    assert rendered.secrets("collector") == LAKE | AWS
 
 
 def test_what_a_setting_says_is_no_key_of_the_secret(render: Callable[..., Rendered]) -> None:
@@ -74,7 +74,8 @@ def _deadman(catalog: Catalog) -> None:
 
 
 def _collector(catalog: Catalog) -> None:
-    catalog.environment.messaging.boto3_options()
+    for place in (catalog.environment.lake, catalog.environment.landing, catalog.environment.messaging):
+        place.boto3_options()
 
 
 #: What each process resolves before it does anything.

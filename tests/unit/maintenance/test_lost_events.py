@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, counts_key, losses_key
 from deltaworks.control.records.store import RecordStore
+from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.maintenance.lost_events import find_lost_events, numbers_given
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -67,8 +68,8 @@ def landed(root: Path, seqs: list[int]) -> None:
 
 
 def quarantined(root: Path, raws: list[str]) -> None:
-    columns = {"raw": pa.array(raws, pa.string()), "_position": pa.array([0] * len(raws), pa.int64())}
-    write_deltalake(str(root / "lake" / paths.table("shop", "quarantine")), pa.table(columns), mode="append")
+    rows = pa.Table.from_pylist([{"raw": raw, "_position": 0} for raw in raws], schema=QUARANTINE_SCHEMA)
+    write_deltalake(str(root / "lake" / paths.table("shop", "quarantine")), rows, mode="append")
 
 
 def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:

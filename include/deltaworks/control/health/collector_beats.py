@@ -79,6 +79,7 @@ class CollectorBeats:
             self._objects.put(counts_key(beat.collector, beat.id, counts.hour), current.encode())
         if counts.hour != hour:
             current = HourCounts(id=beat.id, hour=hour, first_seq=beat.next_seq, next_seq=beat.next_seq)
+            self._objects.put(counts_key(beat.collector, beat.id, hour), current.encode())
         self._counts, self._before = current, taken
 
     def _counts_on_record(self, beat: CollectorBeat, hour: str) -> HourCounts:
