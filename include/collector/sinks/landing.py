@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
-from collector.packing import PackedObject, checksum, packed, under_another_key
+from collector.packing import PackedObject, SpooledEvent, checksum, packed, under_another_key
 from deltaworks.specs.storage import StorageSpec
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def landing_client(storage: StorageSpec) -> Any:
     return boto3.session.Session().client("s3", config=config, **storage.boto3_options())
 
 
-def moved(item: PackedObject, events: Any) -> PackedObject:
+def moved(item: PackedObject, events: Sequence[SpooledEvent]) -> PackedObject:
     """The same events under another key, since a stranger's object lies under theirs.
 
     That happens where a spool was copied, or put back from a backup: two collectors then count from the same number.
