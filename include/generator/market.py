@@ -92,6 +92,21 @@ class MarketTruth:
         """Count the close of a session, when one share of the first day was so many."""
         self._closes[ticker].append((close, shares))
 
+    def to_json(self) -> bytes:
+        """The truth as JSON, for people: totals, averages, and what each share was worth on each day."""
+        plain = {
+            "objects": self.sent,
+            "quarantined": self.quarantined,
+            "facts": self.facts,
+            "restated": self.restated,
+            "average_close": self.averages(),
+            "pe_daily": [
+                [day, ticker, str(truth.close), truth.pe_annual, truth.pe_twelve_months]
+                for (day, ticker), truth in sorted(self.days.items())
+            ],
+        }
+        return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
+
     def averages(self) -> dict[str, tuple[float, float]]:
         """The average close of each share: as traded, and on the share basis of the last one."""
         return {

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
+
 from generator.percentiles import percentile
 from generator.viewing import CDN, ERROR_CLASSES, Report, Request
 
@@ -110,7 +112,15 @@ class ViewersTruth:
     histogram: Counter[int] = field(default_factory=Counter)
     quarantined: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     sent: Counter[str] = field(default_factory=Counter)
+    newest_ms: dict[str, int] = field(default_factory=dict)
+    users: dict[str, str] = field(default_factory=dict)
     _moving: defaultdict[QosKey, Minute] = field(default_factory=lambda: defaultdict(Minute))
+
+    def note_newest(self, report: Report) -> None:
+        """Note when a view was last heard of and who watches, of any report that lands."""
+        play_id = report.viewer.play_id
+        self.newest_ms[play_id] = max(report.at_ms, self.newest_ms.get(play_id, report.at_ms))
+        self.users[play_id] = report.viewer.user_id
 
     def count_report(self, report: Report) -> None:
         """Count an event of a player that is within bounds, when it is emitted for the first time; those of a view come
@@ -186,6 +196,19 @@ class ViewersTruth:
             network = request.viewer.network
             self.latency[minute, "isp", network.isp].append(taken)
             self.latency[minute, "region", f"{network.country}-{network.region}"].append(taken)
+
+    def to_json(self) -> bytes:
+        """The truth as JSON, for people: totals, and what rows of minutes must say."""
+        plain = {
+            "objects": self.sent,
+            "quarantined": self.quarantined,
+            "views": len(self.views),
+            "plays": sum(view.framed_ms is not None for view in self.views.values()),
+            "qos_minute": [[*key, *minute.row()] for key, minute in sorted(self.minutes().items())],
+            "error_minute": [[*key, n, self.fatal_errors[key]] for key, n in sorted(self.errors.items())],
+            "cdn_minute": [[*key, traffic.bytes, traffic.counts] for key, traffic in self.traffic.items()],
+        }
+        return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
     def minutes(self) -> dict[QosKey, Minute]:
         """Quality of service by minute and dimensions, with those views in every minute that they meet."""

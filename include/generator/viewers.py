@@ -159,6 +159,8 @@ def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> 
             reports += _reopened(viewer, last)
         if rng.random() < settings.faults.anonymous:
             requests += _anonymous(rng, at_ms, truth)
+    for emitted in reports:
+        truth.note_newest(emitted)
     reports.sort(key=lambda report: (report.at_ms, report.viewer.number))
     requests.sort(key=lambda request: request.at_ms)
     return reports, requests

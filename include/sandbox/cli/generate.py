@@ -1,22 +1,28 @@
 """`deltaworks generate`: events, deterministic by seed, with the right answers about them: of the games pipeline, and
-with `deltaworks generate engagement` of that one."""
+of others with `deltaworks generate engagement`, `viewers` and `market`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import typer
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
+from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.errors import ConfigError
-from generator.delivery import Sink
+from generator.delivery import Delivery, Published, Sink, directory_sink, publish
 from generator.engagement import generate_engagement, write_engagement
 from generator.engagement_settings import EngagementSettings
 from generator.engagement_truth import EngagementTruth
 from generator.games import generate_games, write_files
+from generator.market import MarketSettings, MarketTruth, market_deliveries
+from generator.qos_truth import ViewersTruth
 from generator.settings import GamesSettings
+from generator.viewers import ViewersSettings, viewer_deliveries
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -117,3 +123,89 @@ def _send(settings: EngagementSettings) -> EngagementTruth:
         )
     with topic_sink(BrokerAddress(bootstrap)) as send:
         return generate_engagement(settings, send)
+
+
+@app.command()
+def viewers(
+    views: int = typer.Option(300, min=1, help="How many views."),
+    minutes: int = typer.Option(45, min=1, help="Within how many minutes they begin."),
+    start: str = typer.Option(
+        "2024-03-01T23:30", help="From when on, in UTC, or `now`: within the minutes up to now, for dashboards."
+    ),
+    seed: int = typer.Option(1, help="The same seed and start give the same bytes."),
+    directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
+    land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
+    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land."),
+    truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
+) -> None:
+    """Generate viewers of videos: reports of their players (video_qos) and logs of their CDN (cdn_logs)."""
+    begin = utc_now() - timedelta(minutes=minutes) if start == "now" else _instant(start)
+    settings = ViewersSettings(views=views, minutes=minutes, start=begin, seed=seed)
+    answers = ViewersTruth()
+    published = _deliver(viewer_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
+    _write_truth(answers.to_json(), directory, truth)
+    line(f"{len(answers.views):,} views: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+
+
+@app.command()
+def market(
+    first: str = typer.Option("2024-01-02", help="The first day. Splits are in 2024."),
+    last: str = typer.Option("2024-12-31", help="The last day."),
+    seed: int = typer.Option(1, help="The same seed gives the same bytes."),
+    directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
+    land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
+    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land."),
+    truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
+) -> None:
+    """Generate a market: daily prices of invented companies (stocks), and their filings as they come (filings)."""
+    settings = MarketSettings(first=_day(first), last=_day(last), seed=seed)
+    answers = MarketTruth()
+    published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
+    _write_truth(answers.to_json(), directory, truth)
+    line(f"{len(answers.days):,} prices: {_amount(published)}, {_refused(answers)} that will be quarantined.")
+
+
+def _deliver(deliveries: Iterable[Delivery], directory: Path | None, *, land: bool, pause_seconds: float) -> Published:
+    if (directory is not None) == land:
+        raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --land.")
+    sink = _sink("") if directory is None else directory_sink(directory)
+    return publish(deliveries, sink, pause_seconds=pause_seconds)
+
+
+def _write_truth(answers: bytes, directory: Path | None, truth: Path | None) -> None:
+    path = truth if directory is None else directory / "truth.json"
+    if path is not None:
+        path.write_bytes(answers)
+
+
+def _amount(published: Published) -> str:
+    return f"{published.events:,} events in {published.objects:,} objects"
+
+
+def _refused(answers: ViewersTruth | MarketTruth) -> str:
+    return f"{sum(rows for reasons in answers.quarantined.values() for rows in reasons.values()):,}"
+
+
+def _instant(text: str) -> datetime:
+    try:
+        instant = parse_iso(text)
+    except ValueError:
+        instant = None
+    if instant is None:
+        raise _no_time(text)
+    return instant.astimezone(UTC)
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise _no_time(text) from None
+
+
+def _no_time(text: str) -> ConfigError:
+    return ConfigError(
+        "GENERATOR_SETTINGS",
+        f"The generator's settings are wrong: {text!r} is no date and no time.",
+        hint="Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM, in UTC.",
+    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.demo.answers import Answer
+from sandbox.demo.dashboards import DashboardPage
 from sandbox.demo.freshness import Freshness
 from sandbox.demo.memory import MemorySample
 from sandbox.demo.phases import Phase
@@ -30,6 +31,7 @@ class DemoReport:
     memory_samples: list[MemorySample] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     jobs: list[tuple[str, float]] = field(default_factory=list)
+    dashboards: list[DashboardPage] = field(default_factory=list)
     html: Path | None = None
     addresses: StackAddresses | None = None
 
@@ -41,6 +43,9 @@ class DemoReport:
     def broken_promises(self) -> list[str]:
         """What the demo promises and did not hold."""
         wrong = [f"{answer.pipeline}: {answer.question}" for answer in self.answers if not answer.right]
+        wrong += [
+            f"dashboard {page.pipeline} {page.name}: {panel}" for page in self.dashboards for panel in page.failed
+        ]
         if not self.answers:
             wrong.append("there are no answers")
         if self.provenance is None or self.provenance.unnamed or not self.provenance.commits:
@@ -71,6 +76,13 @@ class DemoReport:
         facts += [("list requests to the landing bucket", lists), ("streams", self.health)]
         facts += [(f"run of {dag_id}", f"{seconds:.0f} s") for dag_id, seconds in self.jobs]
         facts += [("maintenance of games", outcome) for outcome in self.maintenance]
+        facts += [
+            (
+                f"dashboard {page.pipeline} {page.name}",
+                f"{page.with_rows} of {page.panels} panels with rows: {page.path}",
+            )
+            for page in self.dashboards
+        ]
         if self.memory is not None:
             facts.append(("peak memory", f"{self.memory.total_bytes / 2**30:.1f} GiB ({self.memory.measure})"))
         return facts

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.home import PipelineHome
-from deltaworks.control.objects import open_objects
-from deltaworks.control.records.checkpoint import live_read_below
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.groups import group_dag_id, stream_groups
-from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.settings_file import load_settings
 from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings
 from generator.market import MarketSettings
 from generator.settings import GamesSettings
 from generator.viewers import ViewersSettings
 from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
+from sandbox.demo.dashboards import write_dashboards
 from sandbox.demo.engagement_answers import answer_engagement
 from sandbox.demo.freshness import measure_freshness
 from sandbox.demo.job_runs import Job, JobRuns
+from sandbox.demo.live_tables import await_live
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
 from sandbox.demo.phases import Phases
@@ -44,17 +39,14 @@ from sandbox.servers.landing import list_requests
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
 from sandbox.stack.report import StackAddresses
-from sandbox.stack.waiting import wait_while_moving
 
 Progress = Callable[[str], None]
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
-_COMMITS_LOOKED_AT = 20
 #: Of a stack that ends with the demo. Nobody changes a declaration, and reading the DAG files takes four seconds of a
 #: core each time; the demo starts every job itself, and a build on schedule would be of half of the events.
 _ONLY_FOR_A_WHILE = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
 _HEALTH = "stream_health"
 _MAINTENANCE = "maintenance__games"
-_LIVE_PATIENCE_SECONDS = 300.0
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0
 
@@ -166,8 +158,8 @@ class Demo:
         chains += [[Job(f"gold__{name}") for name in names] for names in (what.of_viewers, what.of_market) if names]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
-        if self._settings.games is not None:
-            self._await_live(catalog)
+        if not await_live(catalog, what.pipelines):
+            self._say("live: not everything has been read")
         self.report.health = self._health(jobs)
         self.report.jobs = [(ended.job.dag_id, ended.seconds) for ended in jobs.ended]
         self.report.maintenance = [
@@ -186,27 +178,6 @@ class Demo:
             time.sleep(5)
             jobs.run([Job(_HEALTH, must_succeed=False)])
         return "not healthy"
-
-    def _await_live(self, catalog: Catalog) -> None:
-        """Wait until live tables have every batch of the bronze tables they read.
-
-        What they have not read when nothing moves any more the answers tell.
-        """
-        home = PipelineHome(open_objects(catalog.environment.lake), "games")
-        lake, live = Lake(catalog.environment.lake), catalog.pipeline("games").live
-        landed = {table: _last_data_version(catalog, "games", table.reads) for table in live}
-
-        def read_below(table: LiveTableSpec) -> int:
-            return live_read_below(home, table.name) if table.kind == "counts" else _merged_below(lake, table.name)
-
-        def read() -> Hashable:
-            return tuple(map(read_below, landed))
-
-        def all_read() -> bool:
-            return all(read_below(table) > version for table, version in landed.items())
-
-        if wait_while_moving(all_read, read, patience_seconds=_LIVE_PATIENCE_SECONDS, poll_seconds=1.0):
-            self._say("live: not everything has been read")
 
     # -- answers -------------------------------------------------------------------------------------------------
 
@@ -239,7 +210,9 @@ class Demo:
         ]
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log, since=self._began)
-        report.html = write_report(connection, tables, report, self._home.root / "reports")
+        reports = self._home.root / "reports"
+        report.dashboards = write_dashboards(catalog, self._settings.what.pipelines, connection, reports / "dashboards")
+        report.html = write_report(connection, tables, report, reports)
 
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:
@@ -247,24 +220,6 @@ def _dag_ids(catalog: Catalog) -> frozenset[str]:
     ids = [f"{kind}__{name}" for name in catalog.pipelines for kind in kinds]
     groups = {group_dag_id(name) for name in stream_groups(catalog)}
     return frozenset(ids) | groups | {f"relay__{name}" for name in catalog.relays}
-
-
-def _last_data_version(catalog: Catalog, pipeline: str, table: str) -> int:
-    """The Delta version of a bronze table after the newest batch with rows for it, by the ledger."""
-    steps = Lake(catalog.environment.lake).rows(
-        paths.pipeline_control(pipeline, "batch_metadata_store"), columns=["table_name", "delta_version"]
-    )
-    rows = steps.to_pylist() if steps is not None else []
-    return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
-
-
-def _merged_below(lake: Lake, name: str) -> int:
-    """The version of the bronze table below which everything is in a live table of newest rows; 0 before its first."""
-    key = paths.table("games", name)
-    table = lake.open(key)
-    commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_COMMITS_LOOKED_AT)
-    merges = (commit.metadata for commit in commits if commit.metadata.get("operation") == "keyed_merge")
-    return max((int(merge["step_version"]) + 1 for merge in merges), default=0)
 
 
 def _refuse_used_lake(catalog: Catalog) -> None:

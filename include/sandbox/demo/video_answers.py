@@ -25,6 +25,8 @@ _DIMENSIONS = "minute, cdn, isp, country, region, device"
 _PERCENTILES = (0.5, 0.95, 0.99)
 #: Buckets are 2.3 % wide, and the middle of one stands for all in it; between two values that lie apart it is exact.
 _BUCKET_ERROR = 0.024
+#: How long the live table remembers a view, and for how long somebody is active, as the pipeline declares it.
+_REMEMBERED_MS, _ACTIVE_MS = 30 * 60_000, 5 * 60_000
 
 
 def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
@@ -121,6 +123,23 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     sheet.equal("video_qos", "plays in the histogram of start-up", plays, startups.total())
     most = sheet.one("SELECT max(most_at_once) FROM video_qos.concurrent_views")
     sheet.equal("video_qos", "most concurrent viewers", most, _most_at_once(truth))
+    answer_viewers_now(sheet, truth)
+
+
+def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
+    """The live table: the newest report of each view of the last half hour, and who is there at the end."""
+    newest = max(truth.newest_ms.values())
+    recent = {play_id: at for play_id, at in truth.newest_ms.items() if at >= newest - _REMEMBERED_MS}
+    merged = dict(
+        sheet.rows(
+            "SELECT play_id, epoch_ms(event_time) FROM video_qos.views_now "
+            "WHERE event_time >= (SELECT max(event_time) FROM video_qos.views_now) - INTERVAL 30 MINUTE"
+        )
+    )
+    sheet.table_equal("video_qos", "live: newest report of each view", merged, recent)
+    users = {truth.users[play_id] for play_id, at in recent.items() if at >= newest - _ACTIVE_MS}
+    active = sheet.one("SELECT active_users FROM video_qos.viewers_now")
+    sheet.equal("video_qos", "live: users active within 5 minutes", active, len(users))
 
 
 def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:

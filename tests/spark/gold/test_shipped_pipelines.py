@@ -43,7 +43,7 @@ def test_quality_of_video_and_its_delivery(spark: SparkSession, tmp_path: Path) 
     answer_delivery(sheet, truth)
 
     assert wrong(sheet) == []
-    assert len(sheet.answers) == 15
+    assert len(sheet.answers) == 17
 
 
 def test_prices_over_earnings_as_known_on_each_day(spark: SparkSession, tmp_path: Path) -> None:

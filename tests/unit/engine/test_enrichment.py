@@ -160,15 +160,20 @@ def test_a_damaged_database_fails_the_batch_by_name_and_says_no_address(storage:
     assert IN_LONDON not in str(failure)
 
 
-def test_a_stream_without_its_database_does_not_start(storage: StorageSpec) -> None:
+@pytest.mark.parametrize("stored", [None, b"", b"no database"], ids=["missing", "empty", "corrupt"])
+def test_a_stream_whose_database_is_missing_or_corrupt_does_not_start(
+    storage: StorageSpec, stored: bytes | None
+) -> None:
     environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
     spec = spec_of()
     catalog = Catalog(environment=environment, relays={}, pipelines={"web": spec}, root=Path(storage.prefix))
     objects: Any = LocalObjects(Path(storage.prefix))
     spark: Any = object()
     lease: Any = None
+    if stored is not None:
+        objects.put(paths.database("City.mmdb"), stored)
 
-    with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE"):
+    with pytest.raises(ConfigError, match=r"ENRICHMENT_UNREADABLE.*City\.mmdb"):
         open_batches(spark, catalog, spec, objects, lease=lease, epoch=1)
 
     assert not (Path(storage.prefix) / "tables").exists()

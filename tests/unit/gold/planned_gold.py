@@ -9,53 +9,52 @@ from collections.abc import Mapping
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import sqlglot
 from deltalake import CommitProperties, write_deltalake
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, PinnedInput
 from deltaworks.gold.parts import Part
+from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import TableJob
-from deltaworks.specs.gold import DedupeSpec
+from deltaworks.specs.gold import ChecksSpec, DedupeSpec, view_name
+from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake, relation_of
 
-#: Rows that another one of their id precedes, at most so many hours away.
-_COPIES = """
-    SELECT * FROM {rows} r WHERE NOT EXISTS (
-        SELECT 1 FROM {around} o
-        WHERE o.event_id = r.event_id AND (o._seq, o._position) < (r._seq, r._position)
-        AND abs(datediff('hour', date_trunc('hour', o.event_time), date_trunc('hour', r.event_time))) <= {hours}
+#: Of rows, which is the first of its id to arrive, among those that are at most so far away.
+_ORIGINALS = """
+    SELECT * FROM {around} QUALIFY {by} IS NULL OR (_seq, _position) = min((_seq, _position)) OVER (
+        PARTITION BY {by} ORDER BY {near} RANGE BETWEEN {across} PRECEDING AND {across} FOLLOWING
     )
 """
+_INSTANT = "TIMESTAMPTZ '"
 
 
 def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec | None = None) -> None:
-    """Do what a job says, in one commit. Copies are left out of tables with a grain alone."""
-    table, grain = job.plan.table, job.plan.table.grain
+    """Do what a job says, in one commit.
+
+    Raises:
+        AssertionError: a check of the table is broken, other than those of shares and of intervals.
+    """
+    table = job.plan.table
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        for name, pinned in job.inputs.items():
-            opened = lake.open(pinned.key)
-            assert opened is not None
-            opened.load_as_version(pinned.version or 0)
-            connection.register(f"all_{name}", relation_of(opened))
-            part = job.plan.input_of(name)
-            rows = f"(SELECT * FROM all_{name} WHERE {condition(part, pinned)})"
-            if grain is not None and dedupe is not None:
-                hours = dedupe.across_hours or 0
-                around = f"(SELECT * FROM all_{name} WHERE {condition(part.widened_by_hours(hours), pinned)})"
-                rows = f"({_COPIES.format(rows=rows, around=around, hours=hours)})"
-            connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {rows}")
+        for pinned in job.inputs.values():
+            _register(connection, lake, job.plan, pinned, dedupe)
         (sql,) = sqlglot.transpile(job.sql, read="spark", write="duckdb")
-        time_column = "" if grain is None else grain.column
+        time_column = "" if table.grain is None else table.grain.column
         written = _sql(job.plan.output, table.partition_by, time_column) if table.by_date else "true"
+        answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
+        _hold(table.name, table.checks, answer)
         before = None if job.plan.full else lake.open(job.key)
-        query = f"SELECT * FROM ({sql}) WHERE {written}"
         if before is not None:
             # delta-rs compares no timestamps in the predicate of an overwrite.
             connection.register("before", relation_of(before))
-            query = f"{query} UNION ALL BY NAME SELECT * FROM before WHERE NOT ({written})"
-        answer = connection.sql(query).to_arrow_table()
+            connection.register("answer", answer)
+            answer = connection.sql(
+                f"SELECT * FROM answer UNION ALL BY NAME SELECT * FROM before WHERE NOT ({written})"
+            ).to_arrow_table()
     origin: Mapping[str, Any] = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
     made = user_metadata(pipeline=pipeline, batch="", operation="rebuild_gold", **origin)
     write_deltalake(
@@ -68,11 +67,37 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
     )
 
 
+def _register(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, plan: GoldPlan, pinned: PinnedInput, dedupe: DedupeSpec | None
+) -> None:
+    """Make a view of an input as a build reads it: of the version and the part that are planned, without copies."""
+    view, opened, part = view_name(pinned.name), lake.open(pinned.key), plan.input_of(pinned.name)
+    if opened is None or pinned.version is None:
+        connection.register(view, arrow_schema(dict(pinned.columns)).empty_table())
+        return
+    opened.load_as_version(pinned.version)
+    connection.register(f"all_{view}", relation_of(opened))
+    rows = f"all_{view}"
+    if dedupe is not None and pinned.of_events:
+        by_hours = plan.table.grain is not None
+        across = (dedupe.across_hours or 0) if by_hours else dedupe.across_days
+        near = part.widened_by_hours(across) if by_hours else part.widened(across)
+        unit = "hour" if by_hours else "day"
+        originals = _ORIGINALS.format(
+            around=f"(SELECT * FROM {rows} WHERE {condition(near, pinned)})",
+            by=dedupe.by,
+            near=f"datediff('{unit}', TIMESTAMP '1970-01-01', event_time::TIMESTAMP)",
+            across=across,
+        )
+        rows = f"({originals})"
+    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {rows} WHERE {condition(part, pinned)}")
+
+
 def condition(part: Part, pinned: PinnedInput) -> str:
-    """What rows of an input meet that are in a part."""
+    """What rows of an input meet that are in a part; any row of one without dates."""
     if part.by_hours and not pinned.time_column:
         part = part.whole_dates()
-    return _sql(part, pinned.date_column, pinned.time_column)
+    return _sql(part, pinned.date_column, pinned.time_column) if pinned.date_column else "true"
 
 
 def _sql(part: Part, column: str, time_column: str) -> str:
@@ -83,4 +108,9 @@ def _sql(part: Part, column: str, time_column: str) -> str:
     )
 
 
-_INSTANT = "TIMESTAMPTZ '"
+def _hold(name: str, checks: ChecksSpec, answer: pa.Table) -> None:
+    if checks.unique:
+        keys = [tuple(row.values()) for row in answer.select(list(checks.unique)).to_pylist()]
+        assert len(keys) == len(set(keys)), f"{name}: {checks.unique} is not unique"
+    for column in checks.not_null:
+        assert answer.column(column).null_count == 0, f"{name}: {column} is null"

@@ -4,6 +4,7 @@ planned as ever and built by DuckDB, from the same SQL.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -11,27 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-import sqlglot
-from deltalake import CommitProperties, write_deltalake
+from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import user_metadata
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, pin_inputs
+from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.model_tables import refresh_kept_tables
-from deltaworks.gold.plan import DATE_COLUMN, Part
-from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.gold.parts import DATE_COLUMN
+from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
-from deltaworks.specs.gold import build_order, view_name
+from deltaworks.specs.gold import build_order
+from deltaworks.specs.keyed import KeyedTable
+from deltaworks.specs.live import latest_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake, relation_of
 from deltaworks.tables.query import connect
 from generator.networks import databases
+from tests.unit.gold.planned_gold import build_planned
 from tests.unit.maintenance.made_tables import ENVIRONMENT
 
 INGESTED_AT_US = 1_700_000_000_000_000
@@ -41,9 +41,22 @@ Row = dict[str, Any]
 class ShippedLake:
     """Pipelines as they are shipped, or with their text changed, over a lake in a folder."""
 
-    def __init__(self, folder: Path, *names: str, edit: Callable[[str, str], str] | None = None) -> None:
-        """The pipelines called `names`; `edit` gets each of their files (by its path) and what is in it."""
+    def __init__(
+        self,
+        folder: Path,
+        *names: str,
+        edit: Callable[[str, str], str] | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
+        """The pipelines called `names`; `edit` gets each of their files (by its path) and what is in it.
+
+        Args:
+            own: files of pipelines that are not shipped, by path.
+        """
         include = folder / "project" / "include"
+        for name, text in (own or {}).items():
+            (include / "pipelines" / name).parent.mkdir(parents=True, exist_ok=True)
+            (include / "pipelines" / name).write_text(text)
         for name in names:
             shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / name, include / "pipelines" / name)
         for path in include.rglob("*"):
@@ -75,8 +88,8 @@ class ShippedLake:
         for name, rows in parser.parse(payloads, stamp):
             partition = "quarantine_date" if name == "quarantine" else DATE_COLUMN
             write_deltalake(self._uri(pipeline, name), rows, mode="append", partition_by=[partition])
-        for keyed in spec.keyed_tables:
-            self._merge_newest(spec, keyed.name)
+        for keyed in (*spec.keyed_tables, *_latest_tables(spec)):
+            self._merge_newest(spec, keyed)
 
     def build(self, pipeline: str, *only: str) -> dict[str, tuple[str, ...] | None]:
         """Build what has changed, of all gold tables or of those named; the partitions that were, by gold table.
@@ -92,7 +105,7 @@ class ShippedLake:
             job = plan_job(self.catalog, spec, self._lake, table, pinned, key=key)
             built[table.name] = job.plan.output.named if job.plan.has_work else ()
             if job.plan.has_work:
-                self._write(spec, job)
+                build_planned(self._lake, pipeline, job, spec.gold.dedupe)
         return built
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -113,68 +126,27 @@ class ShippedLake:
     def _uri(self, pipeline: str, name: str) -> str:
         return self._lake.storage.uri(paths.table(pipeline, name)).removeprefix("file://")
 
-    def _write(self, spec: PipelineSpec, job: TableJob) -> None:
-        with duckdb.connect(":memory:") as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            for name, pinned in job.inputs.items():
-                opened = self._lake.open(pinned.key)
-                view = view_name(name)
-                if opened is None:
-                    connection.register(view, arrow_schema(dict(pinned.columns)).empty_table())
-                    continue
-                opened.load_as_version(pinned.version or 0)
-                connection.register(f"all_{view}", relation_of(opened))
-                part = _condition(job.plan.input_of(name), pinned.date_column)
-                rows = f"all_{view}"
-                if spec.gold.dedupe is not None and pinned.of_events:
-                    # Which copy is the first does not depend on what is read, since copies lie near each other here.
-                    by = spec.gold.dedupe.by
-                    first = f"row_number() OVER (PARTITION BY {by} ORDER BY _seq, _position) = 1"
-                    rows = f"(SELECT * FROM all_{view} QUALIFY {by} IS NULL OR {first})"
-                connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {rows} WHERE {part}")
-            (sql,) = sqlglot.transpile(job.sql, read="spark", write="duckdb")
-            column = job.plan.table.partition_by
-            written = _condition(job.plan.output, column) if job.plan.table.by_date else "true"
-            answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
-        self._hold(job, answer)
-        origin: Mapping[str, Any] = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
-        made = user_metadata(pipeline=spec.pipeline, batch="", operation="rebuild_gold", **origin)
-        write_deltalake(
-            self._uri(spec.pipeline, job.plan.table.name),
-            answer,
-            mode="overwrite",
-            partition_by=[column],
-            predicate=None if job.plan.full else written,
-            commit_properties=CommitProperties(custom_metadata={"userMetadata": made}),
-        )
-
-    def _hold(self, job: TableJob, answer: pa.Table) -> None:
-        """The checks that an answer is held to, but for those of shares and of intervals."""
-        checks = job.plan.table.checks
-        if checks.unique:
-            keys = [tuple(row.values()) for row in answer.select(list(checks.unique)).to_pylist()]
-            assert len(keys) == len(set(keys)), f"{job.plan.table.name}: {checks.unique} is not unique"
-        for name in checks.not_null:
-            assert answer.column(name).null_count == 0, f"{job.plan.table.name}: {name} is null"
-
-    def _merge_newest(self, spec: PipelineSpec, name: str) -> None:
+    def _merge_newest(self, spec: PipelineSpec, keyed: KeyedTable) -> None:
         """The newest row of each key, by a plain look at all of them."""
-        (keyed,) = [table for table in spec.keyed_tables if table.name == name]
-        history = next(table for table in spec.tables if table.keyed is not None)
-        opened = self._lake.open(paths.table(spec.pipeline, history.name))
+        opened = self._lake.open(paths.table(spec.pipeline, keyed.history))
         assert opened is not None
         order = ", ".join(f"{column} DESC" for column in (*keyed.newest_by, "_seq", "_position"))
         with duckdb.connect(":memory:") as connection:
             connection.register("history", relation_of(opened))
             newest = connection.sql(
-                "SELECT * FROM history "
+                f"SELECT {', '.join(keyed.history_types) if keyed.forget_minutes else '*'} FROM history "
                 f"QUALIFY row_number() OVER (PARTITION BY {', '.join(keyed.by)} ORDER BY {order}) = 1"
             ).to_arrow_table()
-        write_deltalake(self._uri(spec.pipeline, name), newest, mode="overwrite")
+        write_deltalake(self._uri(spec.pipeline, keyed.name), newest, mode="overwrite")
 
 
-def _condition(part: Part, column: str) -> str:
-    if part.values is None or not column:
-        return "true"
-    listed = [f"{column} = DATE '{value}'" for value in sorted(part.values)]
-    return " OR ".join([*listed, *([] if part.since is None else [f"{column} >= DATE '{part.since}'"])]) or "false"
+def _latest_tables(spec: PipelineSpec) -> list[KeyedTable]:
+    history = {table.name: table for table in spec.tables}
+    return [latest_table(history[live.reads], live) for live in spec.live if live.kind == "latest"]
+
+
+def without_dedupe(text: str) -> str:
+    """The text of a pipeline that counts every line, copies included."""
+    edited, lines = re.subn(r"^  dedupe: .*\n", "", text, flags=re.MULTILINE)
+    assert lines == 1
+    return edited

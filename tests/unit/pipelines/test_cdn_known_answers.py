@@ -13,7 +13,7 @@ import pytest
 from deltaworks.judging.backtest import backtest
 from deltaworks.judging.minutes import minute_text
 from deltaworks.judging.trial_bounds import with_settings
-from tests.unit.pipelines.shipped_lake import ShippedLake
+from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
 
 #: The first fields of a standard log, which the files without a header have.
 WAF_FIELDS = [
@@ -37,7 +37,6 @@ WAF_FIELDS = [
     "cs-bytes",
     "time-taken",
 ]
-DEDUPE, NO_DEDUPE = "  dedupe: {by: event_id, across_days: 1}", "  # every line counts"
 REAL, WAF = "sample-cloudfront-access-logs.gz", "cf-access-log-sample.gz"
 MASKED = "E3HXCM7PFRG6HT.2023-04-24-21.d740d76bCloudFront.gz"
 
@@ -52,9 +51,15 @@ def without_header(path: str, text: str) -> str:
     if path != "cdn_logs/pipeline.yaml":
         return text
     names = ", ".join(f'"{name}"' for name in WAF_FIELDS)
-    edited = text.replace('tsv: {null_values: ["-", ""]}', f'tsv: {{columns: [{names}], null_values: ["-", ""]}}')
-    # The samples have one id a thousand times, by intention.
-    return edited.replace(DEDUPE, NO_DEDUPE)
+    declared, with_names = 'tsv: {null_values: ["-", ""]}', f'tsv: {{columns: [{names}], null_values: ["-", ""]}}'
+    assert declared in text
+    return text.replace(declared, with_names)
+
+
+def with_every_line(path: str, text: str) -> str:
+    """The same, for samples that have one id a thousand times, by intention."""
+    edited = without_header(path, text)
+    return without_dedupe(edited) if path == "cdn_logs/pipeline.yaml" else edited
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, shared_logs: Path) -> Shipped
 
 @pytest.fixture(scope="module")
 def waf(tmp_path_factory: pytest.TempPathFactory, shared_logs: Path) -> ShippedLake:
-    lake = ShippedLake(tmp_path_factory.mktemp("waf"), "cdn_logs", edit=without_header)
+    lake = ShippedLake(tmp_path_factory.mktemp("waf"), "cdn_logs", edit=with_every_line)
     lake.land("cdn_logs", ("cdn_logs/cdn=waf/a.gz", contents(shared_logs, WAF)))
     lake.build("cdn_logs")
     return lake
@@ -143,10 +148,7 @@ def test_the_error_rate_leaves_out_clients_that_left(waf: ShippedLake) -> None:
 
 
 def test_copies_by_request_id_are_left_out_where_that_is_declared(tmp_path: Path, shared_logs: Path) -> None:
-    def edit(path: str, text: str) -> str:
-        return without_header(path, text).replace(NO_DEDUPE, DEDUPE)
-
-    lake = ShippedLake(tmp_path, "cdn_logs", edit=edit)
+    lake = ShippedLake(tmp_path, "cdn_logs", edit=without_header)
     lake.land("cdn_logs", ("cdn_logs/a.gz", contents(shared_logs, WAF)))
     lake.build("cdn_logs")
 
@@ -168,12 +170,24 @@ def test_addresses_become_networks(real: ShippedLake, waf: ShippedLake, shared_l
 
 
 def test_what_is_no_address_has_no_network_and_lands(tmp_path: Path, shared_logs: Path) -> None:
-    lake = ShippedLake(tmp_path, "cdn_logs", edit=without_header)
+    lake = ShippedLake(tmp_path, "cdn_logs", edit=with_every_line)
     lake.land("cdn_logs", ("cdn_logs/a.gz", contents(shared_logs, MASKED)))
     lake.build("cdn_logs")
 
     assert lake.rows("SELECT count(*), count(network), count(isp) FROM cdn_logs.requests") == [(152, 0, 0)]
     assert lake.one("SELECT sum(requests)::INT FROM cdn_logs.cdn_minute WHERE isp IS NULL") == 152
+
+
+def test_a_line_without_an_address_an_agent_and_an_answer_is_a_request(tmp_path: Path, shared_logs: Path) -> None:
+    head = b"\n".join(contents(shared_logs, REAL).splitlines()[:2])
+    line = contents(shared_logs, REAL).splitlines()[2].split(b"\t")
+    line[4], line[8], line[10] = b"-", b"000", b"-"
+    lake = ShippedLake(tmp_path, "cdn_logs")
+    lake.land("cdn_logs", ("cdn_logs/a", b"\n".join([head, b"\t".join(line)]) + b"\n"))
+    lake.build("cdn_logs")
+
+    assert lake.rows("SELECT network, isp, browser, status FROM cdn_logs.requests") == [(None, None, None, "000")]
+    assert lake.rows("SELECT requests, answered, clients_left FROM cdn_logs.cdn_minute") == [(1, 0, 1)]
 
 
 def test_files_of_the_streaming_protocol_are_quarantined_line_by_line(tmp_path: Path, shared_logs: Path) -> None:
@@ -190,7 +204,7 @@ def test_files_of_the_streaming_protocol_are_quarantined_line_by_line(tmp_path: 
     assert lake.one("SELECT count(*) FROM cdn_logs.requests") == 66
 
 
-def test_a_file_that_comes_a_day_late_twice_and_before_others_changes_nothing_but_its_dates(
+def test_a_file_that_comes_a_day_late_twice_and_before_others_changes_nothing_but_its_hours(
     tmp_path: Path, shared_logs: Path
 ) -> None:
     data = contents(shared_logs, REAL)
@@ -208,7 +222,7 @@ def test_a_file_that_comes_a_day_late_twice_and_before_others_changes_nothing_bu
         lake.land("cdn_logs", file, ingested_at_us=1_700_000_000_000_000 + number * 86_400_000_000)
         built.append(lake.build("cdn_logs")["cdn_minute"])
 
-    assert set(built) == {("2018-11-06", "2018-11-07", "2018-11-08")}  # copies may lie a date apart
+    assert set(built) == {("2018-11-06T23", "2018-11-07T00", "2018-11-07T01")}  # copies may lie an hour apart
     by_minute = lake.rows(
         "SELECT strftime(minute, '%d %H:%M'), sum(requests)::INT FROM cdn_logs.cdn_minute GROUP BY 1 ORDER BY 1"
     )

@@ -17,7 +17,7 @@ from generator.viewers import ViewerFaults, ViewersSettings, viewer_deliveries
 from sandbox.demo.answers import Answer, AnswerSheet
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
-from tests.unit.pipelines.shipped_lake import ShippedLake
+from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
 
 VIDEO, MARKET = ("cdn_logs", "video_qos"), ("filings", "stocks")
 Edit = Callable[[str, str], str]
@@ -74,7 +74,7 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     answers = video_answers(lake, truth)
 
     assert wrong(answers) == []
-    assert len(answers) == 15
+    assert len(answers) == 17
     assert {view.started_ms // 86_400_000 for view in truth.views.values()} == {19_783, 19_784}
     assert all(truth.quarantined[pipeline] for pipeline in VIDEO)
     assert sum(view.stalls for view in truth.views.values()) > 20
@@ -91,28 +91,32 @@ def test_gold_built_object_by_object_is_that_of_everything_at_once(tmp_path: Pat
             rebuilt.append(lake.build(pipeline))
 
     assert wrong(video_answers(lake, truth)) == []
-    # Whole once, and from then on by the dates that were touched.
+    # Whole once, and from then on by the hours that were touched.
     minutes = [built["cdn_minute"] for built in rebuilt if "cdn_minute" in built]
     assert len(deliveries) > 8
     assert minutes.count(None) == 1
+    assert all("T" in hour for built in minutes for hour in built or ())
 
 
 @pytest.mark.parametrize(
     ("file", "protection", "off", "question"),
     [
-        ("cdn_logs/pipeline.yaml", "  dedupe: {by: event_id, across_days: 1}", "  #", "requests, errors, hits"),
+        ("cdn_logs/pipeline.yaml", "dedupe", None, "requests, errors, hits"),
         ("cdn_logs/gold/cdn_sessions.sql", "AS sid,", "AS upper_sid, lower(event_id) AS sid,", "each view"),
-        ("video_qos/pipeline.yaml", "  dedupe: {by: event_id, across_days: 1}", "  #", "views, start-up"),
+        ("video_qos/pipeline.yaml", "dedupe", None, "views, start-up"),
         ("video_qos/gold/views.sql", "WHERE coalesce(session_id, '') = first_session", "", "views, start-up"),
         ("video_qos/gold/qos_minute.sql", "AND NOT coalesce(e.after_seek, false)", "", "views, start-up"),
         ("video_qos/pipeline.yaml", '"stalled_ms BETWEEN 0 AND 300000"', '"stalled_ms >= 0"', "quarantined"),
     ],
 )
 def test_without_a_protection_the_answer_is_another(
-    tmp_path: Path, file: str, protection: str, off: str, question: str
+    tmp_path: Path, file: str, protection: str, off: str | None, question: str
 ) -> None:
     def edit(path: str, text: str) -> str:
-        return text.replace(protection, off) if path == file else text
+        if path != file:
+            return text
+        assert protection in text
+        return without_dedupe(text) if off is None else text.replace(protection, off)
 
     deliveries, truth = viewers()
     lake = ShippedLake(tmp_path, *VIDEO, edit=edit)
@@ -167,15 +171,17 @@ def test_filings_that_land_after_the_prices_they_are_about_change_what_follows(t
         # The oldest filing in place of the newest: no restatement.
         ("stocks/gold/eps_known.sql", "f.period_end DESC, f.filed DESC", "f.period_end DESC, f.filed", "P/E"),
         ("stocks/gold/average_close.sql", "_ingested_at DESC, _seq DESC, _position DESC", "_seq", "average close"),
-        ("filings/pipeline.yaml", "  dedupe: {by: event_id, across_days: 0}", "  #", "figures"),
+        ("filings/pipeline.yaml", "dedupe", None, "figures"),
     ],
 )  # fmt: skip
 def test_without_point_in_time_the_answer_is_another(
-    tmp_path: Path, file: str, protection: str, off: str, question: str
+    tmp_path: Path, file: str, protection: str, off: str | None, question: str
 ) -> None:
     def edit(path: str, text: str) -> str:
-        assert path != file or protection in text
-        return text.replace(protection, off) if path == file else text
+        if path != file:
+            return text
+        assert protection in text
+        return without_dedupe(text) if off is None else text.replace(protection, off)
 
     deliveries, truth = market()
     lake = ShippedLake(tmp_path, *MARKET, edit=edit)

@@ -153,7 +153,8 @@ STACK: Final = (
         Trouble(
             "GENERATE_WHERE",
             "`deltaworks generate` has no destination",
-            "give one of `--directory`, `--land` and `--post`; of `engagement`, `--directory` or `--send`",
+            "give one of `--directory`, `--land` and `--post`; of `engagement`, `--directory` or `--send`; of "
+            "`viewers` and `market`, `--directory` or `--land`",
         ),
         Trouble("GENERATOR_SETTINGS", "a setting of the generator is out of range", "correct the option that is named"),
         Trouble("EVENTS_MISSING", "the file to replay does not exist", "give a file with one JSON object a line"),

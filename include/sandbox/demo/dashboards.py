@@ -1,0 +1,80 @@
+"""The dashboards of what a demo ran, as pages: drawn over the time that its events are of, which is not now."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from deltaworks.control import paths
+from deltaworks.dashboards.answers import answer_dashboard
+from deltaworks.dashboards.page import dashboard_page
+from deltaworks.dashboards.spans import Span
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+
+#: What is of the last instant is in the span too.
+_AFTER = dt.timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardPage:
+    """A dashboard that was drawn. `failed` are the titles of panels without an answer, each with the reason."""
+
+    pipeline: str
+    name: str
+    panels: int
+    with_rows: int
+    failed: tuple[str, ...]
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """Which it is."""
+        return f"dashboard {self.pipeline} {self.name}"
+
+
+def write_dashboards(
+    catalog: Catalog, pipelines: Sequence[str], connection: duckdb.DuckDBPyConnection, folder: Path
+) -> list[DashboardPage]:
+    """Draw every dashboard of these pipelines and write it below `folder`, over what an earlier demo wrote."""
+    pages = []
+    for pipeline in pipelines:
+        declared = catalog.pipeline(pipeline).dashboards
+        span = _span_of_events(catalog, pipeline, connection) if declared else None
+        for dashboard in declared if span is not None else ():
+            answer = answer_dashboard(catalog, pipeline, dashboard, span)
+            failed = tuple(
+                f"{panel.panel.title}: {panel.problem or ' and '.join(panel.absent) + ' not there'}"
+                for panel in answer.panels
+                if panel.problem or panel.absent
+            )
+            path = folder / f"{pipeline}-{dashboard.name}.html"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dashboard_page(answer), encoding="utf-8")
+            with_rows = sum(bool(panel.rows) for panel in answer.panels)
+            pages.append(DashboardPage(pipeline, dashboard.name, len(answer.panels), with_rows, failed, path))
+    return pages
+
+
+def _span_of_events(catalog: Catalog, pipeline: str, connection: duckdb.DuckDBPyConnection) -> Span | None:
+    """From the first event of any table to the last one; None where nothing has landed."""
+    bounds = [
+        connection.execute(f"SELECT min(event_time), max(event_time) FROM {pipeline}.{table}").fetchone()
+        for table in _tables_of_events(catalog, pipeline)
+    ]
+    known = [bound for bound in bounds if bound is not None and bound[0] is not None]
+    if not known:
+        return None
+    first, last = min(bound[0] for bound in known), max(bound[1] for bound in known)
+    return Span(first.astimezone(dt.UTC), last.astimezone(dt.UTC) + _AFTER)
+
+
+def _tables_of_events(catalog: Catalog, pipeline: str) -> Iterator[str]:
+    lake = Lake(catalog.environment.lake)
+    for table in catalog.pipeline(pipeline).event_tables:
+        if lake.open(paths.table(pipeline, table.name)) is not None:
+            yield table.name

@@ -1,0 +1,61 @@
+"""Waits until live tables have everything that has landed in what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.checkpoint import live_read_below
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.live import LiveTableSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from sandbox.stack.waiting import wait_while_moving
+
+_COMMITS_LOOKED_AT = 20
+_PATIENCE_SECONDS = 300.0
+
+
+def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
+    """Wait until the live tables of these pipelines have every batch of the bronze tables they read.
+
+    False where nothing moves any more before: what they have not read the answers tell.
+    """
+    lake = Lake(catalog.environment.lake)
+    live = [(name, table) for name in pipelines for table in catalog.pipeline(name).live]
+    landed = [_last_data_version(lake, name, table.reads) for name, table in live]
+
+    def read() -> Hashable:
+        return tuple(_read_below(catalog, lake, name, table) for name, table in live)
+
+    def all_read() -> bool:
+        return all(
+            _read_below(catalog, lake, name, table) > version
+            for (name, table), version in zip(live, landed, strict=True)
+        )
+
+    return wait_while_moving(all_read, read, patience_seconds=_PATIENCE_SECONDS, poll_seconds=1.0) is None
+
+
+def _read_below(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTableSpec) -> int:
+    if table.kind == "counts":
+        return live_read_below(PipelineHome(open_objects(catalog.environment.lake), pipeline), table.name)
+    return _merged_below(lake, pipeline, table.name)
+
+
+def _last_data_version(lake: Lake, pipeline: str, table: str) -> int:
+    """The Delta version of a bronze table after the newest batch with rows for it, by the ledger."""
+    steps = lake.rows(paths.pipeline_control(pipeline, "batch_metadata_store"), columns=["table_name", "delta_version"])
+    rows = steps.to_pylist() if steps is not None else []
+    return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
+
+
+def _merged_below(lake: Lake, pipeline: str, name: str) -> int:
+    """The version of the bronze table below which everything is in a live table of newest rows; 0 before its first."""
+    key = paths.table(pipeline, name)
+    table = lake.open(key)
+    commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_COMMITS_LOOKED_AT)
+    merges = (commit.metadata for commit in commits if commit.metadata.get("operation") == "keyed_merge")
+    return max((int(merge["step_version"]) + 1 for merge in merges), default=0)
