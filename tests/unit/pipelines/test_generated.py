@@ -15,6 +15,7 @@ from generator.market import COMPANIES, SPLITS, MarketSettings, MarketTruth, mar
 from generator.qos_truth import ViewersTruth
 from generator.viewers import ViewerFaults, ViewersSettings, viewer_deliveries
 from sandbox.demo.answers import Answer, AnswerSheet
+from sandbox.demo.dashboards import DashboardPage, write_dashboards
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
 from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
@@ -60,6 +61,14 @@ def market_answers(lake: ShippedLake, truth: MarketTruth) -> list[Answer]:
     return sheet.answers
 
 
+def dashboards(lake: ShippedLake, folder: Path, *pipelines: str) -> list[DashboardPage]:
+    connection, _ = connect(lake.catalog)
+    with connection:
+        pages = write_dashboards(lake.catalog, pipelines, connection, folder / "dashboards")
+    assert all("<svg" in page.path.read_text() for page in pages)
+    return pages
+
+
 def wrong(answers: Sequence[Answer]) -> list[str]:
     return [f"{answer.question}: {answer.computed}, not {answer.truth}" for answer in answers if not answer.right]
 
@@ -78,6 +87,12 @@ def test_views_their_quality_and_their_delivery_are_what_was_counted(tmp_path: P
     assert {view.started_ms // 86_400_000 for view in truth.views.values()} == {19_783, 19_784}
     assert all(truth.quarantined[pipeline] for pipeline in VIDEO)
     assert sum(view.stalls for view in truth.views.values()) > 20
+    # Every panel of every dashboard has something to draw.
+    pages = dashboards(lake, tmp_path, *VIDEO)
+    assert [(page.name, page.panels - page.with_rows, page.failed) for page in pages] == [
+        ("delivery", 0, ()),
+        ("noc", 0, ()),
+    ]
 
 
 def test_gold_built_object_by_object_is_that_of_everything_at_once(tmp_path: Path) -> None:
@@ -142,6 +157,8 @@ def test_prices_over_earnings_are_those_known_on_each_day(tmp_path: Path) -> Non
     assert wrong(answers) == []
     assert len(answers) == 7
     assert truth.restated == 1
+    (page,) = dashboards(lake, tmp_path, *MARKET)
+    assert (page.name, page.failed, page.panels - page.with_rows) == ("market", (), 1)  # no session is missing
     assert sum(day.pe_annual is None for day in truth.days.values()) > 100  # a year of losses
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sandbox.demo.answers import Answer
+from sandbox.demo.dashboards import DashboardPage
 from sandbox.demo.provenance_check import ProvenanceReport
 from sandbox.demo.report import DemoReport
 
 
 def report(
-    *, is_right: bool = True, lists: int = 1, unnamed: tuple[str, ...] = (), health: str = "healthy"
+    *,
+    is_right: bool = True,
+    lists: int = 1,
+    unnamed: tuple[str, ...] = (),
+    health: str = "healthy",
+    failed: tuple[str, ...] = (),
 ) -> DemoReport:
     answer = Answer("games", "bookings in all", 1, 1, is_right)
     provenance = ProvenanceReport(commits=3, tables=1, runs=frozenset({"run"}), unnamed=unnamed)
-    return DemoReport(answers=[answer], provenance=provenance, landing_lists=lists, health=health)
+    page = DashboardPage("games", "kpis", panels=3, with_rows=2, failed=failed, path=Path("kpis.html"))
+    return DemoReport(answers=[answer], provenance=provenance, landing_lists=lists, health=health, dashboards=[page])
 
 
 @pytest.mark.parametrize("lists", [0, 1])
@@ -30,6 +39,7 @@ def test_a_run_is_right_where_only_the_relay_listed_the_bucket(lists: int) -> No
         (report(lists=-1), "the landing bucket was listed -1 times"),
         (report(unnamed=("bronze/a 3",)), "not every commit names its pipeline, batch and run"),
         (report(health="unhealthy"), "the streams are unhealthy"),
+        (report(failed=("Bookings: no such column",)), "dashboard games kpis: Bookings: no such column"),
         (DemoReport(landing_lists=0, health="healthy"), "there are no answers"),
     ],
 )
