@@ -103,7 +103,8 @@ class ViewerFaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewersSettings:
-    """Everything that decides the emitted bytes. Views begin within `minutes` of `start`: around midnight."""
+    """Everything that decides the emitted bytes. Views begin within `minutes` of `start`, around midnight, and some are
+    under way when these are over."""
 
     seed: int = 1
     views: int = 300
@@ -139,8 +140,9 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
 
 
 def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> tuple[list[Report], list[Request]]:
-    """All reports and requests in order of time, counted."""
+    """All reports and requests in order of time, counted. What lies behind the end has not happened yet."""
     begin_ms = int(settings.start.timestamp() * 1000)
+    end_ms = begin_ms + settings.minutes * 60_000
     reports: list[Report] = []
     requests: list[Request] = []
     for number in range(settings.views):
@@ -149,6 +151,8 @@ def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> 
         last = at_ms
         for happening in reports_of(viewer, rng, at_ms):
             last = max(last, happening.at_ms)
+            if happening.at_ms >= end_ms:
+                continue
             if isinstance(happening, Report):
                 truth.count_report(happening)
                 reports.append(happening)
@@ -156,7 +160,7 @@ def _happenings(settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> 
                 truth.count_request(happening)
                 requests.append(happening)
         if rng.random() < settings.faults.reopened:
-            reports += _reopened(viewer, last)
+            reports += (report for report in _reopened(viewer, last) if report.at_ms < end_ms)
         if rng.random() < settings.faults.anonymous:
             requests += _anonymous(rng, at_ms, truth)
     for emitted in reports:

@@ -35,8 +35,11 @@ class Protection:
             ConfigError: ENRICHMENT_UNREADABLE, a database cannot be opened.
             TransientError: ENRICHMENT_REPLACED.
         """
-        self._look_ups = [_LookUp(declared, databases) for declared in spec.enrich]
         self._masks = [_Mask(declared) for declared in spec.private]
+        alone = _fields_alone(spec)
+        self._fields = [_Field(name, spec, databases) for name in alone]
+        self._look_ups = [_LookUp(declared, databases) for declared in spec.enrich if declared.of not in alone]
+        self._other_masks = [mask for mask in self._masks if mask.path not in alone]
 
     def apply(self, event: dict[str, Any], findings: Findings) -> None:
         """Add the answers to an event and mask it, in place. Values that are no addresses are counted.
@@ -46,7 +49,10 @@ class Protection:
         """
         for look_up in self._look_ups:
             look_up.apply(event)
-        for mask in self._masks:
+        for field in self._fields:
+            if field.apply(event):
+                findings.not_addresses[field.name] += 1
+        for mask in self._other_masks:
             if mask.apply(event):
                 findings.not_addresses[mask.path] += 1
 
@@ -58,8 +64,58 @@ class Protection:
         return event
 
 
+def _fields_alone(spec: PipelineSpec) -> list[str]:
+    """The fields of events that are looked up or masked and lie within no other path that is: the common case, in
+    which it makes no difference which field is first."""
+    paths = [*(declared.of for declared in spec.enrich), *(declared.path for declared in spec.private)]
+    above = {path.split(".")[0] for path in paths if "." in path}
+    return sorted({path for path in paths if "." not in path} - above)
+
+
+class _Field:
+    """Everything that is done with one field of events: one look at what is known of its value, for all of it."""
+
+    def __init__(self, name: str, spec: PipelineSpec, databases: Databases | None) -> None:
+        self.name = name
+        look_ups = [declared for declared in spec.enrich if declared.of == name]
+        self._look_ups = [(declared.field, _answers_of(declared, databases)) for declared in look_ups]
+        #: What an event has whose value is no text: whatever a producer sends below these names is not ours.
+        self._unanswered: dict[str, Answers] = {declared.field: None for declared in look_ups}
+        self._keep = next((declared.keep for declared in spec.private if declared.path == name), None)
+        self._known: dict[str, tuple[dict[str, Answers], str | None]] = {}
+
+    def apply(self, event: dict[str, Any]) -> bool:
+        """Add the answers, then mask the value, in place; whether it was to be a network and is no address.
+
+        Raises:
+            ConfigError: ENRICHMENT_UNREADABLE.
+        """
+        name, keep = self.name, self._keep
+        value = event.pop(name, None) if keep == "nothing" else event.get(name)
+        if type(value) is not str:
+            event.update(self._unanswered)
+            if value is None or keep != "network":
+                return False
+            event[name] = None
+            return True
+        known = self._known.get(value)
+        if known is None:
+            known = self._of(value)
+            _remember(self._known, value, known)
+        answers, network = known
+        event.update(answers)
+        if keep != "network":
+            return False
+        event[name] = network
+        return network is None
+
+    def _of(self, value: str) -> tuple[dict[str, Answers], str | None]:
+        network = network_text(value) if self._keep == "network" else None
+        return {name: answer(value) for name, answer in self._look_ups}, network
+
+
 class _LookUp:
-    """One look-up of a field, below `_<name>` of its event."""
+    """One look-up at a path, below `_<name>` of its event."""
 
     def __init__(self, declared: EnrichSpec, databases: Databases | None) -> None:
         self._field = declared.field

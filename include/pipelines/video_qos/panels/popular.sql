@@ -1,6 +1,6 @@
 -- Media by the views that are there now, the largest first.
 SELECT coalesce(media_label, media_id) AS medium, concurrent_viewers AS viewers
 FROM most_popular_now
-WHERE at >= $from AND at < $to
+WHERE newest_at >= $from AND newest_at < $to
 ORDER BY viewers DESC, medium
 LIMIT 15

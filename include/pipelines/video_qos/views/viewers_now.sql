@@ -1,8 +1,8 @@
 -- Now is the newest report: nobody's clock but the collector's. A view is there where it has reported within two heartbeats of
 -- ten seconds, and its last report was neither its end nor a fatal error; a user is active who reported within five minutes.
-WITH newest AS (SELECT max(event_time) AS at FROM views_now)
-SELECT n.at,
-  count(*) FILTER (WHERE v.event_time >= n.at - INTERVAL 20 SECOND AND v.event_name <> 'end' AND NOT coalesce(v.fatal, false)) AS concurrent_viewers,
-  count(DISTINCT v.user_id) FILTER (WHERE v.event_time >= n.at - INTERVAL 5 MINUTE) AS active_users
+WITH newest AS (SELECT max(event_time) AS newest_at FROM views_now)
+SELECT n.newest_at,
+  count(*) FILTER (WHERE v.event_time >= n.newest_at - INTERVAL 20 SECOND AND v.event_name <> 'end' AND NOT coalesce(v.fatal, false)) AS concurrent_viewers,
+  count(DISTINCT v.user_id) FILTER (WHERE v.event_time >= n.newest_at - INTERVAL 5 MINUTE) AS active_users
 FROM newest AS n JOIN views_now AS v ON true
-GROUP BY n.at
+GROUP BY n.newest_at

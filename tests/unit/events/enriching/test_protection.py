@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
+from deltaworks.events.enriching import protection
 from deltaworks.events.enriching.databases import Databases
+from deltaworks.events.enriching.protection import Protection
+from deltaworks.events.findings import Findings
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
@@ -211,6 +215,38 @@ def test_no_private_value_is_in_any_row_or_finding(events: list[Any], form: str,
     assert all(SECRET not in str(part.to_pylist()) for _, part in parts)
     assert SECRET not in json.dumps(parser.findings.as_record())
     assert not events or sum(part.num_rows for _, part in parts) > 0
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "ip": st.sampled_from([IN_LONDON, "x.x.x.x", "::1", "-"]) | VALUES,
+        "agent": st.sampled_from(["curl/8.0", "Mozilla/5.0%2520(X11)", ""]) | VALUES,
+        "_agent": VALUES,
+        "cookie": VALUES,
+    },
+)
+
+
+@settings(max_examples=examples(150))
+@given(st.lists(FIELDS, max_size=6))
+def test_a_field_that_is_done_with_at_once_is_what_look_ups_and_masks_one_by_one_make_of_it(events: list[Any]) -> None:
+    masks = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothing"}]
+    spec = spec_of(enrich=[AGENT, AGENT | {"name": "again"}, AGENT | {"name": "of_ip", "of": "ip"}], private=masks)
+    at_once = Protection(spec, None)
+    assert len(at_once._fields) == 3
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(protection, "_fields_alone", lambda _: [])
+        one_by_one = Protection(spec, None)
+    findings = Findings(), Findings()
+
+    for event in events:
+        copies = copy.deepcopy(event), copy.deepcopy(event)
+        at_once.apply(copies[0], findings[0])
+        one_by_one.apply(copies[1], findings[1])
+        assert copies[0] == copies[1]
+
+    assert findings[0].not_addresses == findings[1].not_addresses
 
 
 @pytest.fixture
