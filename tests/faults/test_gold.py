@@ -12,13 +12,15 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.specs.catalog import PROJECT_ROOT
-from tests.faults.harness.driver import END_SECONDS, Driver, python_environment, submit_command
+from tests.faults.harness.driver import Driver, python_environment, submit_command
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup
 from tests.faults.harness.stage import PIPELINE, Stage
 from tests.waiting import eventually
 
 MINUTES = "minutes"
+#: A JVM starts, lands, waits for its next look at gold, and builds.
+PATIENCE_SECONDS = 400.0
 SQL = """\
 SELECT event_date, date_trunc('MINUTE', event_time) AS minute, count(*) AS events
 FROM events GROUP BY event_date, date_trunc('MINUTE', event_time)
@@ -56,7 +58,7 @@ class Minutes:
     def await_landed(self) -> None:
         """Wait until all that was landed is in bronze."""
         events = sum(table == "events" for table, _ in self.stage.owed)
-        eventually(lambda: self._bronze().total() == events, f"{events} events in bronze", seconds=END_SECONDS)
+        eventually(lambda: self._bronze().total() == events, f"{events} events in bronze", seconds=PATIENCE_SECONDS)
 
     def build_by_dag(self) -> None:
         """Run the job that the DAG runs, to its end."""
@@ -66,7 +68,7 @@ class Minutes:
         environment = {**python_environment(), **self.stage.environment()}
         log = self.stage.root / f"dag-{number}.log"
         with ProcessGroup(command, log=log, environment=environment, folder=self.stage.root) as job:
-            assert job.process.wait(END_SECONDS) == 0, job.tail()
+            assert job.process.wait(PATIENCE_SECONDS) == 0, job.tail()
 
     def is_exact(self) -> bool:
         """Whether every minute has its events."""
@@ -99,15 +101,15 @@ def test_a_stream_that_built_before_a_dag_did_does_not_write_its_older_answer_ov
     go_on = minutes.stage.root / "go_on"
     waiting = Fault(point=f"building:{MINUTES}", nth=2, action="await", path=str(go_on))
     with Driver(minutes.stage, available_now=False, faults=[waiting], off=[off] if off else []) as driver:
-        driver.await_point(f"built:{MINUTES}")
+        driver.await_point(f"built:{MINUTES}", PATIENCE_SECONDS)
         minutes.land()
-        driver.await_point(f"injected await at building:{MINUTES}")
+        driver.await_point(f"injected await at building:{MINUTES}", PATIENCE_SECONDS)
         minutes.land()
         minutes.await_landed()
         minutes.build_by_dag()
         newer = minutes.totals()
         go_on.touch()
-        eventually(lambda: len(outcomes(driver)) == 2, "its second build ends", seconds=END_SECONDS)
+        eventually(lambda: len(outcomes(driver)) == 2, "its second build ends", seconds=PATIENCE_SECONDS)
         # Its next look would mend what it has written.
         driver.kill()
         totals = minutes.totals()
@@ -129,7 +131,7 @@ def test_a_driver_killed_before_and_after_its_build_lands_leaves_an_exact_answer
     for point in (f"building:{MINUTES}", f"built:{MINUTES}"):
         minutes.land()
         with Driver(minutes.stage, available_now=False, faults=[Fault(point=point)]) as driver:
-            assert driver.wait() != 0, driver.tail()
+            assert driver.wait(PATIENCE_SECONDS) != 0, driver.tail()
             driver.injected()
         minutes.build_by_dag()
         assert minutes.is_exact()

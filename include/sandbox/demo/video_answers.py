@@ -138,8 +138,8 @@ def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     )
     sheet.table_equal("video_qos", "live: newest report of each view", merged, recent)
     users = {truth.users[play_id] for play_id, at in recent.items() if at >= newest - _ACTIVE_MS}
-    active = sheet.one("SELECT active_users FROM video_qos.viewers_now")
-    sheet.equal("video_qos", "live: users active within 5 minutes", active, len(users))
+    active = sheet.rows("SELECT active_users FROM video_qos.viewers_now")
+    sheet.equal("video_qos", "live: users active within 5 minutes", active[0][0] if active else None, len(users))
 
 
 def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:

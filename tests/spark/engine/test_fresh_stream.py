@@ -114,11 +114,13 @@ class Stream:
                 return ["tables"]
             sheet = AnswerSheet(connection, tables)
             answer_viewers_now(sheet, truth)
-            rows = sheet.rows("SELECT minute, error_class, sum(errors)::INT FROM video_qos.error_minute GROUP BY ALL")
+            rows = sheet.rows(
+                "SELECT minute AT TIME ZONE 'UTC', error_class, sum(errors)::INT FROM video_qos.error_minute GROUP BY ALL"
+            )
             sheet.table_equal(
                 "video_qos",
                 "errors",
-                {(minute.astimezone(UTC), kind): errors for minute, kind, errors in rows},
+                {(minute.replace(tzinfo=UTC), kind): errors for minute, kind, errors in rows},
                 dict(truth.errors),
             )
         return [f"{each.question}: {each.computed}, not {each.truth}" for each in sheet.answers if not each.right]
