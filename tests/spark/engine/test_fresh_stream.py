@@ -115,7 +115,8 @@ class Stream:
             sheet = AnswerSheet(connection, tables)
             answer_viewers_now(sheet, truth)
             rows = sheet.rows(
-                "SELECT minute AT TIME ZONE 'UTC', error_class, sum(errors)::INT FROM video_qos.error_minute GROUP BY ALL"
+                "SELECT minute AT TIME ZONE 'UTC', error_class, sum(errors)::INT "
+                "FROM video_qos.error_minute GROUP BY ALL"
             )
             sheet.table_equal(
                 "video_qos",
