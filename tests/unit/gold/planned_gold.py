@@ -47,13 +47,14 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         written = _sql(job.plan.output, table.partition_by, time_column) if table.by_date else "true"
         answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
         _hold(table.name, table.checks, answer)
-        before = None if job.plan.full else lake.open(job.key)
-        if before is not None:
-            # delta-rs compares no timestamps in the predicate of an overwrite.
+        before = None if job.plan.full or not table.by_date else lake.open(job.key)
+        replaced = None if before is None else _sql(job.plan.output.whole_dates(), table.partition_by, "")
+        if before is not None and table.grain is not None:
+            # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
             connection.register("before", relation_of(before))
             connection.register("answer", answer)
             answer = connection.sql(
-                f"SELECT * FROM answer UNION ALL BY NAME SELECT * FROM before WHERE NOT ({written})"
+                f"SELECT * FROM answer UNION ALL BY NAME SELECT * FROM before WHERE ({replaced}) AND NOT ({written})"
             ).to_arrow_table()
     origin: Mapping[str, Any] = {BUILT_FROM: job.built_from, FINGERPRINT: job.fingerprint}
     made = user_metadata(pipeline=pipeline, batch="", operation="rebuild_gold", **origin)
@@ -62,7 +63,8 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         answer,
         mode="overwrite",
         partition_by=[table.partition_by],
-        schema_mode="overwrite",
+        predicate=replaced,
+        schema_mode="overwrite" if replaced is None else None,
         commit_properties=CommitProperties(custom_metadata={"userMetadata": made}),
     )
 
