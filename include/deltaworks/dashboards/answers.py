@@ -113,6 +113,7 @@ class _Questions:
         self._lake = Lake(catalog.environment.lake)
         self._keys = table_keys(spec)
         self._views = {view.name: view.reads for view in spec.views}
+        self._references = {reference.name for reference in spec.references}
         self._ages: dict[str, TableAge | None] = {}
         self._texts: dict[str, str] = {}
         self._read_names: dict[str, set[str]] = {}
@@ -204,7 +205,11 @@ class _Questions:
 
     def _age(self, name: str) -> TableAge | None:
         if name not in self._ages:
-            self._ages[name] = table_age(self._lake, self._keys[name], name)
+            age = table_age(self._lake, self._keys[name], name)
+            if age is not None and name in self._references:
+                # Its times say what holds when, such as sessions to come, and not how new what is drawn is.
+                age = dataclasses.replace(age, newest_at=None)
+            self._ages[name] = age
         return self._ages[name]
 
 

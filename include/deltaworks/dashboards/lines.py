@@ -16,7 +16,7 @@ Point = tuple[float, float]
 #: Places that show their values; of more, every so manyth does.
 _MOST_STRIPS = 120
 #: A line ends where the next place is further away than so many of the usual distances: what is missing is not drawn.
-_GAP = 3.0
+_GAP = 4.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import yaml
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
@@ -20,7 +19,6 @@ from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect
 from generator.delivery import Delivery
@@ -57,16 +55,13 @@ class Stream:
 
     def __init__(self, spark: SparkSession, folder: Path, aws: Aws) -> None:
         self.folder, self.aws, self.queue = folder, aws, aws.queue()
-        lake = ShippedLake(folder, "cdn_logs", "video_qos", edit=sooner)
-        environment = folder / "project" / "include" / "environments" / "local.yaml"
         topic = aws.topic()
         aws.subscribe(topic, self.queue)
-        declared = yaml.safe_load(environment.read_text())
-        declared["messaging"] = aws.messaging.model_dump(mode="json", exclude_none=True)
-        declared["alerts"] = {"channels": [{"kind": "sns", "name": "widgets", "topic": topic}]}
-        environment.write_text(yaml.safe_dump(declared))
-        self.catalog = load_catalog("local", root=folder / "project")
-        assert self.catalog.pipelines.keys() == lake.catalog.pipelines.keys()
+        environment = {
+            "messaging": aws.messaging.model_dump(mode="json", exclude_none=True),
+            "alerts": {"channels": [{"kind": "sns", "name": "widgets", "topic": topic}]},
+        }
+        self.catalog = ShippedLake(folder, "cdn_logs", "video_qos", edit=sooner, environment=environment).catalog
         self.lake = Lake(self.catalog.environment.lake)
         self.objects = open_objects(self.catalog.environment.lake)
         self._log = FileEventLogWriter(self.lake, "landing", epoch=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import yaml
 from deltalake import write_deltalake
 
 from deltaworks.control import paths
@@ -47,11 +48,13 @@ class ShippedLake:
         *names: str,
         edit: Callable[[str, str], str] | None = None,
         own: Mapping[str, str] | None = None,
+        environment: Mapping[str, Any] | None = None,
     ) -> None:
         """The pipelines called `names`; `edit` gets each of their files (by its path) and what is in it.
 
         Args:
             own: files of pipelines that are not shipped, by path.
+            environment: what is declared of it beside the lake and the landing folder.
         """
         include = folder / "project" / "include"
         for name, text in (own or {}).items():
@@ -64,7 +67,9 @@ class ShippedLake:
                 path.write_text(edit(str(path.relative_to(include / "pipelines")), path.read_text()))
         shutil.copytree(PROJECT_ROOT / "include" / "relays", include / "relays")
         (include / "environments").mkdir()
-        (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=folder))
+        (include / "environments" / "local.yaml").write_text(
+            yaml.safe_dump(yaml.safe_load(ENVIRONMENT.format(root=folder)) | dict(environment or {}))
+        )
         self.catalog: Catalog = load_catalog("local", root=folder / "project")
         self._lake = Lake(self.catalog.environment.lake)
         self._seq = 0

@@ -1,5 +1,5 @@
 -- Answers with 5xx over all answers, by CDN.
-SELECT minute, cdn, sum(errors_5xx) / nullif(sum(answered), 0) AS error_rate
+SELECT minute, cdn, 100.0 * sum(errors_5xx) / nullif(sum(answered), 0) AS error_rate
 FROM cdn_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
 GROUP BY minute, cdn

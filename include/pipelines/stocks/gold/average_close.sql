@@ -11,7 +11,7 @@ WITH newest AS (
   LEFT JOIN splits s ON s.ticker = c.ticker AND s.ex_date > c.price_date AND s.ex_date <= c.last_date
   GROUP BY c.ticker, c.price_date, c.last_date, c.close
 )
-SELECT ticker, count(*) AS sessions, min(price_date) AS first_date, max(price_date) AS last_date,
+SELECT ticker, count(*) AS sessions, max(price_date) AS last_date, min(price_date) AS first_date,
   sum(close) AS close_sum,
   CAST(sum(close) AS DOUBLE) / count(*) AS average_close,
   sum(CAST(close AS DOUBLE) / later_ratio) / count(*) AS average_close_adjusted

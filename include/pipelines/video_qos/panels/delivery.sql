@@ -1,8 +1,9 @@
--- What players say of views beside what the CDN logged of them.
-SELECT cdn, edge, sum(views)::BIGINT AS views, max(rebuffer_ratio) AS "rebuffer ratio", max(starvation) AS starvation,
+-- What players say of views beside what the CDN logged of them; without an edge where it logged nothing.
+SELECT coalesce(cdn, 'nothing logged') AS cdn, coalesce(edge, '') AS edge, sum(views)::BIGINT AS views,
+  round(100 * max(rebuffer_ratio), 2) AS "rebuffering, %", round(100 * max(starvation), 2) AS "starved requests, %",
   round(max(first_byte_ms), 1) AS "first byte, ms"
 FROM delivery_by_edge
 WHERE event_date >= $from::DATE AND event_date < $to
-GROUP BY cdn, edge
+GROUP BY ALL
 ORDER BY 4 DESC NULLS LAST
 LIMIT 15

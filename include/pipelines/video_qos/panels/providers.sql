@@ -1,5 +1,6 @@
 -- The providers whose viewers stall most, of those with an hour of play.
-SELECT coalesce(isp, 'unknown') AS provider, sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)) AS "rebuffer ratio",
+SELECT coalesce(isp, 'unknown') AS provider,
+  round(100.0 * sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)), 2) AS "rebuffering, %",
   sum(stalls)::BIGINT AS stalls, round(sum(played_ms) / 3600000, 1) AS "hours played"
 FROM qos_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to

@@ -1,6 +1,9 @@
 -- Plays by their time to the first frame, in bins a quarter of a power of ten wide.
-SELECT 10 ** (floor(bucket / 25) / 4) / 1000 AS seconds, sum(plays)::BIGINT AS plays
-FROM startup_histogram
-WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
-GROUP BY seconds
-ORDER BY seconds
+SELECT format('{:g} to {:g} s', round(10 ** (bin / 4) / 1000, 2), round(10 ** ((bin + 1) / 4) / 1000, 2)) AS "first frame", plays
+FROM (
+  SELECT floor(bucket / 25) AS bin, sum(plays)::BIGINT AS plays
+  FROM startup_histogram
+  WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+  GROUP BY bin
+)
+ORDER BY bin
