@@ -66,10 +66,10 @@ def _span_of_events(catalog: Catalog, pipeline: str, connection: duckdb.DuckDBPy
         connection.execute(f"SELECT min(event_time), max(event_time) FROM {pipeline}.{table}").fetchone()
         for table in _tables_of_events(catalog, pipeline)
     ]
-    known = [bound for bound in bounds if bound is not None and bound[0] is not None]
-    if not known:
+    landed = [bound for bound in bounds if bound is not None and bound[0] is not None]
+    if not landed:
         return None
-    first, last = min(bound[0] for bound in known), max(bound[1] for bound in known)
+    first, last = min(bound[0] for bound in landed), max(bound[1] for bound in landed)
     return Span(first.astimezone(dt.UTC), last.astimezone(dt.UTC) + _AFTER)
 
 

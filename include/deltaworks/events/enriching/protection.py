@@ -82,7 +82,7 @@ class _Field:
         #: What an event has whose value is no text: whatever a producer sends below these names is not ours.
         self._unanswered: dict[str, Answers] = {declared.field: None for declared in look_ups}
         self._keep = next((declared.keep for declared in spec.private if declared.path == name), None)
-        self._known: dict[str, tuple[dict[str, Answers], str | None]] = {}
+        self._outcomes: dict[str, tuple[dict[str, Answers], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
         """Add the answers, then mask the value, in place; whether it was to be a network and is no address.
@@ -98,11 +98,11 @@ class _Field:
                 return False
             event[name] = None
             return True
-        known = self._known.get(value)
-        if known is None:
-            known = self._of(value)
-            _remember(self._known, value, known)
-        answers, network = known
+        outcome = self._outcomes.get(value)
+        if outcome is None:
+            outcome = self._of(value)
+            _remember(self._outcomes, value, outcome)
+        answers, network = outcome
         event.update(answers)
         if keep != "network":
             return False
