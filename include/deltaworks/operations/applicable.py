@@ -14,14 +14,15 @@ from deltaworks.specs.sources.payload import RecordSourceSpec
 
 def why_not(declared: Operation, spec: PipelineSpec) -> str | None:
     """Why the pipeline can never do it, as a sentence; None where it can."""
-    if declared.for_mutable and spec.mutations is None:
-        return "It declares no mutations."
-    if declared.for_gold and not spec.gold.tables:
-        return "It declares no gold tables."
-    if declared.for_feeds and not spec.feeds:
-        return "It declares no feeds."
-    if declared.for_models and not spec.models:
-        return "It declares no models."
+    needs = (
+        (declared.for_mutable, spec.mutations is not None, "mutations"),
+        (declared.for_gold, spec.gold.tables, "gold tables"),
+        (declared.for_feeds, spec.feeds, "feeds"),
+        (declared.for_models, spec.models, "models"),
+    )
+    for is_needed, is_declared, what in needs:
+        if is_needed and not is_declared:
+            return f"It declares no {what}."
     if declared.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
         return "It reads a Delta table, which keeps neither objects nor records: start the pipeline over."
     if declared.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):
