@@ -85,9 +85,10 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
         ValueError: the table is gone, or has other columns.
         DeltaError, OSError, duckdb.Error: a version cannot be read any more.
     """
-    import duckdb
+    # Loaded here: not every build compares versions.
+    from deltaworks.tables.duckdb_session import duckdb_session
 
-    with duckdb.connect(":memory:") as connection:
+    with duckdb_session() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         columns = []
         for name, version in (("before", before), ("after", after)):

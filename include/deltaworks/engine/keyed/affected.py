@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 from deltaworks.engine.keyed.newest import GATHERED_BYTES, newest, newest_of
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.files import partition_text
 from deltaworks.tables.log import Action, stats_of
 
@@ -133,7 +133,7 @@ def _joined(table: KeyedTable, left: pa.Table, right: pa.Table, kind: str) -> pa
     """The places of the rows of `left` that have a row of that key in `right`, or have none."""
     columns = [f"k{index}" for index in range(len(table.by))]
     narrow = pa.Table.from_arrays([left.column(name) for name in table.by], names=columns)
-    with duckdb.connect(":memory:") as connection:
+    with duckdb_session() as connection:
         connection.register("ours", narrow.append_column(_PLACE, pa.array(np.arange(left.num_rows))))
         connection.register("theirs", right.select(list(table.by)).rename_columns(columns))
         query = f"SELECT {_PLACE} FROM ours {kind} JOIN theirs USING ({', '.join(columns)}) ORDER BY {_PLACE}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.duckdb_session import duckdb_session
 
 SOURCE, TARGET = "source", "target"
 #: Arrow bytes of rows that are gathered before the older ones of them are dropped.
@@ -67,7 +67,7 @@ def newest(table: KeyedTable, rows: pa.Table) -> pa.Table:
     ).append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
     keys = ", ".join(f"k{index}" for index in range(len(table.by)))
     order = ", ".join(f"{name} DESC NULLS LAST" for name in _order_names(table))
-    with duckdb.connect(":memory:") as connection:
+    with duckdb_session() as connection:
         connection.register("narrow", narrow)
         chosen = connection.sql(
             f"SELECT {_PLACE} FROM narrow QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}) = 1 "
