@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import datetime as dt
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
-from deltaworks.engine.keyed.merge import KeyedMerge
-from deltaworks.engine.keyed.tables import KeyedTables
-from deltaworks.errors import FencedError
 from tests.examples import examples
 from tests.unit.engine.keyed.keyed_stage import START, KeyedStage, declared, tick
+from tests.unit.engine.keyed.owners_machine import OwnersMachine
 
 DAYS = [START.date(), START.date() + dt.timedelta(days=1)]
 ROWS = st.lists(
@@ -34,11 +30,7 @@ ROWS = st.lists(
 )
 
 
-class Died(Exception):
-    """The process ends here."""
-
-
-class KeyedMachine(RuleBasedStateMachine):
+class KeyedMachine(OwnersMachine):
     """One history with its keyed table, an owner and the owners before it."""
 
     @initialize(deletes=st.booleans(), mutable=st.booleans(), parted=st.booleans())
@@ -53,7 +45,7 @@ class KeyedMachine(RuleBasedStateMachine):
         self.stage = KeyedStage(Path(self.folder.name), spec)
         self.mutable = mutable
         self.landed: dict[int, list[dict[str, Any]]] = {}
-        self.former: list[KeyedTables] = []
+        self.former = []
         self.owner = self.stage.tables()
         self.is_current = True
         self.land([])
@@ -67,36 +59,6 @@ class KeyedMachine(RuleBasedStateMachine):
     def land_again(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.landed)))
         self.stage.append(self.landed[number], batch=number)
-
-    @rule()
-    def follow(self) -> None:
-        self.stage.follow(self.owner)
-        self.is_current = True
-
-    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
-    def die_in_a_merge(self, method: str, after: bool) -> None:
-        original = getattr(KeyedMerge, method)
-
-        def dies(*positional: Any, **named: Any) -> Any:
-            if after:
-                original(*positional, **named)
-            raise Died
-
-        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
-            self.stage.follow(self.owner)
-        self.take_over()
-
-    @rule()
-    def take_over(self) -> None:
-        self.former.append(self.owner)
-        self.owner = self.stage.tables()
-        self.is_current = False
-
-    @precondition(lambda self: self.former)
-    @rule(data=st.data())
-    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
-        with suppress(FencedError):
-            self.stage.follow(data.draw(st.sampled_from(self.former)))
 
     @rule(where=st.sampled_from(["version = 2", "symbol = 'a'", "op = 'd'", "version IS NULL"]))
     def delete(self, where: str) -> None:
@@ -130,15 +92,10 @@ class KeyedMachine(RuleBasedStateMachine):
         self.stage.latest_table().delete("symbol = 'a'")
         self.take_over()
 
-    @invariant()
-    def what_was_followed_is_exact(self) -> None:
-        if getattr(self, "is_current", False):
-            assert self.stage.latest() == self.stage.owed()
-
     def teardown(self) -> None:
         if hasattr(self, "stage"):
             self.follow()
-            assert self.stage.latest() == self.stage.owed()
+            self.is_exact()
             self.folder.cleanup()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,20 +12,12 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, rule
 
 from deltaworks.engine.keyed import following, horizon, merge
-from deltaworks.engine.keyed.merge import KeyedMerge
-from deltaworks.engine.keyed.tables import KeyedTables
-from deltaworks.errors import FencedError
 from tests.examples import examples
 from tests.unit.engine.keyed.latest_stage import LatestStage, priced
+from tests.unit.engine.keyed.owners_machine import OwnersMachine
 
 ROWS = st.lists(
     st.builds(
@@ -40,11 +31,7 @@ ROWS = st.lists(
 )
 
 
-class Died(Exception):
-    """The process ends here."""
-
-
-class LatestMachine(RuleBasedStateMachine):
+class LatestMachine(OwnersMachine):
     """One bronze table with its live table, an owner and the owners before it."""
 
     def __init__(self) -> None:
@@ -59,9 +46,8 @@ class LatestMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.stage = LatestStage(Path(self.folder.name))
         self.landed: list[list[dict[str, Any]]] = []
-        self.former: list[KeyedTables] = []
+        self.former = []
         self.owner = self.stage.tables()
-        self.is_current = False
 
     @initialize()
     def begin(self) -> None:
@@ -80,30 +66,6 @@ class LatestMachine(RuleBasedStateMachine):
         self.is_current = False
 
     @rule()
-    def follow(self) -> None:
-        self.stage.follow(self.owner)
-        self.is_current = True
-
-    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
-    def die_in_a_merge(self, method: str, after: bool) -> None:
-        original = getattr(KeyedMerge, method)
-
-        def dies(*positional: Any, **named: Any) -> Any:
-            if after:
-                original(*positional, **named)
-            raise Died
-
-        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
-            self.stage.follow(self.owner)
-        self.take_over()
-
-    @rule()
-    def take_over(self) -> None:
-        self.former.append(self.owner)
-        self.owner = self.stage.tables()
-        self.is_current = False
-
-    @rule()
     def lose_the_place(self) -> None:
         """What says how far bronze has been read is gone: everything is read and merged again."""
         self.take_over()
@@ -111,25 +73,14 @@ class LatestMachine(RuleBasedStateMachine):
             self.stage.follow(self.owner)
         self.is_current = True
 
-    @precondition(lambda self: self.former)
-    @rule(data=st.data())
-    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
-        with suppress(FencedError):
-            self.stage.follow(data.draw(st.sampled_from(self.former)))
-
     @rule()
     def optimize_bronze(self) -> None:
         self.stage.history().optimize.compact()
 
-    @invariant()
-    def what_was_followed_is_exact(self) -> None:
-        if self.is_current:
-            assert self.stage.latest() == self.stage.owed()
-
     def teardown(self) -> None:
         try:
             self.follow()
-            assert self.stage.latest() == self.stage.owed()
+            self.is_exact()
         finally:
             self.close()
 

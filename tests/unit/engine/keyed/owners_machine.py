@@ -1,0 +1,68 @@
+"""What can happen to whoever keeps a table up to date, whichever of its kinds it is: to die in a merge, to be followed
+by another owner, to wake up when that has happened long ago."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from deltaworks.engine.keyed.merge import KeyedMerge
+from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.errors import FencedError
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+class OwnersMachine(RuleBasedStateMachine):
+    """An owner and the owners before it. A subclass makes `stage` and the first owner, and has what happens to rows."""
+
+    #: Has `tables`, `follow`, `latest` and what that should be, `owed`.
+    stage: Any
+    owner: KeyedTables
+    former: list[KeyedTables]
+    #: Whether the table owes nothing to what has landed.
+    is_current = False
+
+    @rule()
+    def follow(self) -> None:
+        self.stage.follow(self.owner)
+        self.is_current = True
+
+    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
+    def die_in_a_merge(self, method: str, after: bool) -> None:
+        original = getattr(KeyedMerge, method)
+
+        def dies(*positional: Any, **named: Any) -> Any:
+            if after:
+                original(*positional, **named)
+            raise Died
+
+        with mock.patch.object(KeyedMerge, method, dies), suppress(Died):
+            self.stage.follow(self.owner)
+        self.take_over()
+
+    @rule()
+    def take_over(self) -> None:
+        self.former.append(self.owner)
+        self.owner = self.stage.tables()
+        self.is_current = False
+
+    @precondition(lambda self: self.former)
+    @rule(data=st.data())
+    def a_former_owner_wakes_up(self, data: st.DataObject) -> None:
+        with suppress(FencedError):
+            self.stage.follow(data.draw(st.sampled_from(self.former)))
+
+    @invariant()
+    def what_was_followed_is_exact(self) -> None:
+        if self.is_current:
+            self.is_exact()
+
+    def is_exact(self) -> None:
+        assert self.stage.latest() == self.stage.owed()
