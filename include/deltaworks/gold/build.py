@@ -95,10 +95,9 @@ def rebuild_gold(
     with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
         views.prepare([job.plan for job in jobs.values() if job.plan.has_work])
         for table in selection:
-            held = sorted(name for name in table.reads if name in results and not results[name].sound)
-            if held:
-                reason = f"{', '.join(held)}, which it reads, broke its checks"
-                results[table.name] = GoldTableResult(table.name, True, reason, {}, sound=False)
+            held_back = _held_back(table, results)
+            if held_back is not None:
+                results[table.name] = held_back
                 continue
             job = jobs.get(table.name)
             if job is None:
@@ -112,6 +111,14 @@ def rebuild_gold(
     warn_of_predictions(catalog, pipeline, tables=[result.table for result in results.values() if result.sound])
     refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
+
+
+def _held_back(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:
+    """The result of a table that is not built, since what it reads broke its checks; None where it can be."""
+    held = sorted(name for name in table.reads if name in results and not results[name].sound)
+    if not held:
+        return None
+    return GoldTableResult(table.name, True, f"{', '.join(held)}, which it reads, broke its checks", {}, sound=False)
 
 
 def _built(
