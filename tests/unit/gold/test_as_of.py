@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from tests.spark.gold.made_market import (
     Fact,
     Rows,
     answer_of,
+    facts_of,
     live_through,
+    open_market,
 )
 from tests.unit.gold.planned_gold import build_planned
 from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
@@ -92,7 +95,20 @@ class PlannedMarket:
 
 
 def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(tmp_path: Path) -> None:
-    live_through(PlannedMarket(tmp_path))
+    market = PlannedMarket(tmp_path)
+
+    open_market(market)
+    priced = {day: row[3] for (day, _), row in market.answer().items() if row[3] is not None}
+
+    assert min(priced) == dt.date(2010, 10, 28)
+    assert round(priced[min(priced)], 4) == 19.8079
+    assert len(priced) == 277
+    assert (round(min(priced.values()), 4), round(max(priced.values()), 4)) == (19.5003, 27.4004)
+    assert round(sum(priced.values()) / len(priced), 4) == 22.9791
+
+    live_through(market)
+
+    assert facts_of(market.answer()) == facts_of(market.rows.oracle())
 
 
 def test_with_the_changed_partitions_alone_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +116,9 @@ def test_with_the_changed_partitions_alone_it_would_not_be(tmp_path: Path, monke
         """The date of a change as one that changes itself alone."""
         return Changes()
 
+    market = PlannedMarket(tmp_path)
+    open_market(market, every=6)
     monkeypatch.setattr(table_build, "differing_from", first_alone)
 
     with pytest.raises(AssertionError):
-        live_through(PlannedMarket(tmp_path))
+        live_through(market)
