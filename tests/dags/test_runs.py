@@ -34,15 +34,15 @@ from airflow.models.xcom import XComModel
 from airflow.utils.db import initdb
 from airflow.utils.session import create_session
 from sqlalchemy import select
-def parsed():
-    return DagBag(dag_folder={str(REPOSITORY / "dags")!r})
 initdb()
 with create_session() as session:
     session.merge(DagBundleModel(name="dags-folder"))
-sync_bag_to_db(parsed(), "dags-folder", None)
+bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
+sync_bag_to_db(bag, "dags-folder", None)
 for line in sys.stdin:
     dag_id, conf = json.loads(line)
-    run = parsed().dags[dag_id].test(run_conf=conf)  # a run fills in its tasks, so each has its own
+    # A run fills in its tasks, so each has its own, of the one file that has its DAG.
+    run = DagBag(dag_folder=bag.dags[dag_id].fileloc).dags[dag_id].test(run_conf=conf)
     with create_session() as session:
         tasks = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id)).all()
         xcoms = session.scalars(select(XComModel).where(XComModel.run_id == run.run_id)).all()
