@@ -1,4 +1,4 @@
-"""The DAG of the process that judges rules: where any pipeline declares one, endless, and seen by its own task."""
+"""The DAG of the process that judges rules: endless, where a pipeline declares one, and seen by its own task."""
 
 from __future__ import annotations
 

@@ -1,0 +1,108 @@
+"""The process that judges rules is killed, runs twice, and is away for twenty minutes: the same episodes and notices as
+of one that never died. Each fault also runs with its protection off, and must then do harm."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.unit.judging import rule_stage
+from tests.unit.judging.rule_stage import RATE, RuleStage, rules_project
+
+pytestmark = pytest.mark.faults
+
+BAD, WELL = 0.2, 0.01
+LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
+#: Ends the process without a word, before it writes what it judged or before it tells of what it wrote; and takes the
+#: protection away: what is to be told is then kept in memory alone.
+ENTRY = """
+import os, signal, sys
+from deltaworks.judging import __main__, rule_judge
+at, off = sys.argv[1:3]
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+if off == "outbox":
+    write = rule_judge.RuleJudge._write
+    def forgetful(self, state):
+        write(self, state.replace(outbox=()))
+        if state.outbox:
+            rule_judge.deliver(self._objects, state.outbox)
+    rule_judge.RuleJudge._write = forgetful
+if at == "before_telling":
+    rule_judge.deliver = die
+if at == "before_writing":
+    rule_judge.RuleJudge._write = die
+sys.exit(__main__.main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
+    """A rule that was judged until its line begins, twenty-four minutes ago by the clock of this machine."""
+    now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
+    monkeypatch.setattr(rule_stage, "START", now - dt.timedelta(minutes=24))
+    rule = RATE.replace("fire: ", "settle_seconds: 60, stale_seconds: 3600, fire: ")
+    stage = RuleStage(rules_project(tmp_path, rule))
+    stage.rates([*LINE, WELL])
+    stage.look(2.5)
+    return stage
+
+
+def process(stage: RuleStage, *, dies: str = "never", off: str = "") -> subprocess.Popen[bytes]:
+    settings = {
+        "DELTAWORKS_PROJECT": str(stage.catalog.root),
+        "DELTAWORKS_ENVIRONMENT": "local",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
+    }
+    times = ["--max-run-seconds", "2", "--look-seconds", "1", "--lease-seconds", "3"]
+    command = [sys.executable, "-c", ENTRY, dies, off, *times]
+    return subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
+
+
+def episodes(stage: RuleStage) -> list[tuple[float, float, float | None]]:
+    """Minutes after the line began."""
+
+    def after(text: str | None) -> float | None:
+        if text is None:
+            return None
+        at = dt.datetime.strptime(text, "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC)
+        return (at - rule_stage.START).total_seconds() / 60
+
+    return [(after(one.began), after(one.fired), after(one.ended)) for one in stage.state().episodes]  # type: ignore[misc]
+
+
+def kinds(stage: RuleStage) -> list[str]:
+    return [kind for kind, _ in stage.told()]
+
+
+@pytest.mark.parametrize("dies", ["before_writing", "before_telling"])
+def test_one_that_is_killed_is_followed_by_one_that_judges_and_tells_the_same(stage: RuleStage, dies: str) -> None:
+    assert process(stage, dies=dies).wait(120) == -signal.SIGKILL
+    assert process(stage).wait(120) == 0
+
+    assert episodes(stage) == [(5.0, 7.0, 15.0)]
+    assert kinds(stage) == ["raised", "resolved"]
+
+
+def test_with_what_is_to_be_told_in_memory_alone_the_killed_one_tells_nobody(stage: RuleStage) -> None:
+    assert process(stage, dies="before_telling", off="outbox").wait(120) == -signal.SIGKILL
+    assert process(stage).wait(120) == 0
+
+    assert episodes(stage) == [(5.0, 7.0, 15.0)]
+    assert kinds(stage) == []
+
+
+def test_two_at_once_judge_and_tell_once(stage: RuleStage) -> None:
+    running = [process(stage), process(stage)]
+
+    # The second one waits for the first one's lease, and ends by itself or has it.
+    assert {one.wait(120) for one in running} <= {0, 20}
+    assert episodes(stage) == [(5.0, 7.0, 15.0)]
+    assert kinds(stage) == ["raised", "resolved"]
