@@ -1,0 +1,88 @@
+"""`deltaworks alerts rules`, `alerts backtest`, `annotate`: how rules stand, what they would have said, and notes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from deltaworks.cli import app, operations, rules
+from deltaworks.errors import ConfigError
+from deltaworks.judging.annotations import shown_before
+from tests.unit.judging.rule_stage import START, RuleStage, rules_project
+
+LINE = [0.01] * 5 + [0.2] * 6 + [0.01] * 9
+TIMES = ("--from", "2026-03-02T10:00", "--to", "2026-03-02T10:20")
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
+    stage = RuleStage(rules_project(tmp_path))
+    for module in (rules, operations):
+        monkeypatch.setattr(module, "catalog", lambda **_: stage.catalog)
+    stage.rates([*LINE, 0.01])
+    stage.rates([0.01] * 21, cdn="b")
+    return stage
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
+
+
+def test_rules_are_listed_with_what_is_not_well(stage: RuleStage) -> None:
+    for minute in range(9):
+        stage.look(minute + 2.6)
+
+    listed = json.loads(run("alerts", "rules", "--json").output)
+
+    assert [(item["labels"], item["state"], item["value"]) for item in listed] == [
+        ("cdn=a", "firing", 0.2),
+        ("1 of 2", "ok", ""),
+    ]
+    assert {item["judged_to"] for item in listed} == {"2026-03-02T10:08Z"}
+    assert len(json.loads(run("alerts", "rules", "shop", "--all", "--json").output)) == 2
+
+
+def test_a_rule_that_nobody_has_judged_says_so(stage: RuleStage) -> None:
+    assert "not judged yet" in run("alerts", "rules", "--csv").output
+
+
+def test_a_backtest_prints_episodes_notices_incidents_and_writes_its_chart(stage: RuleStage, tmp_path: Path) -> None:
+    incidents, chart = tmp_path / "incidents.csv", tmp_path / "trial" / "rate.html"
+    incidents.write_text("from,to,cdn\n2026-03-02T10:05,2026-03-02T10:11,a\n")
+    words = ("alerts", "backtest", "shop", "rate", *TIMES, "--incidents", str(incidents), "--html", str(chart))
+
+    shown = run(*words)
+
+    assert shown.exit_code == 0, shown.output
+    for text in ("2026-03-02T10:07Z", "raised", "shop.rate{cdn=a}", "4.5", "0 episodes of no incident: 0.00 a day"):
+        assert text in shown.output
+    assert "it is optimistic" in shown.output
+    page = chart.read_text(encoding="utf-8")
+    assert "shop.rate" in page
+    assert "This panel failed" not in page
+
+
+def test_other_bounds_are_tried(stage: RuleStage) -> None:
+    shown = run("alerts", "backtest", "shop", "rate", *TIMES, "--set", "fire.above=0.5", "--set", "clear=null")
+
+    assert shown.output.startswith("0 episodes")
+
+
+def test_a_span_that_is_none_is_refused(stage: RuleStage) -> None:
+    refused = run("alerts", "backtest", "shop", "rate", "--from", "2026-03-03", "--to", "2026-03-02")
+
+    assert isinstance(refused.exception, ConfigError)
+    assert refused.exception.condition == "BACKTEST_SPAN_INVALID"
+
+
+def test_a_note_is_kept_once(stage: RuleStage) -> None:
+    for _ in range(2):
+        shown = run("annotate", "shop", "price change", "--at", "2026-03-02T08:00", "--by", "sales")
+        assert shown.exit_code == 0, shown.output
+
+    assert shown_before(stage.objects, "shop", START) == ["2026-03-02 08:00Z price change (sales)"]
+    refused = run("annotate", "shop", "price change", "--at", "soon")
+    assert isinstance(refused.exception, ConfigError)
