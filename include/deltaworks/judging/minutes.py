@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -17,11 +18,13 @@ def start_of(minute: int) -> datetime:
     return _EPOCH + timedelta(minutes=minute)
 
 
+@lru_cache(maxsize=8192)
 def minute_text(minute: int) -> str:
     """Its start as it is written everywhere: 2024-03-01T22:56Z."""
     return f"{start_of(minute):%Y-%m-%dT%H:%MZ}"
 
 
+@lru_cache(maxsize=8192)
 def parse_minute(text: str) -> int:
     """What `minute_text` wrote.
 

@@ -170,5 +170,5 @@ def ordered(rules: Iterable[BusinessAlertSpec]) -> list[BusinessAlertSpec]:
 
 def _judged_for(holders: list[RuleJudge]) -> int | None:
     """The minute up to which it is known whether one of these fires; those whose data end hold nobody up."""
-    minutes = [judge.state.judging(judge.rule).last_minute for judge in holders if judge.is_current]
+    minutes = [judge.last_minute for judge in holders if judge.is_current]
     return min((minute for minute in minutes if minute is not None), default=None)

@@ -21,7 +21,7 @@ from deltaworks.judging.conditions import Conditions
 from deltaworks.judging.delivery import deliver
 from deltaworks.judging.inputs import Reach
 from deltaworks.judging.judge import Episode, Judging
-from deltaworks.judging.minutes import minute_of, start_of
+from deltaworks.judging.minutes import minute_of, parse_minute, start_of
 from deltaworks.judging.observing import RuleQuery
 from deltaworks.judging.states import RuleState, TellingRecord, episode_of
 from deltaworks.judging.subjects import Labels
@@ -57,6 +57,8 @@ class RuleJudge:
         self._baselines = Baselines(objects, pipeline, query)
         self._etag: str | None = None
         self._state: RuleState | None = None
+        #: The state, made ready to be judged further; None where it has to be made of what is on record.
+        self._judging: Judging | None = None
         #: Whether it was judged to the end of its data at the last look, so that rules that wait for it need not.
         self.is_current = False
 
@@ -69,6 +71,12 @@ class RuleJudge:
             fresh = RuleState(pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels)
             self._state = fresh if item is None else RuleState.decode(item.data, key=self._key)
         return self._state
+
+    @property
+    def last_minute(self) -> int | None:
+        """The minute judged last; None before the first."""
+        last = self.state.last_minute
+        return None if last is None else parse_minute(last)
 
     def due(self, reach: Reach, now: dt.datetime, *, no_further: int | None = None) -> Due | None:
         """Which minutes have become whole, None where none has.
@@ -84,7 +92,7 @@ class RuleJudge:
         reached = minute_of(newest) - (0 if step == 1440 else step)
         last = min(settled, reached) // step * step
         last = last if no_further is None else min(last, no_further // step * step)
-        before = self.state.judging(self.rule).last_minute if self._is_same else None
+        before = self.last_minute if self._is_same else None
         if before is None:
             return Due(last, last)
         if last <= before:
@@ -109,7 +117,8 @@ class RuleJudge:
             ContractError: RULE_BROKEN; no minute counts as judged.
         """
         state, outbox = self._begun()
-        judging = state.judging(self.rule)
+        # Nobody else's from here on: what was judged and not written is to be judged again.
+        judging, self._judging = self._judging or state.judging(self.rule), None
         tellings = Tellings(self._pipeline, self.rule, state.open_alerts())
         conditions = Conditions(self._pipeline, self.rule, dict(state.conditions))
         if due.skipped is not None:
@@ -133,6 +142,7 @@ class RuleJudge:
             outbox += conditions.unknown(judging, reach, now)
         after = state.with_judged(judging, ended, list(tellings.open.values()))
         self._write(self._with(after, outbox, conditions, reach))
+        self._judging = judging
         self.deliver()
 
     def stand_by(self, reach: Reach, now: dt.datetime, *, problem: str = "") -> None:
@@ -146,7 +156,7 @@ class RuleJudge:
         if problem:
             outbox += conditions.broken(problem, now)
         elif not reach.absent:
-            outbox += conditions.unknown(state.judging(self.rule), reach, now)
+            outbox += conditions.unknown(self._judging or state.judging(self.rule), reach, now)
         problem = problem or (f"{', '.join(reach.absent)} is not there yet" if reach.absent else "")
         after = self._with(state.replace(problem=problem), outbox, conditions, reach)
         if after.replace(data_to=state.data_to) != state:
@@ -232,7 +242,7 @@ class RuleJudge:
         else:
             self._etag = self._objects.put_if_match(self._key, data, self._etag)
         if self._etag is None:
-            self._state = None
+            self._state = self._judging = None
             raise ConcurrencyError(
                 "RULE_JUDGED_ELSEWHERE",
                 f"The rule {self._pipeline}.{self.rule.name} was judged by another process meanwhile.",

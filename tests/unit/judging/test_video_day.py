@@ -1,5 +1,5 @@
-"""A day of generated viewers with three incidents and a table that stops: each is told once and in time, none is made up,
-and a backtest gives the same episodes."""
+"""A day of generated viewers with three incidents and a table that stops: each is told once and in time, none is made
+up, and a backtest gives the same episodes."""
 
 from __future__ import annotations
 
