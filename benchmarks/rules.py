@@ -27,6 +27,7 @@ def run(options: Options) -> list[Figure]:
     from deltaworks.tables.lake import Lake
 
     taken: list[float] = []
+    cpu: list[float] = []
     with scratch_folder("rules") as folder:
         catalog = rules_lake(folder, rules=RULES, edges=LABEL_SETS, minutes=_BEFORE)
         storage = catalog.environment.lake
@@ -36,9 +37,10 @@ def run(options: Options) -> list[Figure]:
             write_minutes(catalog, first=minute, minutes=1, edges=LABEL_SETS)
             now = START + dt.timedelta(minutes=minute, seconds=91)
             tables.look_again()
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             judged = judge.look(now)
             taken.append(time.perf_counter() - started)
+            cpu.append(time.process_time() - cpu_started)
             if judged != RULES:
                 raise RuntimeError(f"{judged} of {RULES} rules were judged")
             options.progress(f"rules: minute {minute - _BEFORE}: {taken[-1]:.2f} s")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 VIEWS = 12_000
-LOOK_MINUTES = 5
+LOOK_MINUTES = 10
 #: Device, first minute of the day, and how long three of five reports of it are followed by a fatal error.
 INCIDENTS = (("tv", 6 * 60, 20), ("phone", 12 * 60, 15), ("browser", 20 * 60, 20))
 #: The table gets no rows for this long, and all of them afterwards.
