@@ -31,6 +31,6 @@ def rule_baseline(pipeline: str, rule: str, name: str) -> str:
     return paths.pipeline_control(pipeline, f"rules/baselines/{rule}/{name}.json")
 
 
-def annotations(pipeline: str, name: str = "") -> str:
+def pipeline_notes(pipeline: str, name: str = "") -> str:
     """The folder of what people noted of a pipeline, or one note in it."""
     return paths.pipeline_control(pipeline, f"annotations/{name}") + ("" if name else "/")

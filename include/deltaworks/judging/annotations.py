@@ -46,25 +46,25 @@ def annotate(
     """
     note = Annotation(pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), by=by)
     digest = hashlib.sha256(note.text.encode()).hexdigest()[:8]
-    key = rule_paths.annotations(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
+    key = rule_paths.pipeline_notes(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
     return RecordStore(objects, Annotation).fix(key, note)
 
 
-def annotations(objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime) -> list[Annotation]:
+def notes_between(objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime) -> list[Annotation]:
     """The notes from one time up to another, the oldest first. One that cannot be read is left out."""
     return [note for note in _read(objects, pipeline, since, until) if since <= note.at < until]
 
 
 def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
     """The notes of the day before a time, as lines, the newest ones."""
-    notes = annotations(
+    notes = notes_between(
         objects, pipeline, since=at - dt.timedelta(hours=SHOWN_HOURS), until=at + dt.timedelta(minutes=1)
     )
     return [note.line for note in notes[-_MOST_SHOWN:]]
 
 
 def _read(objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime) -> Iterator[Annotation]:
-    folder = rule_paths.annotations(pipeline)
+    folder = rule_paths.pipeline_notes(pipeline)
     first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
     for key in objects.list(folder):
         if not first <= key.removeprefix(folder) <= last:

@@ -175,7 +175,7 @@ def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineR
     seen = connection.execute(
         f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_TABLE})"
     ).fetchall()[0][0]
-    return 0 < seen <= sum(row.by_week for row in rows)
+    return bool(0 < seen <= sum(row.by_week for row in rows))
 
 
 def _start(date: dt.date) -> int:

@@ -127,6 +127,6 @@ def _still_tables(spec: PipelineSpec) -> set[str]:
 def _kind(spec: PipelineSpec, name: str) -> str:
     if name in {table.name for table in spec.gold.tables}:
         return "gold"
-    if name in {table.name for table in (*spec.live, *spec.keyed_tables)}:
+    if name in {*(table.name for table in spec.live), *(table.name for table in spec.keyed_tables)}:
         return "live"
     return "reference" if name in _still_tables(spec) else "bronze"

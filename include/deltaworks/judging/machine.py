@@ -34,13 +34,13 @@ class Verdict(IntEnum):
 class FigureState(NamedTuple):
     """Where a figure is. Minutes are counted since 1970.
 
-    `count` is how many judged minutes have led on from its phase: beyond the bounds while pending, clear while
+    `steps` is how many judged minutes have led on from its phase: beyond the bounds while pending, clear while
     recovering. `began` is the first of those beyond the bounds, `fired` the minute that fired; both are None where it
     does not fire and is not about to.
     """
 
     phase: Phase = "learning"
-    count: int = 0
+    steps: int = 0
     began: int | None = None
     fired: int | None = None
     unknown: bool = False
@@ -70,8 +70,8 @@ def step(
     if before.fired is None:
         return _not_firing(before, verdict, minute, for_steps)
     if verdict is Verdict.CLEAR:
-        count = before.count + 1
-        return OK if count >= keep_steps else FigureState("recovering", count, before.began, before.fired)
+        steps = before.steps + 1
+        return OK if steps >= keep_steps else FigureState("recovering", steps, before.began, before.fired)
     if verdict is Verdict.LEARNING:
         return before._replace(unknown=False)
     return FigureState("firing", 0, before.began, before.fired)
@@ -79,7 +79,7 @@ def step(
 
 def _not_firing(before: FigureState, verdict: Verdict, minute: int, for_steps: int) -> FigureState:
     if verdict is Verdict.BEYOND:
-        count = before.count + 1
+        steps = before.steps + 1
         began = minute if before.began is None else before.began
-        return FigureState("firing", 0, began, minute) if count >= for_steps else FigureState("pending", count, began)
+        return FigureState("firing", 0, began, minute) if steps >= for_steps else FigureState("pending", steps, began)
     return START if verdict is Verdict.LEARNING else OK

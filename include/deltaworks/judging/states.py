@@ -176,7 +176,7 @@ def _figure_record(labels: Labels, figure: Figure) -> FigureRecord:
     return FigureRecord.model_construct(
         labels=labels,
         phase=state.phase,
-        count=state.count,
+        count=state.steps,
         began=_text(state.began),
         fired=_text(state.fired),
         unknown=state.unknown,

@@ -29,8 +29,8 @@ LOOK_MINUTES = 10
 INCIDENTS = (("tv", 6 * 60, 20), ("phone", 12 * 60, 15), ("browser", 20 * 60, 20))
 #: The table gets no rows for this long, and all of them afterwards.
 STOP = (16 * 60, 40)
-#: Three minutes until a quarter of an hour is beyond the bound, three to fire, settling, and the time between looks.
-PROMISED_MINUTES = 3 + 3 + 2.5 + LOOK_MINUTES
+#: Five minutes until a quarter of an hour is beyond the bound, three to fire, settling, and the time between looks.
+PROMISED_MINUTES = 5 + 3 + 2.5 + LOOK_MINUTES
 SCHEMA = pa.schema(
     {
         "event_date": pa.date32(),
@@ -49,7 +49,7 @@ def fewer_samples(path: str, text: str) -> str:
     if path != "video_qos/pipeline.yaml":
         return text
     return text.replace("samples: 200", "samples: 100").replace(
-        "fire: {above: 0.05}\n    clear: {above: 0.04}", "fire: {above: 0.12}\n    clear: {above: 0.08}"
+        "fire: {above: 0.05}\n    clear: {above: 0.04}", "fire: {above: 0.2}\n    clear: {above: 0.1}"
     )
 
 
@@ -96,7 +96,7 @@ def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Pa
             unknown_at = minute
 
     live = sorted((item.labels, item.began, item.fired, item.ended) for item in stage.state("playback_errors").episodes)
-    assert [labels for labels, *_ in live] == [("browser",), ("phone",), ("tv",)]
+    assert [labels for labels, *_ in live] == [("browser",), ("phone",), ("tv",)], live
     for device, first, minutes in INCIDENTS:
         delay = told_at[f"video_qos.playback_errors{{device={device}}}"] - first
         assert 0 < delay <= PROMISED_MINUTES, (device, delay)
