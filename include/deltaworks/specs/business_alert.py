@@ -3,7 +3,7 @@ when people are told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -231,12 +231,13 @@ def _beyond(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
             yield ("clear", name), f"{bound:g} lies beyond {at:g} of `fire`: it would be clear and fire at once"
 
 
-def alert_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """What does not fit between the rules of a pipeline, its tables and its private fields."""
-    from deltaworks.specs.pipeline_tables import readable_by_views
+def alert_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
+    """What does not fit between the rules of a pipeline, its tables and its private fields.
 
+    Args:
+        readable: the tables and views that rules may read.
+    """
     first: dict[str, int] = {}
-    readable = readable_by_views(pipeline) if pipeline.alerts else []
     for index, alert in enumerate(pipeline.alerts):
         if alert.name in first:
             others: tuple[Place, ...] = (("alerts", first[alert.name], "name"),)

@@ -22,7 +22,7 @@ from deltaworks.specs.live import LiveTableSpec, latest_table
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.models import ModelSpec, TrainingSpec, model_problems
 from deltaworks.specs.mutation import MutationsSpec
-from deltaworks.specs.pipeline_tables import table_problems
+from deltaworks.specs.pipeline_tables import readable_by_views, table_problems
 from deltaworks.specs.shares import StreamShareSpec
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -224,8 +224,8 @@ class PipelineSpec(Spec):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
-        problems += [*dashboard_problems(self.dashboards), *alert_problems(self), *feed_problems(self)]
-        problems += model_problems(self)
+        problems += [*dashboard_problems(self.dashboards), *alert_problems(self, readable_by_views(self))]
+        problems += [*feed_problems(self), *model_problems(self)]
         raise_located([*problems, *enrich_problems(self), *private_problems(self)])
         return self
 
