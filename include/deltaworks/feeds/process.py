@@ -146,7 +146,9 @@ class FeedThread(threading.Thread):
         self.error: DeltaworksError | None = None
 
     def run(self) -> None:
-        failures, sink, feed = 0, None, None
+        failures = 0
+        sink: Sink | None = None
+        feed: Feed | None = None
         with contextlib.suppress(DeltaworksError):
             self._alerts.begin(self._records.read())
         while not self._tenure.over:

@@ -7,6 +7,7 @@ weights. A step that cannot be told apart from no step is told to people.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ class Remediator:
             weights = self._traffic.weights()
         except ContractError as error:
             return Refused(Refusal.WEIGHTS_UNFIT, error.message)
-        return decide(self._spec, Situation(**{**_fields(situation), "weights": weights}))
+        return decide(self._spec, dataclasses.replace(situation, weights=weights))
 
     def _record(self, notice: Notice, rule: RuleState, decision: Plan | Refused) -> RemediationRecord:
         state: RemediationState = "dry_run" if self._spec.dry_run else "planned"
@@ -251,7 +252,3 @@ def _improvement(before: float | None, rule: RuleState) -> float | None:
     baseline = rule.firing.detail.get("baseline") if rule.firing is not None else None
     low_is_bad = isinstance(baseline, int | float) and before < baseline
     return (now - before if low_is_bad else before - now) / abs(before)
-
-
-def _fields(situation: Situation) -> dict[str, object]:
-    return {name: getattr(situation, name) for name in Situation.__slots__}

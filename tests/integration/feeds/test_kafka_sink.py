@@ -56,7 +56,7 @@ def test_rows_of_a_key_keep_their_order_in_one_partition(broker: RunningBroker, 
     create_topics(broker.address.bootstrap, [TOPIC])
     stage = FeedStage(tmp_path, declared())
     sink = open_sink(spec_of(broker), AwsSpec())
-    feed = stage.feed(sink)  # type: ignore[arg-type]
+    feed = stage.feed(sink)
     for orders in range(5):
         stage.rebuild(0, {country: orders for country in ("at", "ch", "de", "fr")})
         feed.look()
@@ -103,6 +103,6 @@ def test_a_feed_whose_broker_is_killed_goes_on_when_it_is_back(broker: RunningBr
             waits.append(seconds)
             broker.start()
 
-    stage.feed(sink, pause=pause).look()  # type: ignore[arg-type]
+    stage.feed(sink, pause=pause).look()
     assert len(waits) == 1
     assert [content["op"] for _, _, content in records(broker, "back", 1)] == ["upsert"]

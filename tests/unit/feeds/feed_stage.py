@@ -17,7 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
 from deltaworks.feeds.feed import Feed
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.base import Outcome
+from deltaworks.feeds.sinks.base import Outcome, Sink
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.feeds import FeedSpec
@@ -139,7 +139,7 @@ class FeedStage:
         assert record is not None
         return record
 
-    def feed(self, receiver: Receiver, *, pause: Callable[[float], None] = lambda seconds: None) -> Feed:
+    def feed(self, receiver: Sink, *, pause: Callable[[float], None] = lambda seconds: None) -> Feed:
         return Feed(self.catalog, self.spec, self.declaration, self.objects, receiver, pause=pause)
 
     def rebuild(self, day: int, rows: Mapping[str, int]) -> None:
