@@ -163,6 +163,8 @@ class FeedStage:
 
     def rows(self, key: Sequence[str] = ("event_date", "country")) -> dict[tuple[Any, ...], dict[str, Any]]:
         """The table's rows as a receiver would have them."""
+        if not DeltaTable.is_deltatable(self.uri):
+            return {}
         listed = DeltaTable(self.uri).to_pyarrow_table().to_pylist()
         plain = [json.loads(json.dumps(row, default=str)) for row in listed]
         return {tuple(row[name] for name in key): row for row in plain}

@@ -130,12 +130,8 @@ def _check(folder: Path, points: Points, reads: str, steps: list[tuple[Any, int 
 
 
 def _totals(stage: FeedStage) -> dict[tuple[Any, ...], dict[str, Any]]:
-    try:
-        rows = stage.rows().values()
-    except Exception:
-        return {}
     totals: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
+    for row in stage.rows().values():
         total = totals.setdefault((row["country"],), {"country": row["country"], "orders": 0})
         total["orders"] += row["orders"]
     return totals
