@@ -84,7 +84,8 @@ def test_every_answered_event_outlives_kill_9(collector: Callable[..., Collector
     for life in range(5):
         process.start()
         burst = Burst(process, name=f"{life}-")
-        time.sleep(chance.uniform(0.5, 1.5))
+        until(lambda taken_now=burst.taken: len(taken_now) > 10)
+        time.sleep(chance.uniform(0, 0.5))
         process.kill()
         burst.end()
         taken |= burst.taken
@@ -99,28 +100,33 @@ def test_every_answered_event_outlives_kill_9(collector: Callable[..., Collector
 def test_sigterm_in_a_burst_costs_no_request_while_balancers_turn_away(
     collector: Callable[..., CollectorProcess],
 ) -> None:
-    process = collector(declaration(limits={"drain_seconds": 3})).start()
+    process = collector(declaration(limits={"drain_seconds": 15})).start()
     burst = Burst(process)
-    time.sleep(1)
+    until(lambda: len(burst.taken) > 10)
     assert httpx.get(f"{process.url}/ready").status_code == 200
 
     assert process.process is not None
     process.process.terminate()
-    ended = time.monotonic()
-    time.sleep(1)
-    before = len(burst.taken)
-    ready = httpx.get(f"{process.url}/ready")
+    until(lambda: httpx.get(f"{process.url}/ready").status_code == 503)
     answer = process.client().post("/v1/track", json={"messageId": "late"})
-    time.sleep(1)
-    grown = len(burst.taken) - before
-    code = process.process.wait(timeout=60)
+    before = len(burst.taken)
+    until(lambda: len(burst.taken) > before + 10)
+    looked = time.monotonic()
+    code = process.process.wait(timeout=90)
     burst.end()
 
-    assert (ready.status_code, answer.status_code, answer.headers["connection"]) == (503, 200, "close")
-    assert grown > 0, "requests are taken while balancers turn away"
-    assert [failure for failure in burst.failures if failure[0] < ended + 2] == []
+    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+    assert [failure for failure in burst.failures if failure[0] < looked] == []
     assert code == 0
     assert burst.taken | {"late"} <= {*ids(process.events())}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_without_the_time_to_turn_away_requests_would_meet_a_closed_port(
@@ -128,13 +134,11 @@ def test_without_the_time_to_turn_away_requests_would_meet_a_closed_port(
 ) -> None:
     process = collector(declaration(limits={"drain_seconds": 0})).start()
     burst = Burst(process)
-    time.sleep(1)
-    ended = time.monotonic()
+    until(lambda: len(burst.taken) > 10)
     assert process.terminate() == 0
-    time.sleep(0.5)
+    until(lambda: burst.failures != [])
     burst.end()
 
-    assert [failure for failure in burst.failures if failure[0] < ended + 2]
     assert burst.taken <= {*ids(process.events())}, "what was answered is there all the same"
 
 
