@@ -222,7 +222,7 @@ class Drain:
     def _delete(self) -> None:
         try:
             self.delete_done()
-        except OSError:
+        except Exception:  # what can be read is delivered all the same
             log.exception("%s: what is delivered could not be deleted", self._folder.path)
 
 

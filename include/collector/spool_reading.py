@@ -39,8 +39,9 @@ def all_segments(folder: Path) -> list[Stretch]:
     """What may be read of a folder that was recovered and that nobody writes into: all of it."""
     numbered = [(first, path) for path in folder.iterdir() if (first := first_seq_of(path.name)) is not None]
     numbered.sort()
-    bounds = [first for first, _ in numbered[1:]] + [_NO_BOUND]
-    return [Stretch(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=True)]
+    # Each ends where the next one begins; of a folder that nothing was written to there is none.
+    bounds = [*(first for first, _ in numbered[1:]), _NO_BOUND]
+    return [Stretch(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=False)]
 
 
 def durable_segments(folder: Path, durable: Durable) -> list[Stretch]:

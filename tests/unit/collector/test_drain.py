@@ -77,6 +77,19 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     folder.close()
 
 
+def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path) -> None:
+    folder = SpoolFolder.take(tmp_path / "w0")
+    games = Shelf()
+    drain = Drain(folder, {"games": RecordWay(open_sink=lambda: games)}, durable=lambda: (1, 0))
+    drain.start()
+    eventually(lambda: all(each.has_looked for each in drain._deliveries), "it has looked")
+    assert drain.oldest_waiting_ms(1) is None
+    assert drain.delete_done() == 0
+    assert drain.stop(within_seconds=30)
+    assert (games.seqs, drain.states()["games"].trouble) == ([], "")
+    folder.close()
+
+
 def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
     games = Shelf()
     spool.write(3)
