@@ -22,7 +22,7 @@ OUTAGE_SECONDS = float(os.environ.get("DELTAWORKS_OUTAGE_SECONDS", "20"))
 #: Beyond what Python takes for itself: of an outage nothing may gather in memory.
 MEMORY_BYTES = 64 << 20
 AWAY = Fault(action=Action.UNAVAILABLE, method="PUT")
-LOST = Fault(action=Action.LOSE_REPLY, method="PUT", every=3)
+LOST = Fault(action=Action.LOSE_REPLY, method="PUT", every=2)
 REFUSED = Fault(action=Action.UNAVAILABLE, method="PUT", every=2)
 SLOW = Fault(action=Action.DELAY, method="PUT", delay_seconds=0.3)
 
@@ -34,7 +34,9 @@ def test_whenever_it_is_killed_and_whatever_the_bucket_answers_each_event_lands_
             stage.proxy.faults = faults
             stage.start()
             with stage.load():
-                time.sleep(chance.uniform(1.0, 3.0))
+                before = len(stage.proxy.incidents)
+                eventually(lambda: len(stage.proxy.incidents) > before, "a put meets its fault")
+                time.sleep(chance.uniform(0.0, 1.0))
                 stage.end(signal.SIGKILL)
         stage.proxy.faults = ()
         stage.start()
@@ -51,7 +53,7 @@ def test_while_the_bucket_is_away_events_are_taken_and_nothing_gathers_in_memory
     with collector_stage(tmp_path) as stage:
         stage.start()
         with stage.load():
-            time.sleep(2)
+            eventually(lambda: len(stage.acknowledged) > 500, "it takes events")
         before = stage.memory_bytes()
         stage.proxy.faults = [AWAY]
         taken = len(stage.acknowledged)
@@ -98,7 +100,7 @@ def test_a_stop_in_a_burst_delivers_what_was_acknowledged(tmp_path: Path) -> Non
     with collector_stage(tmp_path) as stage:
         stage.start()
         with stage.load():
-            time.sleep(2)
+            eventually(lambda: len(stage.acknowledged) > 500, "it takes events")
             assert stage.end() == 0
         stage.judge()
         assert not list((stage.spool / "w0").glob("*.damaged"))
@@ -109,7 +111,7 @@ def test_a_folder_that_nobody_holds_any_more_is_emptied_by_whoever_finds_it(tmp_
         stage.proxy.faults = [AWAY]
         stage.start()
         with stage.load():
-            time.sleep(1)
+            eventually(lambda: len(stage.acknowledged) > 100, "it takes events")
         stage.end(signal.SIGKILL)
         # The process that had it is gone for good: another one has its place.
         (stage.spool / "w0").rename(stage.spool / "w1")
