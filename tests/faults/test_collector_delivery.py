@@ -35,7 +35,7 @@ def test_whenever_it_is_killed_and_whatever_the_bucket_answers_each_event_lands_
             stage.start()
             with stage.load():
                 before = len(stage.proxy.incidents)
-                eventually(lambda: len(stage.proxy.incidents) > before, "a put meets its fault")
+                eventually(lambda before=before: len(stage.proxy.incidents) > before, "a put meets its fault")
                 time.sleep(chance.uniform(0.0, 1.0))
                 stage.end(signal.SIGKILL)
         stage.proxy.faults = ()
