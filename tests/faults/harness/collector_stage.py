@@ -196,6 +196,8 @@ def collector_stage(root: Path, *, spool_bytes: str = "1GiB", close_bytes: str =
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     (root / "include" / "collectors" / "edge.yaml").write_text(declared.replace("DIGEST", digest))
     with running_moto() as endpoint, running_fault_proxy(endpoint) as proxy:
+        # Servers of one process share what they keep.
+        httpx.post(f"{endpoint}/moto-api/reset").raise_for_status()
         client = boto3.session.Session().client(
             "s3",
             endpoint_url=endpoint,
