@@ -82,9 +82,8 @@ def _refused(error: duckdb.Error, query: str, project: Catalog, names: Sequence[
     """What DuckDB says, on one line; of a table that is declared and has never had a stream, that."""
     for name, spec in project.pipelines.items():
         tables = [table.name for table in spec.tables] + [table.name for table in spec.live]
-        tables += [gold.name for gold in spec.gold.tables] + [
-            reference.name for reference in (*spec.references, *spec.models)
-        ]
+        tables += [gold.name for gold in spec.gold.tables]
+        tables += [reference.name for reference in spec.references] + [model.name for model in spec.models]
         tables += [view.name for view in spec.views]
         for table in tables:
             if f"{name}.{table}" not in names and re.search(rf"\b{name}\.{table}\b", query):

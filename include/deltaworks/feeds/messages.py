@@ -47,16 +47,17 @@ def message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) 
     key = _written(change.key)
     digest = hashlib.sha256(f"{feed}\n{incarnation}\n{delivery.number}\n".encode() + key)
     op = DELETE if change.row is None else UPSERT
+    message_id = digest.hexdigest()[:32]
     record = {
         "feed": feed,
-        "id": digest.hexdigest()[:32],
+        "id": message_id,
         "number": delivery.number,
         "op": op,
         "key": change.key,
         "row": None if change.row is None else {**change.key, **change.row},
         "at": delivery.began_at,
     }
-    return Message(id=record["id"], key=key.decode(), op=op, feed=feed, body=_written(record))
+    return Message(id=message_id, key=key.decode(), op=op, feed=feed, body=_written(record))
 
 
 def key_problem(change: Change) -> tuple[DeadReason, str] | None:

@@ -335,9 +335,8 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names = [table.name for table in spec.tables]
     names += [keyed.name for keyed in spec.keyed_tables]
     names += [live.name for live in spec.live]
-    names += [gold.name for gold in spec.gold.tables] + [
-        reference.name for reference in (*spec.references, *spec.models)
-    ]
+    names += [gold.name for gold in spec.gold.tables]
+    names += [reference.name for reference in spec.references] + [model.name for model in spec.models]
     names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     names += spec.own_tables
     unknown = sorted(set(tables or ()) - set(names))

@@ -47,8 +47,8 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
             "MODEL_RUN_UNKNOWN", f"There is no training {name}/{number}.", hint=f"Its trainings are {numbers}."
         )
     again = judge(spark, Lake(catalog.environment.lake), run)
-    before = {"outcome": run.outcome, "folds": [fold.model_dump(mode="json") for fold in run.folds]}
-    after = {"outcome": again.outcome, "folds": [fold.model_dump(mode="json") for fold in again.folds]}
+    before: dict[str, Any] = {"outcome": run.outcome, "folds": [fold.model_dump(mode="json") for fold in run.folds]}
+    after: dict[str, Any] = {"outcome": again.outcome, "folds": [fold.model_dump(mode="json") for fold in again.folds]}
     if run.model is not None and again.model is not None:
         before["model"], after["model"] = run.model.threshold, again.model.threshold
     differing = tuple(differences(before, after))[:_MOST_DIFFERENCES]

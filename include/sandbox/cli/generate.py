@@ -168,7 +168,7 @@ def market(
 def _deliver(deliveries: Iterable[Delivery], directory: Path | None, *, land: bool, pause_seconds: float) -> Published:
     if (directory is not None) == land:
         raise ConfigError("GENERATE_WHERE", "Say where the events go.", hint="Give one of --directory PATH and --land.")
-    sink = _sink("") if directory is None else directory_sink(directory)
+    sink = _sink("", "") if directory is None else directory_sink(directory)
     return publish(deliveries, sink, pause_seconds=pause_seconds)
 
 

@@ -38,7 +38,7 @@ class CollectorSink:
     ) -> None:
         self.acknowledged = 0
         self._url = url
-        self._auth = (key, "") if key else None
+        self._auth = httpx.BasicAuth(key, "") if key else httpx.USE_CLIENT_DEFAULT
         self._client = client or httpx.Client(timeout=60)
         self._retrying = retry(
             retry=retry_if_exception_type(BusyError),

@@ -45,7 +45,9 @@ def write_dashboards(
     for pipeline in pipelines:
         declared = catalog.pipeline(pipeline).dashboards
         span = _span_of_events(catalog, pipeline, connection) if declared else None
-        for dashboard in declared if span is not None else ():
+        if span is None:
+            continue
+        for dashboard in declared:
             answer = answer_dashboard(catalog, pipeline, dashboard, span)
             failed = tuple(
                 f"{panel.panel.title}: {panel.problem or ' and '.join(panel.absent) + ' not there'}"

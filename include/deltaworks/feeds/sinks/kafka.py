@@ -55,7 +55,8 @@ class KafkaSink:
     def send(self, messages: Sequence[Message]) -> Outcome:
         from confluent_kafka import KafkaException
 
-        outcome, pending, nothing = Outcome(), {item.id for item in messages}, []
+        outcome, pending = Outcome(), {item.id for item in messages}
+        nothing: list[Any] = []
 
         def on_delivery(error: KafkaError | None, record: KafkaMessage) -> None:
             headers: Any = record.headers() or []
@@ -105,7 +106,7 @@ def _security(security: KafkaSecuritySpec | None) -> dict[str, str]:
     """The options of librdkafka that stand for what is declared. Holds secrets."""
     if security is None:
         return {}
-    options = {"security.protocol": security.protocol}
+    options: dict[str, str] = {"security.protocol": security.protocol}
     if security.mechanism and security.username and security.password:
         options |= {
             "sasl.mechanism": security.mechanism,

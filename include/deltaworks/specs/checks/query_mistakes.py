@@ -130,10 +130,8 @@ def _table_mistake(path: Path, table: exp.Table, views: Views, spec: PipelineSpe
         return Mistake(path, line, "", f"SQL calls a table of another pipeline {view_name(written)}: write that")
     declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
     declared += [spec.mutations.names] if spec.mutations is not None else []
-    declared += [
-        *(reference.name for reference in (*spec.references, *spec.models)),
-        *(view.name for view in spec.views),
-    ]
+    declared += [*(reference.name for reference in spec.references), *(model.name for model in spec.models)]
+    declared += [view.name for view in spec.views]
     if table.name.lower() in declared and not table.db:
         return Mistake(path, line, "", f"{written} is not among `reads`: add it there")
     nearest = meant(table.name, {*views, *declared})
