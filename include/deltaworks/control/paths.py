@@ -18,11 +18,6 @@ def relay_control(relay: str, name: str = "") -> str:
     return f"control/relays/{relay}/{name}".rstrip("/")
 
 
-def collector_control(collector: str, name: str = "") -> str:
-    """A collector's control folder, or one thing in it: `losses.json`, `<id of a process>/heartbeat.json`, …"""
-    return f"control/collectors/{collector}/{name}".rstrip("/")
-
-
 def pipeline_control(pipeline: str, name: str = "") -> str:
     """A pipeline's control folder, or one thing in it: checkpoint_store, progress, lease.json, ..."""
     return f"control/pipelines/{pipeline}/{name}".rstrip("/")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
 from deltaworks.control.health.report import Report, Subject
@@ -37,7 +37,7 @@ def collector_reports(
     now = now or utc_now()
     reports = []
     for name in catalog.collectors:
-        subject = Subject("collector", name, paths.collector_control(name), HealthLimits())
+        subject = Subject("collector", name, collector_control(name), HealthLimits())
         before = (previous or {}).get(subject.key)
         try:
             beats = read_beats(objects, name)

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control import paths
+from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
 
@@ -100,17 +100,17 @@ class Losses(Record):
 
 def beat_key(collector: str, process: str) -> str:
     """Where a process writes its heartbeat."""
-    return paths.collector_control(collector, f"{process}/heartbeat.json")
+    return collector_control(collector, f"{process}/heartbeat.json")
 
 
 def counts_key(collector: str, process: str, hour: str) -> str:
     """Where a process writes what it took in an hour, such as `2026-11-23T14`."""
-    return paths.collector_control(collector, f"{process}/counts/{hour}.json")
+    return collector_control(collector, f"{process}/counts/{hour}.json")
 
 
 def losses_key(collector: str) -> str:
     """Where the last look for lost events has its findings."""
-    return paths.collector_control(collector, "losses.json")
+    return collector_control(collector, "losses.json")
 
 
 def read_beats(objects: ObjectStore, collector: str) -> list[CollectorBeat]:
@@ -121,7 +121,7 @@ def read_beats(objects: ObjectStore, collector: str) -> list[CollectorBeat]:
         TransientError: the storage does not answer.
     """
     store = RecordStore(objects, CollectorBeat)
-    keys = objects.list(paths.collector_control(collector) + "/")
+    keys = objects.list(collector_control(collector) + "/")
     beats = (store.read(key) for key in keys if key.endswith("/heartbeat.json"))
     return [beat for beat in beats if beat is not None]
 
@@ -134,6 +134,6 @@ def read_counts(objects: ObjectStore, collector: str) -> list[HourCounts]:
         TransientError: the storage does not answer.
     """
     store = RecordStore(objects, HourCounts)
-    keys = objects.list(paths.collector_control(collector) + "/")
+    keys = objects.list(collector_control(collector) + "/")
     counts = (store.read(key) for key in keys if "/counts/" in key)
     return [record for record in counts if record is not None]
