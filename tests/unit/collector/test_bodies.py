@@ -80,7 +80,7 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
     complete = sum(end <= size for end in ends)
     assert [event.value for event in sent.events if event.value is not None][:complete] == events[:complete]
     assert len(sent.events) <= complete + 1
-    if size < ends[-1] and whole[:size].strip():
+    if 0 < size < ends[-1] and not whole[:size].endswith(": ["):
         assert sent.events, "nothing of it is dropped"
 
 
