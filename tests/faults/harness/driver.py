@@ -141,11 +141,6 @@ class Driver(ProcessGroup):
 
 
 def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
-    return [*submit_command(stage, off=off, master=master), str(ENTRY), *(["--available-now"] if available_now else [])]
-
-
-def submit_command(stage: Stage | GroupStage, *, off: Sequence[str] = (), master: str = "local[2]") -> list[str]:
-    """What starts a driver on this stage, up to the script that it runs."""
     environment = load_catalog(root=stage.root).environment
     launch = None if master.startswith("local") else launch_of(environment.shares.of("stream"), master, environment)
     conf = submit_conf(environment, stage.root, launch)
@@ -158,7 +153,7 @@ def submit_command(stage: Stage | GroupStage, *, off: Sequence[str] = (), master
     command = [str(submit), "--master", master]
     for name, value in conf.items():
         command += ["--conf", f"{name}={value}"]
-    return command
+    return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
 
 
 def _compiled(stage: Stage | GroupStage, name: str) -> Path:

@@ -7,8 +7,7 @@ and how long the stream took to land a batch again.
 
 Points are those of `tests.batch_points` (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`),
 and those that `install` adds: `leased`, `fenced`, `begun`, `checked:<table>` (the transaction was looked
-for in the snapshot, the commit has not been put) and `half_ledger` (steps recorded, the batch not). Of gold that the
-driver builds: `building:<table>` (planned and checked, not written), then `built:<table>` or `overtaken:<table>`.
+for in the snapshot, the commit has not been put) and `half_ledger` (steps recorded, the batch not).
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ TIMELINE = "DELTAWORKS_TEST_TIMELINE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens at a point. Actions: kill, kill_python, kill_jvm, stop, sleep, await (until the file `path` is
-    there; the thread that has reached the point alone), raise, fill (the disk given).
+    """What happens at a point. Actions: kill, kill_python, kill_jvm, stop, sleep, raise, fill (the disk given).
 
     `kill` ends JVM and Python at once, as kill -9 of the process group does; `stop` freezes both (SIGSTOP). Points are
     counted once `after` has been reached: `begun` leaves out what a driver finishes for its predecessor.
@@ -104,9 +102,6 @@ def _do(fault: Fault) -> None:
             _fill(Path(fault.path))
         case "sleep":
             pass
-        case "await":
-            while not Path(fault.path).exists():
-                time.sleep(0.1)
         case _:
             raise ValueError(fault.action)
     time.sleep(fault.seconds)
@@ -129,7 +124,6 @@ def install(fault: Callable[[str], None]) -> None:
 
     from deltaworks.control.locks.lease import Lease
     from deltaworks.engine import ledger, table_set
-    from deltaworks.gold import table_build
     from deltaworks.sources.objects import source as files
 
     _after(Lease, "acquire", lambda *_: fault("leased"))
@@ -141,9 +135,6 @@ def install(fault: Callable[[str], None]) -> None:
         "create_write_transaction",
         lambda table, *_: fault(f"checked:{table.table_uri.rstrip('/').rpartition('/')[2]}"),
     )
-    _before(table_build, "_write", lambda _, uri, *__: fault(f"building:{uri.rstrip('/').rpartition('/')[2]}"))
-    _after(table_build, "_committed", lambda _, key, __: fault(f"built:{key.rpartition('/')[2]}"))
-    _before(table_build, "overtaken", lambda key: fault(f"overtaken:{key.rpartition('/')[2]}"))
 
 
 def _after(owner: Any, name: str, also: Callable[..., Any]) -> None:

@@ -255,13 +255,6 @@ def _deaths() -> None:
     _replace(fan_out, "death_in", lambda _: None)
 
 
-def _gold_numbers() -> None:
-    """Builds of a gold table are not numbered: what was planned before another one landed is written over it."""
-    from deltaworks.gold import table_build
-
-    _replace(table_build, "_guard", lambda step: {})
-
-
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
     "spark_transactions": _spark_transactions,
@@ -282,7 +275,6 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "checkpoint_check": _checkpoint_check,
     "ledger_check": _ledger_check,
     "deaths": _deaths,
-    "gold_numbers": _gold_numbers,
 }
 
 

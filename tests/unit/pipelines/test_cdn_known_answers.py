@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.dashboards.answers import answer_dashboard
+from deltaworks.dashboards.spans import Span
 from deltaworks.judging.backtest import backtest
 from deltaworks.judging.minutes import minute_text
 from deltaworks.judging.trial_bounds import with_settings
@@ -91,6 +93,23 @@ def test_real_requests_by_minute_and_edge(real: ShippedLake) -> None:
     # 41 answers of a function at the edge were neither hit nor miss.
     assert totals == [(81_303, 23, 25, 0)]
     assert (len(edges), edges["FRA"], edges["BOM"], sum(edges.values())) == (3, 41, 24, 66)
+
+
+def test_panels_show_shares_as_percentages(real: ShippedLake) -> None:
+    (dashboard,) = real.catalog.pipeline("cdn_logs").dashboards
+    span = Span(dt.datetime(2018, 11, 7, tzinfo=dt.UTC), dt.datetime(2018, 11, 8, tzinfo=dt.UTC))
+
+    answer = answer_dashboard(real.catalog, "cdn_logs", dashboard, span)
+
+    shares = {
+        panel.panel.title: [value for row in panel.rows for value in row if isinstance(value, float)]
+        for panel in answer.panels
+        if panel.panel.unit == "percent"
+    }
+    # 23 of 25 requests that a cache could answer, none with 5xx.
+    assert {title: max(values) for title, values in shares.items()} == {"Hit ratio": 100.0, "Answers with 5xx": 0.0}
+    assert min(shares["Hit ratio"]) > 1
+    assert [panel.problem for panel in answer.panels] == [""] * len(dashboard.panels)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -159,6 +160,8 @@ def test_prices_over_earnings_are_those_known_on_each_day(tmp_path: Path) -> Non
     assert truth.restated == 1
     (page,) = dashboards(lake, tmp_path, *MARKET)
     assert (page.name, page.failed, page.panels - page.with_rows) == ("market", (), 1)  # no session is missing
+    # Sessions that are still to come are no data.
+    assert re.search(r"newest data</dt><dd>202[45]-", page.path.read_text())
     assert sum(day.pe_annual is None for day in truth.days.values()) > 100  # a year of losses
 
 

@@ -61,11 +61,13 @@ def answers(folder: Path, data: bytes, sql: str = SQL) -> dict[dt.date, tuple[fl
     return {row[0]: row[1:] for row in lake.rows("SELECT event_date, pe, pe10 FROM index_months.index_pe")}
 
 
-@pytest.mark.parametrize(("edit", "right"), [(("", ""), 1_710), (WITH_THE_MONTH, 415)])
+@pytest.mark.parametrize(("edit", "right"), [(("", ""), 1_710), (WITH_THE_MONTH, 416)])
 def test_ten_years_of_earnings_before_a_month_give_the_published_ratio(
     tmp_path: Path, shared_facts: Path, edit: tuple[str, str], right: int
 ) -> None:
-    data = (shared_facts / "shiller_sp500_monthly.csv").read_bytes()
+    header, *lines = (shared_facts / "shiller_sp500_monthly.csv").read_text().splitlines()
+    # A century later: times before 1900 are none that events may have.
+    data = "\n".join([header, *(f"{int(line[:4]) + 100}{line[4:]}" for line in lines)]).encode()
     computed = answers(tmp_path, data, SQL.replace(*edit) if edit[0] else SQL)
 
     rows = list(csv.DictReader(data.decode().splitlines()))
