@@ -219,7 +219,10 @@ class _Members:
             raise ValueError("no object")
         at = _space(text, at + 1)
         while not text.startswith("}", at):
-            name, at = _scan(text, at)
+            try:
+                name, at = _scan(text, at)
+            except StopIteration as end:  # which a generator may not pass on
+                raise ValueError("no name") from end
             at = _space(text, at)
             if type(name) is not str or not text.startswith(":", at):
                 raise ValueError("no name")

@@ -84,7 +84,7 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
         assert sent.events, "nothing of it is dropped"
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(500))
 @given(text=st.text(st.sampled_from('{}[]",:1ab \\\n'), max_size=60))
 def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
     for sent in (batch(text), one_event(text), *(events_or_lines(text, lines=lines) for lines in (True, False))):

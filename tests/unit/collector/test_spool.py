@@ -114,7 +114,7 @@ def test_every_answered_event_is_there_after_a_power_failure_at_any_call(tmp_pat
     assert fails_at > 10, "many calls were tried"
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(200))
 @given(
     seed=st.integers(0, 2**32),
     lives=st.lists(st.tuples(st.integers(0, 40), st.lists(st.integers(1, 4), max_size=6)), min_size=1, max_size=4),
