@@ -89,10 +89,10 @@ class Drain:
         self._numbers = {numbers[name] for name in ways}
         self._unclaimed: dict[int, int] = {}
         self._deliveries = [self._delivery(name, way, numbers[name], clock=clock) for name, way in ways.items()]
-        self._drained = {each.source: threading.Event() for each in self._deliveries}
+        self._drained = {delivery.source: threading.Event() for delivery in self._deliveries}
         self._threads = [
-            threading.Thread(target=self._run, args=(each,), name=f"drain-{each.source}", daemon=True)
-            for each in self._deliveries
+            threading.Thread(target=self._run, args=(delivery,), name=f"drain-{delivery.source}", daemon=True)
+            for delivery in self._deliveries
         ]
 
     def start(self) -> None:
@@ -119,15 +119,15 @@ class Drain:
     def states(self) -> dict[str, SourceState]:
         """How far each source is."""
         states = {}
-        for each in self._deliveries:
-            record = self._progress.of(each.source)
-            states[each.source] = SourceState(
-                done=max(record.done, each.free_up_to),
+        for delivery in self._deliveries:
+            record = self._progress.of(delivery.source)
+            states[delivery.source] = SourceState(
+                done=max(record.done, delivery.free_up_to),
                 objects=record.objects,
                 events=record.events,
                 set_aside=record.set_aside,
-                trouble=each.trouble.reason,
-                trouble_since=each.trouble.since,
+                trouble=delivery.trouble.reason,
+                trouble_since=delivery.trouble.since,
             )
         return states
 
@@ -155,12 +155,12 @@ class Drain:
 
     def delivered_up_to(self) -> int:
         """Everything up to this number is where it belongs, but for sources that nobody declares."""
-        return min((each.free_up_to for each in self._deliveries), default=0)
+        return min((delivery.free_up_to for delivery in self._deliveries), default=0)
 
     def oldest_waiting_ms(self, next_seq: int) -> int | None:
         """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""
         free = self.free_up_to()
-        if free >= next_seq - 1 or not all(each.has_looked for each in self._deliveries):
+        if free >= next_seq - 1 or not all(delivery.has_looked for delivery in self._deliveries):
             return None
         for stretch in self._readable():
             if stretch.before_seq - 1 > free:

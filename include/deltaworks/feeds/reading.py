@@ -102,12 +102,12 @@ class _Compared:
             before, after = self._open(base, target), self._open(target, base)
             with duckdb.connect(":memory:") as connection:
                 connection.execute("SET TimeZone = 'UTC'")
-                wanted = self._columns(after or before)
+                columns = self._columns(after or before)
                 names = {
-                    name: self._bind(connection, name, state, wanted)
+                    name: self._bind(connection, name, state, columns)
                     for name, state in ((_BEFORE, before), (_AFTER, after))
                 }
-                yield connection, {**names, "key": self._feed.key, "columns": wanted}
+                yield connection, {**names, "key": self._feed.key, "columns": columns}
         except (duckdb.Error, OSError, pa.ArrowException) as error:
             why = self._explain(base) or self._explain(target)
             raise ContractError(
@@ -136,14 +136,14 @@ class _Compared:
         connection: duckdb.DuckDBPyConnection,
         name: str,
         state: tuple[Any, Sequence[str]] | None,
-        wanted: Sequence[str],
+        columns: Sequence[str],
     ) -> str | None:
         if state is None:
             return None
         relation, names = state
         connection.register(f"{name}_rows", relation)
         # A column that came later held nothing before.
-        listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *wanted)]
+        listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *columns)]
         connection.execute(f'CREATE VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
         return name
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -104,7 +105,7 @@ def scored_rows(models: DataFrame, features: DataFrame, scores: ScoresOf) -> Dat
     published = sorted(models.collect(), key=lambda row: (row["valid_from"], row["number"]))
     parts = []
     instant = _instant(features, scores) if published else ""
-    for model, later in zip(published, [*published[1:], None], strict=True):
+    for model, later in pairwise([*published, None]):
         rows = features.where(f"{instant} >= {_seconds(model)}")
         parts.append(_scored(rows if later is None else rows.where(f"{instant} < {_seconds(later)}"), model, scores))
     if not parts:

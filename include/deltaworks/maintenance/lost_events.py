@@ -92,8 +92,8 @@ def find_lost_events(
             events += last - first + 1
             missing += gaps
             counted[process] = last if accept or not gaps else gaps[0].first - 1
-    found = Losses(looked_at=now.isoformat(), counted_up_to=counted, missing=() if accept else tuple(missing))
-    objects.put(losses_key(collector), found.encode())
+    losses = Losses(looked_at=now.isoformat(), counted_up_to=counted, missing=() if accept else tuple(missing))
+    objects.put(losses_key(collector), losses.encode())
     return LossReport(collector=collector, events=events, missing=tuple(missing))
 
 
@@ -108,10 +108,10 @@ def numbers_given(
             continue
         first, last = bounds.get(record.id, (record.first_seq, record.next_seq - 1))
         bounds[record.id] = min(first, record.first_seq), max(last, record.next_seq - 1)
-    known = {
+    open_bounds = {
         process: (max(first, counted_up_to.get(process, 0) + 1), last) for process, (first, last) in bounds.items()
     }
-    return {process: (first, last) for process, (first, last) in known.items() if first <= last}
+    return {process: (first, last) for process, (first, last) in open_bounds.items() if first <= last}
 
 
 def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:

@@ -29,9 +29,9 @@ def find(context: OperationContext, options: LostEventsOptions) -> Report:
         for name, spec in catalog.collectors.items()
         if any(source.pipeline == context.subject for source in spec.sources.values())
     ]
-    found = [find_lost_events(catalog, objects, name, accept=options.accept) for name in feeding]
-    parts = [] if found else [f"No collector feeds {context.subject}."]
-    for item in found:
+    losses = [find_lost_events(catalog, objects, name, accept=options.accept) for name in feeding]
+    parts = [] if losses else [f"No collector feeds {context.subject}."]
+    for item in losses:
         if item.unprovable:
             parts.append(
                 f"{item.collector}: whether events are lost cannot be said: no catch-all table of "
@@ -41,4 +41,4 @@ def find(context: OperationContext, options: LostEventsOptions) -> Report:
         lost = sum(missing.events for missing in item.missing)
         parts.append(f"{item.collector}: {item.events:,} numbers looked for, {lost:,} of them are nowhere.")
         parts += [f"  {missing.id}: {missing.first} to {missing.last}" for missing in item.missing]
-    return Report(parts=parts, results=found)
+    return Report(parts=parts, results=losses)

@@ -145,7 +145,7 @@ class Remediator:
                 return self._end(record, "failed", f"nothing was moved: {error.message}")
             else:
                 return self._called(record)
-        return self._ask(record, wanted=record.after, since=record.attempted_at, reached=self._called)
+        return self._ask(record, intended=record.after, since=record.attempted_at, reached=self._called)
 
     def _called(self, record: RemediationRecord) -> RemediationRecord:
         record = self._records.replace(record, record.replace(state="called", called_at=self._now()))
@@ -156,11 +156,11 @@ class Remediator:
         self,
         record: RemediationRecord,
         *,
-        wanted: dict[str, float],
+        intended: dict[str, float],
         since: str | None,
         reached: Callable[[RemediationRecord], RemediationRecord],
     ) -> RemediationRecord:
-        """Ask for the weights where a reply was lost: are they the wanted ones? Nothing is called again."""
+        """Ask for the weights where a reply was lost: are they the intended ones? Nothing is called again."""
         weights: dict[str, float] | None = None
         for attempt in range(ASKS):
             if attempt:
@@ -170,20 +170,22 @@ class Remediator:
             except (TransientError, ContractError) as error:
                 log.warning("notice=%s the weights are not told: %s", record.notice, error)
                 continue
-            if are_same(weights, wanted):
+            if are_same(weights, intended):
                 return reached(record)
         begun = parse_iso(since)
         if weights is None and begun is not None and self._clock() - begun < _PATIENCE:
             return record
-        told = "are not told" if weights is None else f"are {weights}"
+        state = "are not told" if weights is None else f"are {weights}"
         return self._end(
-            record, "failed", f"the reply to a call was lost, and the weights {told}, not {wanted}; nothing is repeated"
+            record,
+            "failed",
+            f"the reply to a call was lost, and the weights {state}, not {intended}; nothing is repeated",
         )
 
     def _verify(self, record: RemediationRecord) -> RemediationRecord:
         """Look whether a shift has helped, once it is time to."""
         if record.back_attempted_at is not None:
-            return self._ask(record, wanted=record.before, since=record.back_attempted_at, reached=self._back)
+            return self._ask(record, intended=record.before, since=record.back_attempted_at, reached=self._back)
         called = parse_iso(record.called_at)
         waited = self._clock() - called if called is not None else timedelta.max
         due = timedelta(minutes=self._spec.verify.after_minutes)
@@ -222,7 +224,7 @@ class Remediator:
             )
         except TransientError as error:
             log.warning("notice=%s the reply to taking back was lost: %s", record.notice, error)
-            return self._ask(record, wanted=record.before, since=record.back_attempted_at, reached=self._back)
+            return self._ask(record, intended=record.before, since=record.back_attempted_at, reached=self._back)
         except ContractError as error:
             return self._end(record, "failed", f"{why}; it could not be taken back: {error.message}")
         return self._back(record)

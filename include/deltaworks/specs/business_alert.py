@@ -99,7 +99,7 @@ class BaselineSpec(Spec):
         problems: list[Problem] = [
             ((name,), f"{name} is of {' and '.join(of)}, and this is {self.of}; leave it out")
             for name, of in kinds.items()
-            if name in self.model_fields_set and self.of not in of
+            if self.of not in of and getattr(self, name) != type(self).model_fields[name].default
         ]
         if self.of == "fixed" and self.value is None:
             problems.append((("value",), "name the number that values are compared with"))
@@ -213,7 +213,8 @@ class BusinessAlertSpec(Spec):
 
     def _step_problems(self) -> Iterator[Problem]:
         for key in ("for_minutes", "keep_minutes"):
-            if key in self.model_fields_set and getattr(self, key) % self.step_minutes:
+            minutes = getattr(self, key)
+            if minutes % self.step_minutes and minutes != type(self).model_fields[key].default:
                 yield (key,), f"minutes are judged every {self.step_minutes}; write a multiple of that"
         if self.stale_seconds is not None and self.stale_seconds < self.settle_seconds:
             yield ("stale_seconds",), f"a minute is judged after {self.settle_seconds} s; write no less"

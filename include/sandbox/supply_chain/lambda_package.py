@@ -32,7 +32,7 @@ PACKAGES = (
 #: Of the project: code below `include`, and what is declared, which keeps its place.
 _CODE = ("collector", "deltaworks/__init__.py", "deltaworks/errors.py", "deltaworks/specs")
 _DECLARED = ("collectors", "environments", "pipelines", "relays")
-_LEFT_OUT = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
+_EXCLUDED = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
 #: The earliest time a zip can hold.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
@@ -74,7 +74,7 @@ def _installed() -> Iterator[tuple[str, Path]]:
             raise ConfigError("PACKAGE_MISSING", f"{name} is not installed.", hint="`make env`") from error
         for file in files:
             text = file.as_posix()
-            if ".." not in text and not any(part in f"/{text}" for part in _LEFT_OUT):
+            if ".." not in text and not any(part in f"/{text}" for part in _EXCLUDED):
                 yield text, Path(str(file.locate()))
 
 
@@ -83,7 +83,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for file in sorted(path.rglob("*")):
-        if file.is_file() and not any(part in file.as_posix() for part in _LEFT_OUT):
+        if file.is_file() and not any(part in file.as_posix() for part in _EXCLUDED):
             yield file
 
 

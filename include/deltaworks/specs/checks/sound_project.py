@@ -138,14 +138,14 @@ def _libraries() -> Iterator[tuple[str, str]]:
 
 def _reads_only(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
     """Whether the specs name no file but these: gold may name SQL that lies anywhere."""
-    known = {file.resolve() for file in files}
+    declared = {file.resolve() for file in files}
     for name, spec in check.pipelines.items():
         folder = root / "include" / "pipelines" / name
         named = [table.sql for table in spec.gold.tables]
         named += [view.sql for view in spec.views]
         named += [panel.sql for dashboard in spec.dashboards for panel in dashboard.panels]
         named += [reference.file for reference in spec.references if reference.file is not None]
-        if any((folder / path).resolve() not in known for path in named):
+        if any((folder / path).resolve() not in declared for path in named):
             return False
     return True
 

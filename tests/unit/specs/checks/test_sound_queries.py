@@ -61,7 +61,10 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
 
     assert first.mistakes == again.mistakes == []
     panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
-    queries = sum(len(spec.gold.tables) + len(spec.views) for spec in first.pipelines.values()) + len(panels)
+    queries = len(panels) + sum(
+        len(spec.gold.tables) + len(spec.views) + len(spec.alerts) + len(spec.models)
+        for spec in first.pipelines.values()
+    )
     assert len(were_parsed) == queries
     assert parsed == were_parsed
     assert {path.name for path in cache_folder.iterdir()} - {"sound_rules.json"} == {"sound_queries.json"}
