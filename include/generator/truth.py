@@ -6,7 +6,7 @@ Nothing here reads an emitted byte back, and nothing is shared with the pipeline
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -37,6 +37,13 @@ QUARANTINE_REASONS: dict[str, str] = {
     "unknown_name": "unknown_event",
     "type_mismatch": "type_mismatch",
     "missing_required": "missing_required",
+}
+#: Those that are others once a collector has put a piece into its envelope: what is no object cannot be read in it, and
+#: an envelope that came without a body is an event itself, of a name that nobody declares.
+POSTED_REASONS: dict[str, str] = {
+    "not_an_object": "malformed",
+    "body_not_an_object": "malformed",
+    "body_missing": "unknown_event",
 }
 
 HourAndName = tuple[datetime, str]
@@ -104,10 +111,18 @@ class GamesTruth:
 
     @property
     def quarantine_reasons(self) -> dict[str, int]:
-        """Rows of the quarantine table per reason."""
+        """Rows of the quarantine table per reason, of objects that landed as they were made."""
+        return self._reasons(QUARANTINE_REASONS)
+
+    @property
+    def posted_quarantine_reasons(self) -> dict[str, int]:
+        """The same where clients posted the events to a collector, which lands each in an envelope of its own."""
+        return self._reasons(QUARANTINE_REASONS | POSTED_REASONS)
+
+    def _reasons(self, reason_of: Mapping[str, str]) -> dict[str, int]:
         reasons: Counter[str] = Counter()
         for kind, rows in self.quarantine_rows.items():
-            reasons[QUARANTINE_REASONS[kind]] += rows
+            reasons[reason_of[kind]] += rows
         return dict(sorted(reasons.items()))
 
     @property

@@ -101,15 +101,16 @@ def take_over(
             return ReferenceResult(name, False, table.count(), table.version())
         if rows is None:
             rows = read()
-        made = user_metadata(pipeline=pipeline, batch="", operation=operation, **{DIGEST: digest})
+        batch = ordinal + 1
+        made = user_metadata(pipeline=pipeline, batch=batch, operation=operation, **{DIGEST: digest})
         if table is None:
-            created = user_metadata(pipeline=pipeline, batch="", operation="create_table")
+            created = user_metadata(pipeline=pipeline, batch=batch, operation="create_table")
             table = lake.ensure(key, rows.schema, user_metadata=created)
         file = write_file(lake.filesystem, arrow_path(lake.storage, key), rows, partition={})
         done = commit_step(
             table,
             [file.add_action()],
-            step=reference_step(pipeline, name, ordinal + 1),
+            step=reference_step(pipeline, name, batch),
             user_metadata=made,
             recreate_as=Schema.from_arrow(rows.schema),
         )

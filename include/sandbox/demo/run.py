@@ -142,7 +142,7 @@ class Demo:
             with self._phases.phase("jobs"):
                 self._run_jobs(airflow, catalog)
             with self._phases.phase("answers"):
-                self._answer(catalog, truths)
+                self._answer(catalog, truths, posted=addresses.collector_url is not None)
 
     # -- Airflow -------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Demo:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _answer(self, catalog: Catalog, truths: Truths) -> None:
+    def _answer(self, catalog: Catalog, truths: Truths, *, posted: bool) -> None:
         # Here, so that no other command pays for loading the chart library.
         from sandbox.demo.html_report import write_report
 
@@ -189,7 +189,7 @@ class Demo:
         connection, tables = connect(catalog)
         sheet = AnswerSheet(connection, tables)
         if truths.games is not None:
-            answer_games(sheet, truths.games)
+            answer_games(sheet, truths.games, posted=posted)
         if truths.engagement is not None:
             answer_engagement(sheet, truths.engagement)
         if truths.edits is not None and self._settings.edits is not None:

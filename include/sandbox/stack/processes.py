@@ -17,7 +17,7 @@ import psutil
 from sandbox.stack.home import StackHome
 
 _SHOWN = 300
-TASK_KINDS = frozenset({"stream", "relay", "rules", "job", "task", "worker-busy"})
+TASK_KINDS = frozenset({"stream", "relay", "rules", "feeds", "job", "task", "worker-busy"})
 # What a command line looks like, and what that process is; the first match counts.
 _KINDS = tuple(
     (re.compile(pattern), kind)
@@ -31,6 +31,7 @@ _KINDS = tuple(
         (r"ingest_(?:stream|group)\.py", "stream"),
         (r"deltaworks\.sources\.objects\.relay", "relay"),
         (r"-m deltaworks\.judging", "rules"),
+        (r"-m deltaworks\.(?:feeds|remediation)\b", "feeds"),
         (r"org\.apache\.spark\.deploy\.SparkSubmit|spark_jobs/|pyspark[./]daemon", "job"),
         (r"^airflow worker -- LocalExecutor.*<idle>", "worker-idle"),
         (r"^airflow worker -- LocalExecutor", "worker-busy"),

@@ -264,7 +264,7 @@ def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress
 def _end_tasks(
     home: StackHome, supervisor: Supervisor, grace_seconds: float, progress: Progress
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    progress("Pausing the DAGs and asking streams and relays to end")
+    progress("Pausing the DAGs and asking what runs without end to end")
     runs = {name for name, state in supervisor.programs().items() if state.pid is not None}
     notes: tuple[str, ...] = ()
     if API_SERVER in runs:

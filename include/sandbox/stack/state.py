@@ -22,6 +22,7 @@ class StackState:
     paused_dags: tuple[str, ...] = ()
     stopped_relays: tuple[str, ...] = ()
     stopped_pipelines: tuple[str, ...] = ()
+    stopped_processes: tuple[str, ...] = ()
     migrated_for: str = ""
     pools_imported: str = ""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from deltaworks.control import paths
+from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
@@ -25,10 +25,11 @@ STOPPED_BY = "deltaworks down"
 
 @dataclass(frozen=True, slots=True)
 class StopFlags:
-    """The stop flags of everything declared, by name."""
+    """The stop flags of everything declared, by name; `processes` judge rules, deliver feeds and shift weight."""
 
     relays: Mapping[str, StopFlag]
     pipelines: Mapping[str, StopFlag]
+    processes: Mapping[str, StopFlag]
 
     @classmethod
     def of(cls, home: StackHome) -> StopFlags:
@@ -45,7 +46,16 @@ class StopFlags:
             name: StopFlag(objects, paths.stop_request(paths.pipeline_control(name)))
             for name in (*catalog.pipelines, *catalog.wrong_pipelines())
         }
-        return cls(relays, pipelines)
+        folders = {
+            rule_paths.PROCESS: rule_paths.rules_control(),
+            **{f"feeds__{name}": outward_paths.feeds_control(name) for name in catalog.pipelines},
+            **{
+                f"remediation__{spec.name}": outward_paths.remediation_control(spec.name)
+                for spec in catalog.environment.remediations
+            },
+        }
+        processes = {name: StopFlag(objects, paths.stop_request(folder)) for name, folder in folders.items()}
+        return cls(relays, pipelines, processes)
 
 
 def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
@@ -68,7 +78,7 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
 
 
 def set_stop_flags(home: StackHome) -> tuple[str, ...]:
-    """Request every relay and stream to stop, recording those without an earlier request.
+    """Request everything that runs without end to stop, recording those without an earlier request.
 
     Returns:
         What failed, in words.
@@ -77,13 +87,15 @@ def set_stop_flags(home: StackHome) -> tuple[str, ...]:
         flags = StopFlags.of(home)
         relays = {name: flag for name, flag in flags.relays.items() if flag.read() is None}
         pipelines = {name: flag for name, flag in flags.pipelines.items() if flag.read() is None}
+        processes = {name: flag for name, flag in flags.processes.items() if flag.read() is None}
         state = load_state(home)
         changed = state.replace(
             stopped_relays=_union(state.stopped_relays, relays),
             stopped_pipelines=_union(state.stopped_pipelines, pipelines),
+            stopped_processes=_union(state.stopped_processes, processes),
         )
         save_state(home, changed)
-        for flag in (*relays.values(), *pipelines.values()):
+        for flag in (*relays.values(), *pipelines.values(), *processes.values()):
             flag.set(by=STOPPED_BY, reason="the embedded stack is stopping")
     except DeltaworksError as error:
         return (f"Stop flags could not be set: {error}",)
@@ -97,17 +109,18 @@ def _union(before: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 def withdraw_stop_flags(home: StackHome) -> None:
     """Clear the stop flags `down` set, before anything looks at them."""
     state = load_state(home)
-    if not state.stopped_relays and not state.stopped_pipelines:
+    if not (state.stopped_relays or state.stopped_pipelines or state.stopped_processes):
         return
     flags = StopFlags.of(home)
     ours = [flags.relays[name] for name in state.stopped_relays if name in flags.relays]
     ours += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
+    ours += [flags.processes[name] for name in state.stopped_processes if name in flags.processes]
     for flag in ours:
         request = flag.read()
         # An owner may have requested a stop since.
         if request is not None and request.by == STOPPED_BY:
             flag.clear()
-    save_state(home, state.replace(stopped_relays=(), stopped_pipelines=()))
+    save_state(home, state.replace(stopped_relays=(), stopped_pipelines=(), stopped_processes=()))
 
 
 def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
