@@ -99,7 +99,7 @@ def test_an_operation_without_approval_is_one_task_that_takes_its_form(declared:
     assert task.task_id == declared.name
     assert task.from_form
     if declared.destructive:
-        required = {"table": "orders"} if "table" in dag_of(declared).params else {}
+        required = {name: "orders" for name in ("table", "feed") if name in dag_of(declared).params}
         assert "--no-dry-run" not in task.option_arguments({"params": required})
         assert task.option_arguments({"params": required | {"dry_run": False}})[-1] == "--no-dry-run"
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -105,9 +104,11 @@ def scored_rows(models: DataFrame, features: DataFrame, scores: ScoresOf) -> Dat
     published = sorted(models.collect(), key=lambda row: (row["valid_from"], row["number"]))
     parts = []
     instant = _instant(features, scores) if published else ""
-    for model, later in pairwise([*published, None]):
+    for number, model in enumerate(published, start=1):
         rows = features.where(f"{instant} >= {_seconds(model)}")
-        parts.append(_scored(rows if later is None else rows.where(f"{instant} < {_seconds(later)}"), model, scores))
+        if number < len(published):
+            rows = rows.where(f"{instant} < {_seconds(published[number])}")
+        parts.append(_scored(rows, model, scores))
     if not parts:
         return features.where("false").select(
             "*", *(F.lit(None).cast(kind).alias(name) for name, kind in SCORE_COLUMNS.items())
