@@ -106,7 +106,7 @@ def _project(root: Path, bootstrap: str) -> Catalog:
         "environments/local.yaml": ENVIRONMENT.format(lake=root / "lake", landing=root / "landing"),
         f"pipelines/{PIPELINE}/pipeline.yaml": yaml.safe_dump(declared),
     }
-    files |= {f"pipelines/{PIPELINE}/gold/{path.name}": path.read_text() for path in (folder / "gold").glob("*.sql")}
+    files |= {f"pipelines/{PIPELINE}/{path.relative_to(folder)}": path.read_text() for path in folder.glob("*/*.sql")}
     for path, text in files.items():
         (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
         (root / "include" / path).write_text(text)

@@ -24,7 +24,7 @@ QUOTED = "o'hara & \\sons"
 
 @pytest.fixture
 def lake_of(make_project: Callable[..., Any]) -> Any:
-    sql = {f"gold/{path.name}": path.read_text() for path in (FOLDER / "gold").glob("*.sql")}
+    sql = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.glob("*/*.sql")}
     return make_project({"engagement": ((FOLDER / "pipeline.yaml").read_text(), sql)})
 
 

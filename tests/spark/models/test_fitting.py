@@ -58,11 +58,11 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
             asked = f"SELECT {model.expression} FROM (SELECT {inputs} FROM labelled)"
 
             assert [row[0] for row in connection.execute(asked).fetchall()] == pytest.approx(scores, abs=1e-12)
-    for view in ("made_rows", "made_states"):
-        spark.catalog.dropTempView(view)
             assert max(scores) - min(scores) > 0.1
             assert scores == pytest.approx(_by_library(algorithm, labelled, model), abs=1e-9)
     labelled.unpersist()
+    for view in ("made_rows", "made_states"):
+        spark.catalog.dropTempView(view)
 
 
 def _arrow(spark: SparkSession, view: str) -> Any:
