@@ -53,8 +53,15 @@ def _check(name: str, *command: str) -> Part:
     return Part(name, (str(Path(sys.executable).with_name(command[0])), *command[1:]), is_pytest=False)
 
 
-#: Folders of tests/unit with a part of their own; the rest of tests/unit is another, whatever is added to it.
-_OWN_PARTS = ("sources", "rework", "events")
+#: Folders of tests/unit by the part that they are in; the rest of tests/unit is another, whatever is added to it.
+_UNIT = {
+    "unit/pipelines": ("pipelines", "judging", "models", "feeds", "remediation", "collector", "generator"),
+    "unit/engine": ("engine", "gold", "maintenance", "mutations"),
+    "unit/sources": ("sources",),
+    "unit/rework": ("rework",),
+    "unit/events": ("events",),
+}
+_IN_UNIT_PARTS = (f"--ignore=tests/unit/{folder}" for folders in _UNIT.values() for folder in folders)
 #: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
 _SESSIONS = {"spark/sources": ("gold", "sources"), "spark/rework": ("maintenance", "mutations", "rework", "sandbox")}
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
@@ -66,11 +73,9 @@ PARTS = (
         for name, folders in _SESSIONS.items()
     ),
     _tests("spark", "tests/spark", *_IGNORED, gives_way=False),
-    _tests("unit", "tests/unit", *(f"--ignore=tests/unit/{folder}" for folder in _OWN_PARTS)),
-    _tests("unit/sources", "tests/unit/sources"),
-    _tests("unit/rework", "tests/unit/rework"),
+    _tests("unit", "tests/unit", *_IN_UNIT_PARTS),
+    *(_tests(name, *(f"tests/unit/{folder}" for folder in folders)) for name, folders in _UNIT.items()),
     _tests("dags", "tests/dags"),
-    _tests("unit/events", "tests/unit/events"),
     _check("types", "mypy"),
     _check("style", "ruff", "check", "."),
     _check("format", "ruff", "format", "--check", "."),
