@@ -15,6 +15,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.log import file_events_key
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake
 from generator.delivery import Delivery, Published, Sink, publish
 from generator.engagement import generate_engagement
@@ -33,6 +34,7 @@ from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
+from sandbox.stack.supervision import wait_until
 from sandbox.stack.waiting import busy_steps, wait_while_moving
 
 _LINES_PER_OBJECT = 500
@@ -84,10 +86,19 @@ class Sending:
             return generate_games(
                 settings, sink, pause_seconds=pause, progress=lambda done: self._landed("games", done)
             )
+        # What waits in the queue when its relay comes is taken in no order, and of copies the first one counts.
+        self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
         truth = generate_games(settings, delivery.post, pause_seconds=pause)
         self._sent["games"] = delivery.objects_of_all()
         return truth
+
+    def _await_relay(self, pipeline: str) -> None:
+        source = self.catalog.pipeline(pipeline).source
+        if isinstance(source, FileSourceSpec):
+            objects = open_objects(self.catalog.environment.lake)
+            key = paths.heartbeat(paths.relay_control(source.relay))
+            wait_until(lambda: read_heartbeat(objects, key) is not None, seconds=_PATIENCE_SECONDS, poll_seconds=0.5)
 
     def _send_engagement(self) -> EngagementTruth | None:
         settings = self.what.engagement

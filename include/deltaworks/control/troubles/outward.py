@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from deltaworks.control.troubles.rows import Trouble, raised_as
-from deltaworks.errors import ConfigError, ContractError, DeltaworksError, FencedError, TransientError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError, TransientError
 
 OUTWARD_CONDITIONS: Final = (
     *raised_as(
@@ -25,11 +25,6 @@ OUTWARD_CONDITIONS: Final = (
             "FEED_REPLAY_UNBOUNDED",
             "a replay would send more changes than --limit",
             "choose a later delivery, or a larger --limit",
-        ),
-        Trouble(
-            "FEED_REPLAY_PENDING",
-            "another replay of the feed is asked for already",
-            "wait until `deltaworks feeds list` shows it gone",
         ),
         Trouble(
             "FEED_DELIVERY_UNKNOWN",
@@ -83,6 +78,14 @@ OUTWARD_CONDITIONS: Final = (
             "TRAFFIC_UNREACHABLE",
             "the address that carries weights gave no answer",
             "nothing: it is asked again, and no call is repeated",
+        ),
+    ),
+    *raised_as(
+        ConcurrencyError,
+        Trouble(
+            "FEED_REPLAY_PENDING",
+            "another replay of the feed is asked for already",
+            "wait until `deltaworks feeds list` shows it gone",
         ),
     ),
     *raised_as(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.versions import SchemaRecord
 from tests.examples import examples
+from tests.unit.control.records.recorded_outward import OUTWARD
 
 #: One object of every kind, as the last release without record models wrote them; later kinds as their first one did.
 RECORDED = Path(__file__).parent / "recorded"
@@ -50,7 +52,7 @@ TABLES = (
 CODE: dict[str, Any] = {"spec_fingerprint": "0f" * 8, "code_version": "0.9.0"}
 BY: dict[str, Any] = {"by": "ada", "run": "manual", "at": AT}
 
-EXPECTED: dict[str, UnversionedRecord] = {
+EXPECTED: dict[str, UnversionedRecord] = OUTWARD | {
     "model_run": ModelRun(
         pipeline="shop",
         name="slow",
@@ -294,6 +296,7 @@ def plain() -> st.SearchStrategy[Any]:
 
 
 SCALARS: dict[Any, Callable[[], st.SearchStrategy[Any]]] = {
+    dt.datetime: lambda: st.datetimes(timezones=st.just(dt.UTC)),
     Any: plain,
     str: texts,
     int: st.integers,
