@@ -24,7 +24,10 @@ pytestmark = pytest.mark.integration
 PAGE = PROJECT_ROOT / "docs" / "getting-events-in.md"
 #: A cold start: Airflow reads its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
-SHARED = ("include/deltaworks", "include/sandbox", "include/spark", "include/jars", "spark_jobs", "plugins", "dags")
+SHARED = (
+    *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "spark", "jars")),
+    *("spark_jobs", "plugins", "dags"),
+)
 
 
 def section(name: str) -> str:
