@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.alert_rule_dags import alert_rules_dag
+from deltaworks.airflow.endless_dags import rules_dag
 from deltaworks.airflow.parsing import parsed_catalog
 
-dag = alert_rules_dag(parsed_catalog())
+dag = rules_dag(parsed_catalog())

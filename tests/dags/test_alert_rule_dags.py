@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.airflow.alert_rule_dags import alert_rules_dag
+from deltaworks.airflow.endless_dags import rules_dag
 from deltaworks.airflow.parsing import needed_pipelines
 from deltaworks.control.health.report import subjects
 from deltaworks.specs.project import load_catalog
@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_one_process_judges_the_rules_of_all_pipelines(project: Path) -> None:
-    dag = alert_rules_dag(load_catalog("local", root=project))
+    dag = rules_dag(load_catalog("local", root=project))
 
     assert dag is not None
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("rules__judging", "@continuous", 1)
@@ -53,5 +53,5 @@ def test_health_judges_it_where_there_are_rules(project: Path, tmp_path: Path) -
 def test_without_rules_there_is_no_dag(tmp_path: Path) -> None:
     catalog = load_catalog("local", root=write_project(tmp_path))
 
-    assert alert_rules_dag(catalog) is None
+    assert rules_dag(catalog) is None
     assert [item for item in subjects(catalog) if item.kind == "rules"] == []

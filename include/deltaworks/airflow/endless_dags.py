@@ -1,4 +1,4 @@
-"""The DAGs without end: a process a relay, a pipeline with feeds, a remediation; a Spark stream a pipeline."""
+"""The DAGs without end: a process a relay, a pipeline with feeds, a remediation, one for all rules; a Spark stream."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from deltaworks.airflow.runbooks import (
     group_runbook,
     relay_runbook,
     remediation_runbook,
+    rules_runbook,
     stream_runbook,
 )
+from deltaworks.control.rule_paths import RULES_DAG
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
@@ -34,7 +37,7 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
         doc_md=relay_runbook(relay),
         **endless_dag_settings(relay.owner, tags=("relay",)),
     ) as dag:
-        _process("relay", "deltaworks.sources.objects.relay", relay.relay, environment)
+        _process("relay", "deltaworks.sources.objects.relay", environment, relay=relay.relay)
     return dag
 
 
@@ -46,7 +49,7 @@ def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         doc_md=feeds_runbook(spec),
         **endless_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
     ) as dag:
-        _process("feeds", "deltaworks.feeds", spec.pipeline, environment)
+        _process("feeds", "deltaworks.feeds", environment, feeds=spec.pipeline)
     return dag
 
 
@@ -58,17 +61,33 @@ def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) 
         doc_md=remediation_runbook(remediation),
         **endless_dag_settings(remediation.owner, tags=("remediation",)),
     ) as dag:
-        _process("remediation", "deltaworks.remediation", remediation.name, environment)
+        _process("remediation", "deltaworks.remediation", environment, remediation=remediation.name)
     return dag
 
 
-def _process(word: str, module: str, name: str, environment: EnvironmentSpec) -> None:
+def rules_dag(catalog: Catalog) -> DAG | None:
+    """The DAG of the process that judges the rules of all pipelines; None where none declares any."""
+    judged = {name: spec for name, spec in catalog.pipelines.items() if spec.alerts}
+    if not judged:
+        return None
+    owners = ", ".join(sorted({spec.owner for spec in judged.values()}))
+    with DAG(
+        dag_id=RULES_DAG,
+        description=f"Judges the rules of {', '.join(judged)}",
+        doc_md=rules_runbook(judged),
+        **endless_dag_settings(owners, tags=("rules", *judged)),
+    ) as dag:
+        _process("judge", "deltaworks.judging", catalog.environment)
+    return dag
+
+
+def _process(task_id: str, module: str, environment: EnvironmentSpec, **subject: str) -> None:
     """The one task of a DAG of a light process, in the pool of relays."""
     ProcessOperator(
-        task_id=word,
+        task_id=task_id,
         module=module,
         environment=environment,
-        arguments=[f"--{word}", name],
+        arguments=[word for option, name in subject.items() for word in (f"--{option}", name)],
         **pool_settings(environment.shares.relay.pool or RELAY_POOL, priority=RELAY_PRIORITY),
         **endless_retries(),
     )
