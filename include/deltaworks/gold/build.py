@@ -95,8 +95,7 @@ def rebuild_gold(
     with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
         views.prepare([job.plan for job in jobs.values() if job.plan.has_work])
         for table in selection:
-            held_back = _held_back(table, results)
-            if held_back is not None:
+            if (held_back := _held_back(table, results)) is not None:
                 results[table.name] = held_back
                 continue
             job = jobs.get(table.name)

@@ -18,7 +18,7 @@ from deltaworks.gold.inputs import BUILT_FROM, InputViews, pin_inputs
 from deltaworks.gold.loop import GoldLoop
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables.log import commit_history, read_commits
-from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, hours_named, live_through, request
+from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
 
 MINUTES = "edge_minutes"
 KEY = paths.table("traffic", MINUTES)
@@ -46,6 +46,8 @@ def traffic(spark: SparkSession, make_project: Callable[..., Any]) -> SparkTraff
 @pytest.mark.integration
 def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic: SparkTraffic) -> None:
     live_through(traffic)
+
+    assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
 def test_a_build_replaces_its_hours_alone_and_counts_their_copies(spark: SparkSession, traffic: SparkTraffic) -> None:

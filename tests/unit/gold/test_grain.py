@@ -73,7 +73,11 @@ class PlannedTraffic(Traffic):
 
 
 def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_path: Path) -> None:
-    live_through(PlannedTraffic(tmp_path))
+    traffic = PlannedTraffic(tmp_path)
+
+    live_through(traffic)
+
+    assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
 note_hours = touched_hours.note_hours
