@@ -24,7 +24,8 @@ LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
 #: protection away: what is to be told is then kept in memory alone.
 ENTRY = """
 import os, signal, sys
-from deltaworks.judging import __main__, rule_judge
+from deltaworks.judging import __main__, process, rule_judge
+process.MAX_RUN_SECONDS, process.LOOK_SECONDS, process.LEASE_SECONDS = 2, 1, 3
 at, off = sys.argv[1:3]
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -61,8 +62,7 @@ def process(stage: RuleStage, *, dies: str = "never", off: str = "") -> subproce
         "DELTAWORKS_ENVIRONMENT": "local",
         "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
     }
-    times = ["--max-run-seconds", "2", "--look-seconds", "1", "--lease-seconds", "3"]
-    command = [sys.executable, "-c", ENTRY, dies, off, *times]
+    command = [sys.executable, "-c", ENTRY, dies, off, "--rules", "judging", "--early-failure-wait-seconds", "0"]
     return subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
 
 

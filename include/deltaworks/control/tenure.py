@@ -26,17 +26,27 @@ class Tenure:
     Args:
         folder: its control folder. name: what it is called.
         ttl_seconds: of the lease. max_run_seconds: after which it is over, so that a launcher starts it anew.
+        trigger_seconds: how often its heartbeat promises something new, by which health judges how old it may be.
     """
 
     def __init__(
-        self, objects: ObjectStore, folder: str, *, name: str, ttl_seconds: float, max_run_seconds: float
+        self,
+        objects: ObjectStore,
+        folder: str,
+        *,
+        name: str,
+        ttl_seconds: float,
+        max_run_seconds: float,
+        trigger_seconds: float = 5.0,
     ) -> None:
         self._objects, self._folder, self._name = objects, folder, name
         self._ttl_seconds, self._max_run_seconds = ttl_seconds, max_run_seconds
         self._ends_at = float("inf")
         self._lost = False
         self.stopping = threading.Event()
-        self.heartbeat = HeartbeatWriter(objects, paths.heartbeat(folder), pipeline=name, trigger_seconds=5.0)
+        self.heartbeat = HeartbeatWriter(
+            objects, paths.heartbeat(folder), pipeline=name, trigger_seconds=trigger_seconds
+        )
 
     @property
     def over(self) -> bool:

@@ -6,20 +6,17 @@ does not answer for a while is waited for: minutes that pass meanwhile are judge
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from deltaworks.control import paths, rule_paths
+from deltaworks.control import rule_paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.heartbeat import HeartbeatWriter
-from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import DeltaworksError, FencedError, TransientError
+from deltaworks.control.tenure import Tenure
+from deltaworks.errors import DeltaworksError
 from deltaworks.judging.inputs import OpenTables
 from deltaworks.judging.pipeline_judge import PipelineJudge
 from deltaworks.specs.catalog import Catalog
@@ -27,48 +24,47 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
-_LEASE_SECONDS = 30.0
-_LOOK_SECONDS = 10.0
-_STOP_POLL_SECONDS = 2.0
+LEASE_SECONDS = 30.0
+LOOK_SECONDS = 10.0
+MAX_RUN_SECONDS = 14_400.0
 #: What does not answer for longer ends the process, for whoever started it to see.
 _PATIENCE_SECONDS = 300.0
-MAX_RUN_SECONDS = 14_400.0
+
+
+@dataclass(slots=True)
+class JudgingCounts:
+    """What a run did: looks that ended well, minutes that were judged."""
+
+    looks: int = 0
+    judged: int = 0
 
 
 class JudgingProcess:
     """One run. `run` returns when its time is over or a stop is asked for, and raises on failure.
 
     Args:
-        read: reads what is declared, tolerantly.
-        look_seconds: how far apart two looks lie.
-        lease_wait_seconds: how long to wait for another process's lease; by default its time to live and a half.
+        on_turn: called every few seconds, so that one that hangs is seen.
     """
 
-    def __init__(
-        self,
-        *,
-        read: Callable[[], Catalog] = lambda: load_catalog(tolerant=True),
-        max_run_seconds: float = MAX_RUN_SECONDS,
-        look_seconds: float = _LOOK_SECONDS,
-        lease_wait_seconds: float = _LEASE_SECONDS * 1.5,
-        lease_seconds: float = _LEASE_SECONDS,
-    ) -> None:
-        self._read = read
-        self._max_run = max_run_seconds
-        self._look_seconds = look_seconds
-        self._lease_wait = lease_wait_seconds
-        self._lease_seconds = lease_seconds
-        self._stop = threading.Event()
-        self._lost = False
+    def __init__(self, catalog: Catalog, *, on_turn: Callable[[], None] = lambda: None) -> None:
+        self._catalog, self._on_turn = catalog, on_turn
+        self._objects = open_objects(catalog.environment.lake)
+        self._tenure = Tenure(
+            self._objects,
+            rule_paths.rules_control(),
+            name=rule_paths.PROCESS,
+            ttl_seconds=LEASE_SECONDS,
+            max_run_seconds=MAX_RUN_SECONDS,
+            trigger_seconds=LOOK_SECONDS,
+        )
         self._judges: dict[str, PipelineJudge] = {}
-        self.looks = 0
-        self.judged = 0
+        self._counts = JudgingCounts()
 
-    def stop(self) -> None:
+    def stop(self, *, at_once: bool = False) -> None:
         """End after the rule in hand. Callable from a signal handler."""
-        self._stop.set()
+        self._tenure.stop()
 
-    def run(self) -> None:
+    def run(self) -> JudgingCounts:
         """Judge until the end.
 
         Raises:
@@ -77,52 +73,29 @@ class JudgingProcess:
                 was read.
             TransientError: the lake has not answered for minutes.
         """
-        catalog = self._read()
-        objects = open_objects(catalog.environment.lake)
-        key = paths.lease(rule_paths.rules_control())
-        lease = Lease(objects, key, ttl_seconds=self._lease_seconds, name=rule_paths.PROCESS)
-        with lease.held(wait_seconds=self._lease_wait):
-            watch(lease, self._on_lease_lost)
-            with self._heartbeat(objects, lease) as heartbeat:
-                self._look_until_end(catalog, objects, heartbeat)
-                if self._lost:
-                    raise FencedError(
-                        "LEASE_LOST",
-                        "Another process judges the rules now.",
-                        hint="Nothing to do: what was judged here and there is the same.",
-                    )
+        with self._tenure.held(on_turn=self._on_turn):
+            self._look_until_end(self._catalog)
+        return self._counts
 
-    def _look_until_end(self, catalog: Catalog, objects: ObjectStore, heartbeat: HeartbeatWriter) -> None:
-        ends_at = time.monotonic() + self._max_run
+    def _look_until_end(self, catalog: Catalog) -> None:
         failing_since: float | None = None
-        flag = StopFlag(objects, paths.stop_request(rule_paths.rules_control()))
         tables = OpenTables(Lake(catalog.environment.lake))
         stamp = ""
-        while not self._stop.is_set() and time.monotonic() < ends_at:
+        while not self._tenure.over:
             try:
-                if flag.read() is not None:
-                    return
                 changed = declared_stamp(catalog.root)
                 if changed != stamp:
-                    catalog, stamp = self._read(), changed
-                    self._declare(catalog, objects, tables)
+                    catalog, stamp = load_catalog(tolerant=True), changed
+                    self._declare(catalog, self._objects, tables)
                 self._look(tables)
                 failing_since = None
-                heartbeat.update(state="idle")
+                self._tenure.heartbeat.update(state="idle")
             except DeltaworksError as error:
                 failing_since = failing_since or time.monotonic()
                 if not error.retryable or time.monotonic() - failing_since > _PATIENCE_SECONDS:
                     raise
                 _LOGGER.warning("It is tried again: %s", error)
-            self._wait(flag)
-
-    def _wait(self, flag: StopFlag) -> None:
-        ends_at = time.monotonic() + self._look_seconds
-        while not self._stop.is_set() and (left := ends_at - time.monotonic()) > 0:
-            self._stop.wait(min(left, _STOP_POLL_SECONDS))
-            with contextlib.suppress(TransientError):
-                if flag.read() is not None:
-                    self._stop.set()
+            self._tenure.pause(LOOK_SECONDS)
 
     def _declare(self, catalog: Catalog, objects: ObjectStore, tables: OpenTables) -> None:
         """Take over what is declared now. A pipeline that is wrong is left as it was judged last."""
@@ -139,37 +112,16 @@ class JudgingProcess:
     def _look(self, tables: OpenTables) -> None:
         tables.look_again()
         for name, judge in self._judges.items():
-            if self._stop.is_set():
+            if self._tenure.stopping.is_set():
                 return
             try:
-                self.judged += judge.look(utc_now(), has_to_end=self._stop.is_set)
+                self._counts.judged += judge.look(utc_now(), has_to_end=self._tenure.stopping.is_set)
             except DeltaworksError:
                 raise
             # A table that is torn, a bug in one pipeline: the others are judged all the same.
             except Exception:
                 _LOGGER.exception("The rules of %s could not be judged", name)
-        self.looks += 1
-
-    def _on_lease_lost(self) -> None:
-        self._lost = True
-        self._stop.set()
-
-    @contextlib.contextmanager
-    def _heartbeat(self, objects: ObjectStore, lease: Lease) -> Iterator[HeartbeatWriter]:
-        key = paths.heartbeat(rule_paths.rules_control())
-        writer = HeartbeatWriter(objects, key, pipeline=rule_paths.PROCESS, trigger_seconds=self._look_seconds)
-        writer.update(owner=lease.owner, epoch=lease.epoch)
-        writer.start()
-        try:
-            yield writer
-        except Exception as error:
-            unknown = {"condition": type(error).__name__, "message": str(error)}
-            # Once the lease is lost the object is the successor's.
-            if not lease.lost:
-                record = error.as_record() if isinstance(error, DeltaworksError) else unknown
-                writer.close(state="failed", error=record)
-            raise
-        writer.close(state="ended")
+        self._counts.looks += 1
 
 
 def declared_stamp(root: Path) -> str:
