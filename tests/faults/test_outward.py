@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 2_000
+#: Random ones: a process refuses those that everybody knows.
+ACCESS_KEY, SECRET_KEY = secrets.token_hex(10), secrets.token_urlsafe(33)
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -44,8 +47,8 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
                 "PYTHONPATH": str(ROOT / "include"),
                 "DELTAWORKS_PROJECT": str(tmp_path),
                 "DELTAWORKS_ENVIRONMENT": "tests",
-                "TEST_ACCESS_KEY": "testing",
-                "TEST_SECRET_KEY": "testing",
+                "TEST_ACCESS_KEY": ACCESS_KEY,
+                "TEST_SECRET_KEY": SECRET_KEY,
             },
             text=True,
             stdout=(tmp_path / f"output{len(started)}").open("w"),
@@ -131,8 +134,8 @@ def test_feeds_that_are_killed_in_a_call_deliver_every_row(tmp_path: Path, launc
 def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
     tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
-    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    monkeypatch.setenv("TEST_ACCESS_KEY", ACCESS_KEY)
+    monkeypatch.setenv("TEST_SECRET_KEY", SECRET_KEY)
     correct_moto()
     with running_moto() as address, running_director(a=0.5, b=0.5) as director:
         aws = Aws(address)
