@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
@@ -43,12 +45,15 @@ SCHEMA = pa.schema([pa.field("id", pa.string()), pa.field("writer", pa.string())
 READY = "READY"
 
 
-def small_session(name: str, *, protected: bool) -> SparkSession:
-    """A driver as light as it gets, with Deltaworks' storage classes, or with Delta's and Spark's own."""
+def small_session(name: str, *, protected: bool, classes: Path | None = None) -> SparkSession:
+    """A driver as light as it gets, with Deltaworks' storage classes, or with Delta's and Spark's own.
+
+    `classes` is a folder of more Java classes.
+    """
     jars, log4j = project_paths(project_root())
     builder = SparkSession.builder.appName(name).master("local[1]")
     conf = {
-        "spark.driver.extraClassPath": f"{jars}/*",
+        "spark.driver.extraClassPath": f"{jars}/*" + (f":{classes}" if classes else ""),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} {SHORT_LIVED_JVM}",
         "spark.driver.memory": "600m",
         "spark.ui.enabled": "false",
@@ -133,10 +138,16 @@ def checkpoint_adds(name: str, *, protected: bool) -> Callable[[int], None]:
 
 
 def local_commits(name: str, *, protected: bool) -> Callable[[int], None]:
-    """Commits of a log on local disk, straight through the log store; big enough to be caught half-written."""
-    spark = small_session(name, protected=protected)
+    """Commits of a log on local disk, straight through the log store; big enough to be caught half-written.
+
+    Unprotected, on a disk that is slow between the two steps of Delta's own log store: they are some microseconds
+    apart, and two drivers meet there once in thousands of commits.
+    """
+    spark = small_session(name, protected=protected, classes=None if protected else _slow_rename(Path.cwd() / name))
     jvm = spark.sparkContext._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()
+    if not protected:
+        conf.set("fs.AbstractFileSystem.file.impl", "SlowRename")
     store = jvm.io.deltaworks.storage.CreateNewLogStore(conf) if protected else jvm.io.delta.storage.HDFSLogStore(conf)
     lines = jvm.java.util.Collections.nCopies(LOCAL_LINES, f'{{"writer":"{name}"}}')
     (Path.cwd() / LOCAL_LOG).mkdir(parents=True, exist_ok=True)
@@ -151,6 +162,13 @@ def local_commits(name: str, *, protected: bool) -> Callable[[int], None]:
             raise
 
     return append
+
+
+def _slow_rename(folder: Path) -> Path:
+    """The folder of its compiled class."""
+    source, hadoop = Path(__file__).with_name("SlowRename.java"), Path(pyspark.__file__).with_name("jars")
+    subprocess.run(["javac", "-cp", f"{hadoop}/*", "-d", str(folder), str(source)], check=True)
+    return folder
 
 
 def stream_runs(name: str, *, protected: bool) -> Callable[[int], None]:
