@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from deltaworks.specs.storage import AwsSpec
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
-    from confluent_kafka import Message as KafkaMessage
 
 _SECONDS = 30
+_TOPIC_SECONDS = 10
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "_MSG_SIZE_TOO_LARGE")
 _REFUSED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
 #: The topic or the right to it is missing: no record of any key is taken.
@@ -48,6 +48,8 @@ class KafkaSink:
                 "linger.ms": 5,
                 "compression.type": "zstd",
                 "delivery.timeout.ms": _SECONDS * 1000,
+                # Below the delivery's, or a topic that is missing would be told as brokers that do not answer.
+                "topic.metadata.propagation.max.ms": _TOPIC_SECONDS * 1000,
                 **_security(spec.security),
             }
         )
@@ -58,18 +60,20 @@ class KafkaSink:
         outcome, pending = Outcome(), {item.id for item in messages}
         nothing: list[Any] = []
 
-        def on_delivery(error: KafkaError | None, record: KafkaMessage) -> None:
-            headers: Any = record.headers() or []
-            message_id = dict(headers)["id"].decode()
-            pending.discard(message_id)
-            if error is not None:
-                self._sort(outcome, nothing, message_id, error)
+        def delivered(message_id: str) -> Callable[[KafkaError | None, object], None]:
+            # By the id it was sent under: a record comes back without its headers.
+            def on_delivery(error: KafkaError | None, _record: object) -> None:
+                pending.discard(message_id)
+                if error is not None:
+                    self._sort(outcome, nothing, message_id, error)
+
+            return on_delivery
 
         for item in messages:
             headers = {"id": item.id.encode(), "feed": item.feed.encode(), "op": item.op.encode()}
             try:
                 self._producer.produce(
-                    self._topic, item.body, key=item.key.encode(), headers=headers, on_delivery=on_delivery
+                    self._topic, item.body, key=item.key.encode(), headers=headers, on_delivery=delivered(item.id)
                 )
             except BufferError:
                 self._producer.poll(0.5)
