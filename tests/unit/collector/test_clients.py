@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-import shutil
-import threading
 import urllib.error
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.browser_page import running_chromium, running_site
 from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
 from tests.waiting import eventually
 
 PAGE = (PROJECT_ROOT / "docs" / "collector.md").read_text()
-CHROMIUM = shutil.which("chromium")
-_ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 
 
 def client(name: str) -> str:
@@ -54,50 +51,18 @@ def test_the_python_client_sends_until_the_collector_has_it() -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("no `chromium` on the PATH, the browser that runs the page")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def site() -> Iterator[Any]:
-    """A server of one page, whose script can be set; its address is an origin."""
-
-    class Page(BaseHTTPRequestHandler):
-        script = ""
-
-        def do_GET(self) -> None:
-            body = f"<!doctype html><script>{Page.script}</script>".encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield Page, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with running_chromium() as browser:
+        yield browser
 
 
 @pytest.mark.integration
-def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any, site: Any) -> None:
-    page_of, origin = site
+def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any) -> None:
     kept = Kept()
-    spec = collector_spec(origins=[origin], rate={"events_per_second": 1, "burst": 3})
-    with listening(app_of(spec, kept)) as address:
+    with running_site() as site, contextlib.ExitStack() as open_parts:
+        spec = collector_spec(origins=[site.origin], rate={"events_per_second": 1, "burst": 3})
+        address = open_parts.enter_context(listening(app_of(spec, kept)))
         script = client("browser").replace("https://events.example.org", address)
-        page_of.script = script.replace("the key of the source", KEY).replace("5000", "200")
+        site.page = f"<script>{script.replace('the key of the source', KEY).replace('5000', '200')}</script>"
         context = browser.new_context()
         page = context.new_page()
         statuses = list[int]()
@@ -110,7 +75,7 @@ def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(bro
             # The browser's own events are handled while it is asked something.
             eventually(lambda: (page.wait_for_timeout(50), names() == wanted)[1], f"{wanted} arrive")
 
-        page.goto(origin)
+        page.goto(site.origin)
         page.evaluate("track('first', {n: 1})")
         arrived(["first"])
 

@@ -1,0 +1,197 @@
+"""Clients of browsers in a real Chromium against a collector's own process: the page's snippet, and Segment's SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.servers.object_store import free_port
+from tests.browser_page import Site, running_chromium, running_site
+from tests.collector_process import KEY, CollectorProcess, declaration
+from tests.unit.collector.test_clients import client
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.integration
+PINS = Path(__file__).parent / "sdks" / "package.json"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with running_chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with running_site() as site:
+        yield site
+
+
+@pytest.fixture
+def collector(tmp_path: Path, site: Site) -> Iterator[CollectorProcess]:
+    """A collector that takes events of the site; it starts again on the same port."""
+    listen = {"host": "127.0.0.1", "port": free_port(), "metrics_port": 0}
+    declared = declaration(listen=listen)
+    declared["sources"]["games"]["origins"] = [site.origin]
+    process = CollectorProcess(tmp_path, declared).start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def snippet(site: Site, collector: CollectorProcess) -> str:
+    """The page of the docs, which sends every 200 ms."""
+    code = client("browser").replace("https://events.example.org", collector.url)
+    site.page = f"<script>{code.replace('the key of the source', KEY).replace('5000', '200')}</script>"
+    return site.origin
+
+
+def taken(collector: CollectorProcess) -> int:
+    """How many events the process has answered for, as its own figures have it."""
+    text = httpx.get(collector.metrics_url).text
+    start = "deltaworks_collector_events_total{"
+    return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines() if line.startswith(start))
+
+
+def waits(page: Any, name: str) -> bool:
+    """Whether an event is in what the page keeps over its own end."""
+    return bool(page.evaluate("name => JSON.parse(localStorage.events || '[]').some(e => e.event === name)", name))
+
+
+def sees(page: Any, condition: Any, what: str) -> None:
+    """Wait for something while the browser handles its own events."""
+    eventually(lambda: (page.wait_for_timeout(50), condition())[1], what)
+
+
+def test_the_snippet_sends_by_interval_and_as_the_page_is_left(
+    browser: Any, snippet: str, collector: CollectorProcess
+) -> None:
+    page = browser.new_context().new_page()
+    page.goto(snippet)
+    page.evaluate("for (let n = 0; n < 150; n++) track('played', {n})")  # more than a batch
+    sees(page, lambda: taken(collector) == 150, "the interval sends all of them")
+    page.evaluate("busy = true; track('left', {})")  # the interval would send it, and the page's end shall
+    page.goto("about:blank")
+    sees(page, lambda: taken(collector) == 151, "what was tracked last is sent as the page is left")
+    page.context.close()
+    collector.terminate()
+
+    events = collector.events()
+    assert [event["properties"]["n"] for event in events if event["event"] == "played"] == list(range(150))
+    assert len({event["_collector"]["id"] for event in events}) == len(events) == 151
+
+
+def test_a_collector_that_is_away_loses_a_page_nothing_even_as_the_page_ends(
+    browser: Any, snippet: str, collector: CollectorProcess
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(snippet)
+    page.evaluate("track('before', {})")
+    sees(page, lambda: taken(collector) == 1, "the first event is taken")
+
+    collector.kill()
+    page.evaluate("track('away', {}); flush()")
+    sees(page, lambda: page.evaluate("!busy"), "sending failed")
+    page.close(run_before_unload=False)  # all that is left of it is what its origin stores
+
+    page = context.new_page()
+    page.goto(snippet)
+    assert waits(page, "away"), "what was not taken outlives the page"
+    page.evaluate("track('after', {})")
+    collector.start()
+    sees(page, lambda: taken(collector) == 2, "what waited is taken, and what came since")
+    sees(page, lambda: not waits(page, "away") and not waits(page, "after"), "what was taken is forgotten")
+    context.close()
+    collector.terminate()
+
+    events = collector.events()
+    assert [event["event"] for event in events] == ["before", "away", "after"]
+    assert len({event["_collector"]["id"] for event in events}) == 3
+
+
+def test_a_script_can_read_every_answer_and_another_sites_script_none(
+    browser: Any, snippet: str, collector: CollectorProcess
+) -> None:
+    """The answer of a failure that is no failure of CORS: its status, code and `Retry-After` are there to be read."""
+    page = browser.new_context().new_page()
+    page.goto(snippet)
+    ask = """async ([url, key, type]) => {
+        try {
+            const answer = await fetch(url + '/v1/batch', {method: 'POST', headers: {'Content-Type': type},
+                body: JSON.stringify({writeKey: key, batch: [{event: 'asked'}]})});
+            return [answer.status, await answer.json()];
+        } catch (error) { return [0, String(error)]; }
+    }"""
+    status, body = page.evaluate(ask, [collector.url, KEY, "text/plain"])
+    assert (status, body["accepted"]) == (200, 1)
+    status, body = page.evaluate(ask, [collector.url, KEY, "application/json"])  # the browser asks first
+    assert (status, body["accepted"]) == (200, 1)
+    status, body = page.evaluate(ask, [collector.url, "no key", "text/plain"])
+    assert (status, body["code"]) == (401, "bad_key")
+
+    page.goto(snippet.replace("127.0.0.1", "localhost"))
+    status, body = page.evaluate(ask, [collector.url, KEY, "text/plain"])
+    assert (status, "Failed to fetch" in body) == (0, True)
+    page.context.close()
+    assert taken(collector) == 2
+
+
+@pytest.fixture(scope="module")
+def analytics() -> bytes:
+    """Segment's SDK as one file for a page; installed once, and again when another version is pinned."""
+    folder = Path(os.environ.get("DELTAWORKS_BROWSER_SDKS", PROJECT_ROOT / ".deltaworks" / "browser-sdks"))
+    stamp = folder / "installed.json"
+    if not stamp.is_file() or stamp.read_text() != PINS.read_text():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("no `npm` on the PATH, which installs the SDK")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PINS, folder)
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"the SDK cannot be installed here: {done.stderr[-300:]}")
+        stamp.write_text(PINS.read_text())
+    return (folder / "node_modules" / "@segment" / "analytics-next" / "dist" / "umd" / "standalone.js").read_bytes()
+
+
+def test_segments_sdk_sends_all_it_tracked_though_the_collector_was_away(
+    browser: Any, site: Site, collector: CollectorProcess, analytics: bytes
+) -> None:
+    options = {"integrations": {"Segment.io": {"protocol": "http"}}}  # https is what it takes for granted
+    begun = f"window.analytics = Object.assign([], {{_writeKey: {KEY!r}, _cdn: {collector.url!r}, "
+    site.page = f"<script>{begun}_loadOptions: {json.dumps(options)}}});</script><script src='/analytics.js'></script>"
+    site.files["/analytics.js"] = analytics
+    page = browser.new_context().new_page()
+    trouble = list[str]()
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(site.origin)
+    sees(page, lambda: page.evaluate("typeof analytics.track === 'function'") or trouble, f"the SDK is there {trouble}")
+    assert not trouble
+    page.evaluate("for (let n = 0; n < 20; n++) analytics.track('played', {n})")
+    sees(page, lambda: taken(collector) == 20, "all of them are taken")
+
+    collector.kill()
+    page.evaluate("analytics.identify('player 7', {level: 3}); analytics.track('away', {})")
+    page.wait_for_timeout(500)
+    collector.start()
+    sees(page, lambda: taken(collector) == 2, "what waited is taken")
+    page.context.close()
+    collector.terminate()
+
+    events = collector.events()
+    played = [event["properties"]["n"] for event in events if event.get("event") == "played"]
+    assert sorted(played) == list(range(20))
+    assert {event["type"] for event in events} == {"track", "identify"}
+    assert len({event["_collector"]["id"] for event in events}) == len(events) == 22
+    assert {event["_collector"]["id_from"] for event in events} == {"client"}
