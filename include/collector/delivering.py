@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from collector.folder import sync_folder
+from collector.metrics import SinkFigures
 from collector.packing import ObjectPlan, PackedObject, SpooledEvent, packed, planned
 from collector.progress import Progress, SourceProgress
 from collector.sinks import RecordSink, SetAside, SinkBusyError
@@ -43,6 +44,9 @@ class Cursor(Protocol):
 
     def pass_over(self, last: int) -> None:
         """Read nothing up to `last`, which was delivered as it was planned."""
+
+    def unread_bytes(self) -> int:
+        """How many bytes lie behind the cursor."""
 
     @property
     def scanned(self) -> int:
@@ -87,6 +91,7 @@ class Delivery:
     ) -> None:
         self.source = source
         self.trouble = Trouble()
+        self.figures = SinkFigures()
         self._cursor = cursor
         self._progress = progress
         self._folder = folder
@@ -103,6 +108,11 @@ class Delivery:
         """Whether something of this source was read and is not where it belongs."""
         raise NotImplementedError
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of what was read and is not where it belongs, and of all that lies unread behind it."""
+        return self._held_bytes + self._cursor.unread_bytes()
+
     def step(self, *, closing: bool = False) -> bool:
         """Deliver what is due; whether anything was done. With `closing` all that waits is due."""
         done = self._deliver_due(closing=closing)
@@ -115,6 +125,10 @@ class Delivery:
         raise NotImplementedError
 
     def _free_up_to(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def _held_bytes(self) -> int:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -131,6 +145,7 @@ class Delivery:
         return True
 
     def _failed(self, error: Exception) -> None:
+        self.figures.errors += 1
         if not self.trouble.reason:
             log.warning("%s: the sink does not take events: %s: %s", self.source, type(error).__name__, error)
         self.trouble = Trouble(f"{type(error).__name__}: {error}", self.trouble.since or self._clock())
@@ -176,6 +191,10 @@ class LandingDelivery(Delivery):
     def waits(self) -> bool:
         planned_one = self._progress.of(self.source).planned is not None
         return planned_one or bool(self._waiting)
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._waiting_bytes
 
     def _deliver_due(self, *, closing: bool) -> bool:
         plan = self._progress.of(self.source).planned
@@ -224,10 +243,11 @@ class LandingDelivery(Delivery):
 
     def _put(self, plan: ObjectPlan, events: Sequence[SpooledEvent]) -> None:
         item = packed(plan, events)
-        try:
-            self._sink.put(item)
-        except KeyTakenError:
-            self._sink.put(moved(item, events))
+        with self.figures.calling():
+            try:
+                self._sink.put(item)
+            except KeyTakenError:
+                self._sink.put(moved(item, events))
         self._done(plan, len(events))
         self._cursor.pass_over(plan.last)
 
@@ -273,6 +293,10 @@ class RecordDelivery(Delivery):
     def waits(self) -> bool:
         return bool(self._left)
 
+    @property
+    def _held_bytes(self) -> int:
+        return sum(len(event.payload) + 1 for event in self._left)
+
     def _deliver_due(self, *, closing: bool) -> bool:
         if not self._left:
             events = self._cursor.read(READ_BYTES)
@@ -287,7 +311,8 @@ class RecordDelivery(Delivery):
 
     def _send(self) -> None:
         try:
-            aside = self._sink.send(self._left)
+            with self.figures.calling():
+                aside = self._sink.send(self._left)
         except SinkBusyError as error:
             self._left = error.left
             raise

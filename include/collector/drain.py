@@ -16,6 +16,7 @@ from pathlib import Path
 
 from collector.delivering import Closing, Delivery, LandingDelivery, ObjectSink, RecordDelivery
 from collector.folder import SpoolFolder, size_of, sync_folder
+from collector.metrics import SinkReading
 from collector.progress import Progress
 from collector.segments import Segment
 from collector.sinks import RecordSink
@@ -130,6 +131,13 @@ class Drain:
                 trouble_since=delivery.trouble.since,
             )
         return states
+
+    def sinks(self) -> dict[str, SinkReading]:
+        """What each source's sink does, and what waits for it."""
+        return {
+            delivery.source: SinkReading(figures=delivery.figures, waiting_bytes=delivery.waiting_bytes)
+            for delivery in self._deliveries
+        }
 
     def delete_done(self) -> int:
         """Delete the segments that nobody needs any more; how many bytes that were.

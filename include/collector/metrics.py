@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 #: Seconds of a sync: from a fast SSD to a disk in trouble.
 SYNC_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 GROUP_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+#: Seconds of a call of a sink: from a stream next door to one that gives up after its tries.
+SINK_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Histogram:
@@ -25,14 +30,44 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
-    def lines(self, name: str) -> Iterable[str]:
-        """The histogram as text."""
+    def lines(self, name: str, *, labels: str = "") -> Iterable[str]:
+        """The histogram as text, with labels such as `source="games"`."""
         count = 0
+        before, alone = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
         for bound, number in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
             count += number
-            yield f'{name}_bucket{{le="{bound}"}} {count}'
-        yield f"{name}_sum {self.sum}"
-        yield f"{name}_count {count}"
+            yield f'{name}_bucket{{{before}le="{bound}"}} {count}'
+        yield f"{name}_sum{alone} {self.sum}"
+        yield f"{name}_count{alone} {count}"
+
+
+@dataclass(slots=True)
+class SinkFigures:
+    """What one source's sink does. Written by the thread that delivers.
+
+    Attributes:
+        seconds: of each call of the sink, those that failed too. errors: tries that failed since the start.
+    """
+
+    seconds: Histogram = field(default_factory=lambda: Histogram(SINK_BUCKETS))
+    errors: int = 0
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Measure a call of the sink, whatever becomes of it."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds.add(time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkReading:
+    """The figures of a source's sink, and how many bytes wait for it now."""
+
+    figures: SinkFigures
+    waiting_bytes: int
 
 
 class Metrics:
@@ -43,6 +78,8 @@ class Metrics:
         self.events: Counter[tuple[str, str]] = Counter()
         self.sync_seconds = Histogram(SYNC_BUCKETS)
         self.group_requests = Histogram(GROUP_BUCKETS)
+        #: By source; empty where nothing drains the spool beside the door.
+        self.sinks: Callable[[], Mapping[str, SinkReading]] = dict
 
     def text(self, gauges: Mapping[str, float]) -> str:
         """All figures, with the current values of `gauges`."""
@@ -59,6 +96,22 @@ class Metrics:
         for name, histogram in (("sync_seconds", self.sync_seconds), ("group_requests", self.group_requests)):
             lines.append(f"# TYPE deltaworks_collector_{name} histogram")
             lines += histogram.lines(f"deltaworks_collector_{name}")
+        lines += _sink_lines(self.sinks())
         for name, value in sorted(gauges.items()):
             lines += [f"# TYPE deltaworks_collector_{name} gauge", f"deltaworks_collector_{name} {value}"]
         return "\n".join(lines) + "\n"
+
+
+def _sink_lines(sinks: Mapping[str, SinkReading]) -> list[str]:
+    """The figures of sinks; a name's lines stand together, as the format wants it."""
+    if not sinks:
+        return []
+    prefix, ordered = "deltaworks_collector_sink", sorted(sinks.items())
+    lines = [f"# TYPE {prefix}_seconds histogram"]
+    for source, reading in ordered:
+        lines += reading.figures.seconds.lines(f"{prefix}_seconds", labels=f'source="{source}"')
+    lines.append(f"# TYPE {prefix}_errors_total counter")
+    lines += [f'{prefix}_errors_total{{source="{source}"}} {reading.figures.errors}' for source, reading in ordered]
+    lines.append(f"# TYPE {prefix}_waiting_bytes gauge")
+    lines += [f'{prefix}_waiting_bytes{{source="{source}"}} {reading.waiting_bytes}' for source, reading in ordered]
+    return lines

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from collector.folder import size_of
 from collector.packing import SpooledEvent
 from collector.segments import HEADER_BYTES, Kind, Segment, first_seq_of
 
@@ -99,6 +100,16 @@ class SpoolCursor:
     def pass_over(self, last: int) -> None:
         """Read nothing up to `last`."""
         self.scanned = max(self.scanned, last)
+
+    def unread_bytes(self) -> int:
+        """How many bytes of the spool, of whatever source, lie behind the cursor. May be called from any thread."""
+        path, offset, unread = self._path, self._offset, 0
+        for stretch in self._readable():
+            if (path is not None and stretch.path < path) or stretch.before_seq <= self.scanned + 1:
+                continue
+            end = size_of(stretch.path) if stretch.end is None else stretch.end
+            unread += max(0, end - (offset if stretch.path == path else HEADER_BYTES))
+        return unread
 
     def between(self, first: int, last: int) -> Iterator[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""

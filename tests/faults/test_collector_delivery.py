@@ -64,8 +64,11 @@ def test_while_the_bucket_is_away_events_are_taken_and_nothing_gathers_in_memory
         assert stage.memory_bytes() - before < MEMORY_BYTES
         trouble = stage.beat()["sources"]["shop"]["trouble"]
         assert "SlowDown" in trouble or "503" in trouble
+        assert stage.sink_figure("errors_total") > 0
+        assert stage.sink_figure("waiting_bytes") > 100 * (len(stage.acknowledged) - taken), "less than came meanwhile"
         stage.proxy.faults = ()
         stage.waits_until_delivered()
+        assert stage.sink_figure("waiting_bytes") == 0
         assert stage.end() == 0
         stage.judge()
 

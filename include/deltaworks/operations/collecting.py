@@ -69,6 +69,7 @@ class _Process(CollectorProcess):
         self, _spec: CollectorSpec, folder: SpoolFolder, spool: Spool, _recovered: Recovered
     ) -> Sequence[Background]:
         drain = Drain(folder, self._collecting.ways, durable=spool.durable, freed=spool.freed)
+        self._metrics.sinks = drain.sinks
         drained = DrainedFolder(self._collecting, folder, drain, next_seq=spool.next_seq, taken=self._taken)
         return [Leftovers(self._collecting, own=folder.path), drained]
 

@@ -56,7 +56,7 @@ class CollectorStage:
     def __init__(self, root: Path, proxy: FaultProxy, client: Any) -> None:
         self.root, self.proxy, self.client = root, proxy, client
         self.spool = root / "spool"
-        self.url = ""
+        self.url = self.metrics_url = ""
         self.process: subprocess.Popen[str] | None = None
         self.acknowledged: set[str] = set()
         self.refused: Counter[str] = Counter()
@@ -83,11 +83,12 @@ class CollectorStage:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith("COLLECTOR_LISTENING "):
-                port = json.loads(line.partition(" ")[2])["port"]
+                ports = json.loads(line.partition(" ")[2])
                 break
         else:
             raise AssertionError(f"the collector ended with {self.process.wait()}")
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{ports['port']}"
+        self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End the process; its exit code."""
@@ -179,6 +180,12 @@ class CollectorStage:
     def _all_landed(self) -> bool:
         delivered = self.beat()["sources"]["shop"]["delivered"]
         return bool(delivered >= len(self.acknowledged))
+
+    def sink_figure(self, name: str) -> float:
+        """A figure of the sink, as Prometheus would read it."""
+        start = f'deltaworks_collector_sink_{name}{{source="shop"}} '
+        lines = httpx.get(self.metrics_url, timeout=30).text.splitlines()
+        return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
 
     def memory_bytes(self) -> int:
         """What the process has in memory."""

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from collector.delivering import Closing
 from collector.drain import Drain, LandingWay, RecordWay
 from collector.folder import SpoolFolder
+from collector.metrics import Metrics
 from collector.packing import PackedObject, SpooledEvent
+from collector.segments import HEADER_BYTES
 from collector.sinks import SetAside, SinkBusyError
 from collector.spool_reading import SpoolCursor
-from tests.unit.collector.spool_stage import WrittenSpool
+from tests.unit.collector.spool_stage import WrittenSpool, payload
 from tests.waiting import eventually
 
 
@@ -75,6 +77,49 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     eventually(lambda: len(segments(spool.path)) == 1, "the first segment is deleted")
     assert drain.stop(within_seconds=30)
     folder.close()
+
+
+def test_figures_of_sinks_say_which_one_is_away_and_how_much_waits_for_it(spool: WrittenSpool) -> None:
+    games, shop = Shelf(), Shelf()
+    shop.open.clear()
+    spool.write(3, "games", size=1_000)
+    spool.write(2, "shop", size=1_000)
+    folder = SpoolFolder.take(spool.path)
+    ways = {"games": RecordWay(open_sink=lambda: games), "shop": RecordWay(open_sink=lambda: shop)}
+    drain, metrics = Drain(folder, ways, durable=spool.durable), Metrics()
+    metrics.sinks = drain.sinks
+
+    def figure(name: str, source: str) -> float:
+        start = f'deltaworks_collector_sink_{name}{{source="{source}"}} '
+        (line,) = [line for line in metrics.text({}).splitlines() if line.startswith(start)]
+        return float(line.removeprefix(start))
+
+    in_all = sum(path.stat().st_size for path in spool.path.glob("seg-*.wal"))
+    assert 5_000 < figure("waiting_bytes", "games") <= in_all, "nothing is read yet"
+    drain.start()
+    eventually(lambda: games.seqs == [1, 2, 3] and figure("errors_total", "shop") > 1, "one delivers, one tries")
+    eventually(lambda: figure("waiting_bytes", "games") == 0, "nothing waits for it")
+    assert (figure("seconds_count", "games"), figure("errors_total", "games")) == (1, 0)
+    assert figure("seconds_count", "shop") >= figure("errors_total", "shop"), "calls that failed are measured too"
+    assert figure("waiting_bytes", "shop") == sum(len(payload(seq, 1_000)) + 1 for seq in (4, 5))
+    shop.open.set()
+    eventually(lambda: figure("waiting_bytes", "shop") == 0, "the shop is delivered")
+    assert drain.stop(within_seconds=30)
+    folder.close()
+
+
+def test_bytes_that_wait_are_those_behind_what_was_read(spool: WrittenSpool) -> None:
+    spool.write(3, size=100)
+    spool.segment().write(2, size=100)
+    cursor = SpoolCursor(spool.readable, spool.numbers["games"], after=0)
+    frame = (spool.path / segments(spool.path)[1]).stat().st_size - HEADER_BYTES
+    assert cursor.unread_bytes() == frame // 2 * 5
+    cursor.read(1)
+    assert cursor.unread_bytes() == frame // 2 * 4
+    cursor.read(1 << 20)
+    assert cursor.unread_bytes() == 0
+    spool.write(1, size=100)
+    assert cursor.unread_bytes() == frame // 2
 
 
 def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path) -> None:
