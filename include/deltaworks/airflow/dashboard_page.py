@@ -127,11 +127,11 @@ def _draw(
     catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, refresh_seconds: int | None = None
 ) -> str:
     # Loaded at the first page: they load DuckDB and Arrow, every component of Airflow loads the plugin, and one serves.
-    from deltaworks.dashboards.answers import answer_dashboard
     from deltaworks.dashboards.page import dashboard_page
+    from deltaworks.operations.drawn_dashboard import drawn_dashboard
 
     set_environment_keys(catalog.environment)
-    answer = answer_dashboard(catalog, pipeline, dashboard, span)
+    answer = drawn_dashboard(catalog, pipeline, dashboard, span)
     links = f'<nav><a href="{_text(server_path("/deltaworks/dashboards"))}">all dashboards</a></nav>'
     return dashboard_page(answer, refresh_seconds=refresh_seconds, links=links)
 

@@ -35,9 +35,9 @@ def dashboard(
     declared = named(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = span_of(declared, since=since, until=until)
     # Loaded here: it loads DuckDB and Arrow.
-    from deltaworks.dashboards.answers import answer_dashboard
+    from deltaworks.operations.drawn_dashboard import drawn_dashboard
 
-    answer = answer_dashboard(project, pipeline, declared, span)
+    answer = drawn_dashboard(project, pipeline, declared, span)
     parts: list[Part] = [_panels(answer)]
     if html is not None:
         from deltaworks.dashboards.page import dashboard_page

@@ -17,6 +17,7 @@ from typing import Any, Self
 import duckdb
 
 from deltaworks.control.clock import utc_now
+from deltaworks.dashboards.marks import NO_MARKS, Marks
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
@@ -68,13 +69,14 @@ class PanelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAnswer:
-    """A dashboard as it was at one time: the answers of its panels for rows of a span of time."""
+    """A dashboard as it was at one time: the answers of its panels for rows of a span of time, and what happened."""
 
     pipeline: str
     dashboard: DashboardSpec
     span: Span
     at: dt.datetime
     panels: tuple[PanelAnswer, ...]
+    marks: Marks = NO_MARKS
 
 
 def answer_dashboard(
@@ -84,6 +86,7 @@ def answer_dashboard(
     span: Span,
     *,
     bounds: Bounds = Bounds(),
+    marks: Marks = NO_MARKS,
 ) -> DashboardAnswer:
     """Ask what the panels of a dashboard ask, one after the other. Reads the lake alone; safe beside anything."""
     at = utc_now()
@@ -98,7 +101,7 @@ def answer_dashboard(
                 panels.append(questions.answer(panel, bounds, seconds=seconds))
             else:
                 panels.append(PanelAnswer(panel=panel, problem=f"not asked: the page took {bounds.page_seconds:g} s"))
-    return DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=span, at=at, panels=tuple(panels))
+    return DashboardAnswer(pipeline=pipeline, dashboard=dashboard, span=span, at=at, panels=tuple(panels), marks=marks)
 
 
 class _Questions:

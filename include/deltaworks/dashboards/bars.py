@@ -11,6 +11,7 @@ from typing import Any
 from deltaworks.dashboards.answers import PanelAnswer
 from deltaworks.dashboards.drawing import Frame, escaped
 from deltaworks.dashboards.lines import place_label, some_of, ticks
+from deltaworks.dashboards.marks import NO_MARKS, Marks, bands, numbers
 from deltaworks.dashboards.scales import Scale, Tick, nice_step, number_steps, number_ticks
 from deltaworks.dashboards.series import Series, SeriesSet
 from deltaworks.dashboards.values import full, number_of, short
@@ -26,7 +27,7 @@ _LABEL_CHARACTERS = 21
 _FILL = 0.86
 
 
-def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -> str:
+def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
     """Columns that begin at their places, stacked where there are several series."""
     step = data.step
     span = (min(span[0], data.xs[0]), max(span[1], data.xs[-1] + step))
@@ -55,7 +56,8 @@ def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -
     # A date is the whole of its column.
     shift = step / 2 if data.dates else 0.0
     across = [Tick(tick.at + shift, tick.label) for tick in ticks(data, span, panel) if tick.at + shift <= span[1]]
-    return frame.svg(panel.title, [frame.axes(across, number_ticks(steps, panel.unit)), *drawn, *over])
+    axes = frame.axes(across, number_ticks(steps, panel.unit))
+    return frame.svg(panel.title, [bands(frame, marks), axes, *drawn, *over, numbers(frame, marks)])
 
 
 def row_chart(panel: PanelSpec, data: SeriesSet) -> str:

@@ -14,7 +14,7 @@ from deltaworks.dashboards.scales import Scale, Tick
 
 HEIGHT = 230
 WIDTH = {False: 620, True: 1_280}
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 14, 24
 #: Pixels of a character of the page's font in a chart.
 _CHARACTER = 6.2
 _LINE = 16
@@ -34,6 +34,21 @@ class Frame:
         """A frame for values of these spans."""
         width = WIDTH[wide]
         return cls(width, Scale(*x, _LEFT, width - _RIGHT), Scale(*y, HEIGHT - _BOTTOM, _TOP))
+
+    @property
+    def top(self) -> int:
+        """The upper edge of what is drawn."""
+        return _TOP
+
+    @property
+    def bottom(self) -> int:
+        """Its lower edge."""
+        return HEIGHT - _BOTTOM
+
+    @property
+    def height(self) -> int:
+        """Its height."""
+        return self.bottom - self.top
 
     def axes(self, x: Sequence[Tick], y: Sequence[Tick]) -> str:
         """The grid and the labels of both axes."""

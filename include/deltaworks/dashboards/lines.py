@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from deltaworks.dashboards.drawing import Frame, strips
+from deltaworks.dashboards.marks import NO_MARKS, Marks, bands, numbers
 from deltaworks.dashboards.scales import Tick, number_steps, number_ticks, time_ticks
 from deltaworks.dashboards.series import Series, SeriesSet
 from deltaworks.dashboards.values import cell, full, moment
@@ -20,7 +21,7 @@ _GAP = 4.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
-def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -> str:
+def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
     """Lines, each broken where values are missing."""
     values = [value for item in data.series for value in item.values.values() if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -33,13 +34,12 @@ def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -> 
         for run in _runs(sorted(item.values), cut=data.kind == "time")
         for part in _line(_points(frame, item, run), number)
     )
-    return frame.svg(
-        panel.title,
-        [frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit)), *drawn, *_strips(panel, frame, data)],
-    )
+    axes = frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit))
+    over = [*_strips(panel, frame, data), numbers(frame, marks)]
+    return frame.svg(panel.title, [bands(frame, marks), axes, *drawn, *over])
 
 
-def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -> str:
+def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
     """Areas one above the other; a series without a value at a place adds nothing there."""
     tops = _stacked(data)
     highest = max((top[x] for top in tops for x in top), default=0.0)
@@ -58,10 +58,9 @@ def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float]) -> 
             drawn += _line(
                 [None if data.series[number].values.get(x) is None else upper[at] for at, x in enumerate(run)], number
             )
-    return frame.svg(
-        panel.title,
-        [frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit)), *drawn, *_strips(panel, frame, data)],
-    )
+    axes = frame.axes(ticks(data, span, panel), number_ticks(steps, panel.unit))
+    over = [*_strips(panel, frame, data), numbers(frame, marks)]
+    return frame.svg(panel.title, [bands(frame, marks), axes, *drawn, *over])
 
 
 def sparkline(values: Sequence[Point]) -> str:

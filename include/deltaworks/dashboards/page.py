@@ -15,14 +15,15 @@ from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.bars import MOST_ROWS, column_chart, histogram, row_chart
 from deltaworks.dashboards.drawing import escaped
 from deltaworks.dashboards.lines import area_chart, line_chart, place_label, sparkline
+from deltaworks.dashboards.marks import NO_MARKS, Marks, marks_list
 from deltaworks.dashboards.series import OTHER, SeriesSet, series_of
+from deltaworks.dashboards.spans import Span
 from deltaworks.dashboards.style import STYLE
 from deltaworks.dashboards.values import age, cell, full, moment, number_of
 from deltaworks.specs.dashboards import Chart
 
 #: Rows of a panel's table; all of them are in what `deltaworks sql` says.
 _MOST_TABLE_ROWS = 100
-Span = tuple[float, float]
 
 
 def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = None, links: str = "") -> str:
@@ -50,7 +51,7 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
         f'<meta name="viewport" content="width=device-width,initial-scale=1">{again}'
         f"<title>{escaped(title)}</title><style>{STYLE}</style>{links}"
         f"<header><h1>{escaped(title)}</h1>{text}<dl>{''.join(facts)}</dl></header>"
-        f"<main>{panels}</main></html>\n"
+        f"<main>{panels}{marks_list(answer.marks)}</main></html>\n"
     )
 
 
@@ -75,9 +76,7 @@ def _body(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
         return '<p class="empty">No rows between these times.</p>'
     if not problem:
         try:
-            return _CHARTS[answer.panel.chart](
-                answer, (dashboard.span.since.timestamp(), dashboard.span.until.timestamp())
-            )
+            return _CHARTS[answer.panel.chart](answer, dashboard)
         # What an answer is of, its panel cannot show.
         except (TypeError, ValueError, OverflowError) as error:
             problem = str(error)
@@ -109,7 +108,7 @@ def _minute(at: dt.datetime) -> str:
     return moment(at.replace(second=0, microsecond=0))
 
 
-def _number(answer: PanelAnswer, span: Span) -> str:
+def _number(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     panel = answer.panel
     values = [number_of(value) for value in answer.column(panel.y[0])]
     if panel.x is None:
@@ -129,7 +128,7 @@ def _large(value: float | None, answer: PanelAnswer) -> str:
     return "-" if value is None else escaped(full(value, answer.panel.unit))
 
 
-def _table(answer: PanelAnswer, span: Span) -> str:
+def _table(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     kinds = [
         ' class="n"' if all(isinstance(row[place], Number | None) for row in answer.rows) else ""
         for place in range(len(answer.columns))
@@ -146,34 +145,38 @@ def _table(answer: PanelAnswer, span: Span) -> str:
     return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
 
 
-def _histogram(answer: PanelAnswer, span: Span) -> str:
+def _histogram(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     return f'<div class="chart">{histogram(answer)}</div>'
 
 
-def _line(answer: PanelAnswer, span: Span) -> str:
+def _line(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     data = series_of(answer, additive=False)
-    return _framed(line_chart(answer.panel, data, _span(data, span)), data, answer)
+    return _framed(line_chart(answer.panel, data, _span(data, dashboard.span), _marks(data, dashboard)), data, answer)
 
 
-def _area(answer: PanelAnswer, span: Span) -> str:
+def _area(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     data = series_of(answer, additive=True)
-    return _framed(area_chart(answer.panel, data, _span(data, span)), data, answer)
+    return _framed(area_chart(answer.panel, data, _span(data, dashboard.span), _marks(data, dashboard)), data, answer)
 
 
-def _bar(answer: PanelAnswer, span: Span) -> str:
+def _bar(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     data = series_of(answer, additive=True)
     if data.kind == "text":
         rest = len(data.xs) - MOST_ROWS
         note = f'<p class="note">and {rest:,} more</p>' if rest > 0 else ""
         return _framed(row_chart(answer.panel, data), data, answer) + note
-    return _framed(column_chart(answer.panel, data, _span(data, span)), data, answer)
+    return _framed(column_chart(answer.panel, data, _span(data, dashboard.span), _marks(data, dashboard)), data, answer)
 
 
-def _span(data: SeriesSet, span: Span) -> Span:
+def _span(data: SeriesSet, span: Span) -> tuple[float, float]:
     """The span of the axis: all the time that was asked for, so that missing data are seen, else that of the data."""
     if data.kind != "time":
         return data.xs[0], data.xs[-1]
-    return min(span[0], data.xs[0]), max(span[1], data.xs[-1])
+    return min(span.since.timestamp(), data.xs[0]), max(span.until.timestamp(), data.xs[-1])
+
+
+def _marks(data: SeriesSet, dashboard: DashboardAnswer) -> Marks:
+    return dashboard.marks if data.kind == "time" else NO_MARKS
 
 
 def _framed(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
@@ -193,7 +196,7 @@ def _framed(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
     return f'<div class="chart">{chart}</div><ul class="legend">{names}</ul>'
 
 
-_CHARTS: Final[dict[Chart, Callable[[PanelAnswer, Span], str]]] = {
+_CHARTS: Final[dict[Chart, Callable[[PanelAnswer, DashboardAnswer], str]]] = {
     "line": _line,
     "area": _area,
     "bar": _bar,

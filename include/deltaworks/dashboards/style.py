@@ -66,6 +66,11 @@ vector-effect:non-scaling-stroke}}
 .tip{{visibility:hidden;pointer-events:none}}.hit:hover .tip{{visibility:visible}}
 .tip line{{stroke:var(--muted);stroke-dasharray:3 3}}.tip .box{{fill:var(--box);stroke:var(--line)}}
 .tip text{{fill:var(--text)}}.tip text.head{{font-weight:600}}
+.fired{{fill:var(--wrong);fill-opacity:.13}}line.note{{stroke:var(--text);stroke-dasharray:2 3}}
+.flag rect{{fill:var(--text)}}.flag.rule rect{{fill:var(--wrong)}}.flag text{{fill:var(--card);font-size:9px;
+font-weight:600}}
+.happened ol{{margin:.4rem 0 0;padding-left:1.6rem;font-size:.86rem;overflow-wrap:anywhere}}
+.happened .rule::marker{{color:var(--wrong);font-weight:600}}
 .legend{{display:flex;flex-wrap:wrap;gap:.15rem .9rem;list-style:none;margin:.4rem 0 0;padding:0;font-size:.8rem}}
 .legend i{{display:inline-block;width:.65rem;height:.65rem;border-radius:2px;background:var(--c);margin-right:.35rem}}
 .table{{overflow:auto;max-height:20rem}}table{{border-collapse:collapse;width:100%;font-size:.86rem}}

@@ -50,9 +50,12 @@ def annotate(
     return RecordStore(objects, Annotation).fix(key, note)
 
 
-def notes_between(objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime) -> list[Annotation]:
-    """The notes from one time up to another, the oldest first. One that cannot be read is left out."""
-    return [note for note in _read(objects, pipeline, since, until) if since <= note.at < until]
+def notes_between(
+    objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime, most: int | None = None
+) -> list[Annotation]:
+    """The notes from one time up to another, the oldest first, of more than `most` the newest. One that cannot be read
+    is left out."""
+    return [note for note in _read(objects, pipeline, since, until, most) if since <= note.at < until]
 
 
 def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
@@ -63,12 +66,13 @@ def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[s
     return [note.line for note in notes[-_MOST_SHOWN:]]
 
 
-def _read(objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime) -> Iterator[Annotation]:
+def _read(
+    objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime, most: int | None
+) -> Iterator[Annotation]:
     folder = rule_paths.pipeline_notes(pipeline)
     first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
-    for key in objects.list(folder):
-        if not first <= key.removeprefix(folder) <= last:
-            continue
+    keys = sorted(key for key in objects.list(folder) if first <= key.removeprefix(folder) <= last)
+    for key in keys[-most:] if most else keys:
         try:
             note = RecordStore(objects, Annotation).read(key)
         except (ContractError, DeltaworksError):

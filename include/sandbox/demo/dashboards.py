@@ -10,9 +10,9 @@ from pathlib import Path
 import duckdb
 
 from deltaworks.control import paths
-from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
+from deltaworks.operations.drawn_dashboard import drawn_dashboard
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -48,7 +48,7 @@ def write_dashboards(
         if span is None:
             continue
         for dashboard in declared:
-            answer = answer_dashboard(catalog, pipeline, dashboard, span)
+            answer = drawn_dashboard(catalog, pipeline, dashboard, span)
             failed = tuple(
                 f"{panel.panel.title}: {panel.problem or ' and '.join(panel.absent) + ' not there'}"
                 for panel in answer.panels

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.dashboards.test_page import ALL, answer, at, page, panel
+from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -23,7 +23,8 @@ _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-back
 #: Texts of a drawing that overlap or leave it; `getBoundingClientRect` is in pixels of the screen.
 _UNREADABLE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
   const edge = svg.getBoundingClientRect();
-  const texts = [...svg.querySelectorAll('text.tick, text.row')].map(t => [t.textContent, t.getBoundingClientRect()]);
+  const texts = [...svg.querySelectorAll('text.tick, text.row, .flag text')]
+    .map(t => [t.textContent, t.getBoundingClientRect()]);
   const out = texts.filter(([, r]) => r.left < edge.left - 1 || r.right > edge.right + 1 || r.bottom > edge.bottom + 1);
   const over = texts.filter(([, a], i) => texts.some(([, b], j) => j > i &&
     a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2));
@@ -38,6 +39,7 @@ _CONTRAST = """() => {
   const of = (selector, key) =>
     [...document.querySelectorAll(selector)].map(e => ratio(getComputedStyle(e)[key], ground));
   return {text: Math.min(...of('h2, footer, td', 'color')), ticks: Math.min(...of('svg text.tick', 'fill')),
+    flags: Math.min(...of('.flag rect', 'fill')),
     series: Math.min(...of('.legend i', 'backgroundColor'))};
 }"""
 
@@ -74,7 +76,9 @@ def browser() -> Iterator[Any]:
 def shown(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Page]:
     """The page of every kind of chart in one theme."""
     file = tmp_path / "page.html"
-    file.write_text(page(*ALL, EIGHT, LONG, FAILED, title="Operations", description="Every kind of chart."))
+    file.write_text(
+        page(*ALL, EIGHT, LONG, FAILED, marks=MARKS, title="Operations", description="Every kind of chart.")
+    )
     opened = browser.new_page(viewport={"width": 1300, "height": 900}, color_scheme=request.param)
     opened.requests = []
     opened.on("request", lambda sent: opened.requests.append(sent.url))
@@ -94,6 +98,7 @@ def test_it_loads_nothing_and_its_labels_can_be_read(shown: Page) -> None:
     # WCAG 2.2: 4.5 for text (1.4.3), 3 for graphics (1.4.11); marks of series stand beside their names.
     assert contrast["text"] >= 4.5, contrast
     assert contrast["ticks"] >= 4.5, contrast
+    assert contrast["flags"] >= 4.5, contrast
     assert contrast["series"] >= 2.4, contrast
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import re
 from decimal import Decimal
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ import pytest
 
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.bars import binned
+from deltaworks.dashboards.marks import MOST_MARKS, NO_MARKS, Mark, Marks
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
@@ -32,11 +34,17 @@ def answer(spec: PanelSpec, columns: str, *rows: tuple[Any, ...], **more: Any) -
     return PanelAnswer(panel=spec, columns=tuple(columns.split()), rows=rows, **{"ages": (AGE,)} | more)
 
 
-def page(*panels: PanelAnswer, refresh_seconds: int | None = None, span: Span = SPAN, **more: Any) -> str:
+def page(
+    *panels: PanelAnswer,
+    refresh_seconds: int | None = None,
+    span: Span = SPAN,
+    marks: Marks = NO_MARKS,
+    **more: Any,
+) -> str:
     spec = DashboardSpec.model_validate(
         {"name": "noc", "panels": [{"title": "t", "chart": "table", "sql": "t.sql"}]} | more
     )
-    shown = DashboardAnswer(pipeline="shop", dashboard=spec, span=span, at=NOW, panels=panels)
+    shown = DashboardAnswer(pipeline="shop", dashboard=spec, span=span, at=NOW, panels=panels, marks=marks)
     return dashboard_page(shown, refresh_seconds=refresh_seconds)
 
 
@@ -195,8 +203,8 @@ def test_areas_stack_so_that_the_upper_edge_is_the_sum() -> None:
 
     edges = re.findall(r'class="line s(\d)" d="M[\d.]+ ([\d.]+)', page(stacked))
 
-    # The axis reaches 10 at 10 pixels and 0 at 206.
-    assert edges == [("0", str(round(206 - 196 * 0.6, 1))), ("1", "10.0")]
+    # The axis reaches 10 at 14 pixels and 0 at 206.
+    assert edges == [("0", str(round(206 - 192 * 0.6, 1))), ("1", "14.0")]
 
 
 def test_series_beyond_the_colours_are_summed_up_or_named() -> None:
@@ -230,3 +238,52 @@ def test_a_page_of_very_many_points_stays_small() -> None:
 )
 def test_bins_hold_every_value_once(values: list[float], expected: tuple[dict[float, float], float]) -> None:
     assert binned(values) == expected
+
+
+MARKS = Marks.of(
+    [
+        Mark(kind="note", at=at(60), text="price change"),
+        Mark(kind="rule", at=at(100), until=at(130), text="errors fired: isp a"),
+        Mark(kind="rule", at=at(220), text="latency fired"),
+        Mark(kind="note", at=at(-1), text="before it"),
+        Mark(kind="rule", at=at(-90), until=at(-60), text="over before it"),
+    ],
+    SPAN,
+)
+
+
+def test_what_happened_is_drawn_where_it_happened_and_said_under_its_number() -> None:
+    tags = Tags(page(answer(panel("line", x="minute", y="n"), "minute n", (at(0), 1), (at(239), 2)), marks=MARKS))
+
+    (line,) = [found for tag, found in tags.tags if tag == "line" and found.get("class") == "note"]
+    bands = [found for tag, found in tags.tags if found.get("class") == "fired"]
+    left, right = 52.0, 620.0 - 12
+    across = [left + (right - left) * minutes / 240 for minutes in (60, 100, 130, 220, 240)]
+    assert float(line["x1"] or 0) == pytest.approx(across[0], abs=0.1)
+    edges = [(float(band["x"] or 0), float(band["x"] or 0) + float(band["width"] or 0)) for band in bands]
+    assert edges == [pytest.approx((across[1], across[2]), abs=0.2), pytest.approx((across[3], across[4]), abs=0.2)]
+    said = "".join(tags.text)
+    assert "2026-03-01 11:00 price change" in said
+    assert "2026-03-01 11:40 to 2026-03-01 12:10 errors fired: isp a" in said
+    assert "2026-03-01 13:40 to now latency fired" in said
+    assert "before it" not in said
+
+
+def test_a_chart_that_is_not_over_time_has_no_marks_and_a_page_without_any_no_list() -> None:
+    rows = answer(panel("bar", x="name", y="n"), "name n", ("a", 1))
+    assert 'class="fired"' not in page(rows, marks=MARKS)
+    assert "What happened" not in page(rows)
+    assert "What happened could not be read. ConnectionError" in page(rows, marks=Marks(problem="ConnectionError: no"))
+
+
+def test_of_many_marks_the_newest_are_drawn_and_no_number_hides_another() -> None:
+    marks = Marks.of([Mark(kind="note", at=at(minute), text=f"n{minute} {HOSTILE}") for minute in range(200)], SPAN)
+    shown = page(answer(panel("line", x="minute", y="n"), "minute n", (at(0), 1), (at(239), 2)), marks=marks)
+
+    assert (len(marks.items), marks.left_out) == (MOST_MARKS, 200 - MOST_MARKS)
+    assert shown.count('<line class="note"') == MOST_MARKS
+    places = [float(place) for place in re.findall(r'class="flag note">.*?<rect x="([\d.]+)"', shown)]
+    assert 1 < len(places) < MOST_MARKS
+    assert all(after - before >= 16 for before, after in itertools.pairwise(places))
+    assert "and 170 earlier ones" in shown
+    assert "<script>" not in shown

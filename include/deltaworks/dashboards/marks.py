@@ -1,0 +1,114 @@
+"""What happened while a chart's data came in: notes that people left, and times for which a rule fired.
+
+A note is a line of a chart, a firing rule a band of it; each carries a number, under which the page says what it was.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from deltaworks.dashboards.drawing import Frame, escaped
+from deltaworks.dashboards.spans import Span
+from deltaworks.dashboards.values import moment
+
+#: Of more, the newest are drawn: beyond it numbers stand one over the other.
+MOST_MARKS = 30
+_LABEL_WIDTH = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Something that happened: at one time, or from it to `until`; a rule that still fires has none."""
+
+    kind: Literal["note", "rule"]
+    at: dt.datetime
+    text: str
+    until: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """The marks of a page, the oldest first. `left_out` are older ones; `problem` is why none could be read."""
+
+    items: tuple[Mark, ...] = ()
+    left_out: int = 0
+    problem: str = ""
+
+    @classmethod
+    def of(cls, marks: Sequence[Mark], span: Span) -> Marks:
+        """Those that touch a span."""
+        ordered = sorted(marks, key=lambda mark: (mark.at, mark.kind, mark.text))
+        within = [mark for mark in ordered if mark.at < span.until and _end(mark) >= span.since]
+        return cls(items=tuple(within[-MOST_MARKS:]), left_out=max(0, len(within) - MOST_MARKS))
+
+
+#: Of a chart that is not over time, and of one of which nothing is known.
+NO_MARKS = Marks()
+
+
+def bands(frame: Frame, marks: Marks) -> str:
+    """What lies below the data: a band for as long as a rule fired, a line for a note."""
+    parts = []
+    for mark in marks.items:
+        left, right = _edges(frame, mark)
+        if mark.kind == "rule":
+            width = max(round(right - left, 1), 1.5)
+            parts.append(f'<rect class="fired" x="{left}" y="{frame.top}" width="{width}" height="{frame.height}"/>')
+        else:
+            parts.append(f'<line class="note" x1="{left}" x2="{left}" y1="{frame.top}" y2="{frame.bottom}"/>')
+    return "".join(parts)
+
+
+def numbers(frame: Frame, marks: Marks) -> str:
+    """What lies above all: the number of each mark. One that would hide the number before it is left to the list."""
+    parts, free_from = [], float("-inf")
+    for number, mark in enumerate(marks.items, start=1):
+        at = min(max(_edges(frame, mark)[0], _LABEL_WIDTH / 2), frame.width - _LABEL_WIDTH / 2)
+        if at - _LABEL_WIDTH / 2 < free_from:
+            continue
+        free_from = at + _LABEL_WIDTH / 2
+        parts.append(
+            f'<g class="flag {mark.kind}"><title>{escaped(said(mark))}</title>'
+            f'<rect x="{round(at - _LABEL_WIDTH / 2, 1)}" y="0" width="{_LABEL_WIDTH}" height="13" rx="3"/>'
+            f'<text x="{round(at, 1)}" y="10" text-anchor="middle">{number}</text></g>'
+        )
+    return "".join(parts)
+
+
+def marks_list(marks: Marks) -> str:
+    """What the numbers stand for; nothing where nothing happened."""
+    if marks.problem:
+        return f'<p class="problem">What happened could not be read. {escaped(marks.problem)}</p>'
+    if not marks.items:
+        return ""
+    rows = "".join(f'<li class="{mark.kind}">{escaped(said(mark))}</li>' for mark in marks.items)
+    older = f'<p class="note">and {marks.left_out:,} earlier ones</p>' if marks.left_out else ""
+    return f'<section class="wide happened"><h2>What happened</h2><ol>{rows}</ol>{older}</section>'
+
+
+def said(mark: Mark) -> str:
+    """A mark in words, with its times."""
+    if mark.kind == "note":
+        return f"{_minute(mark.at)} {mark.text}"
+    until = "now" if mark.until is None else _minute(mark.until)
+    return f"{_minute(mark.at)} to {until} {mark.text}"
+
+
+def _edges(frame: Frame, mark: Mark) -> tuple[float, float]:
+    """Where a mark begins and ends, in pixels of the chart."""
+    low, high = frame.x.low, frame.x.high
+    end = high if mark.until is None and mark.kind == "rule" else _end(mark).timestamp()
+    return frame.x(min(max(mark.at.timestamp(), low), high)), frame.x(min(max(end, low), high))
+
+
+def _end(mark: Mark) -> dt.datetime:
+    if mark.kind == "note":
+        return mark.at
+    return dt.datetime.max.replace(tzinfo=dt.UTC) if mark.until is None else mark.until
+
+
+def _minute(at: dt.datetime) -> str:
+    return moment(at.replace(second=0, microsecond=0))

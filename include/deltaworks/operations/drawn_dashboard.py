@@ -1,0 +1,83 @@
+"""A dashboard as people see it: the answers of its panels, with what happened meanwhile marked on its charts.
+
+Notes and the episodes of rules are of `judging`, which dashboards know nothing of; here both come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
+from deltaworks.dashboards.marks import MOST_MARKS, Mark, Marks
+from deltaworks.dashboards.spans import Span
+from deltaworks.judging.annotations import notes_between
+from deltaworks.judging.minutes import parse_minute, start_of
+from deltaworks.judging.states import EpisodeRecord, RuleState, rule_states
+from deltaworks.specs.catalog import Catalog
+
+if TYPE_CHECKING:
+    from deltaworks.specs.dashboards import DashboardSpec
+
+_MOST_LABEL_SETS = 3
+
+
+def drawn_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
+    """Ask what the panels ask, and read what happened between the times of the span. Safe beside anything."""
+    marks = marks_between(open_objects(catalog.environment.lake), pipeline, span)
+    return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks)
+
+
+def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
+    """The notes of a pipeline and the episodes of its rules that touch a span.
+
+    Where they cannot be read the answer says so: figures are to be seen all the same.
+    """
+    try:
+        # One more than is drawn, so that the page says that there are more.
+        notes = notes_between(objects, pipeline, since=span.since, until=span.until, most=MOST_MARKS + 1)
+        marks = [Mark(kind="note", at=note.at, text=note.text + (f" ({note.by})" if note.by else "")) for note in notes]
+        for state in rule_states(objects, pipeline):
+            marks += _fired(state)
+        return Marks.of(marks, span)
+    except Exception as error:
+        return Marks(problem=f"{type(error).__name__}: {error}")
+
+
+def _fired(state: RuleState) -> Iterator[Mark]:
+    """A rule's episodes; those of several label sets that overlap are one, as its alert in a storm is."""
+    ordered = sorted(state.episodes, key=lambda episode: parse_minute(episode.began))
+    together: list[EpisodeRecord] = []
+    end = -1.0
+    for episode in ordered:
+        if together and parse_minute(episode.began) > end:
+            yield _mark(state, together)
+            together, end = [], -1.0
+        together.append(episode)
+        end = max(end, _end_minute(episode))
+    if together:
+        yield _mark(state, together)
+
+
+def _mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
+    ends = [_end_minute(episode) for episode in episodes]
+    names = list(dict.fromkeys(_labels(state, episode) for episode in episodes))
+    more = f" and {len(names) - _MOST_LABEL_SETS} more" if len(names) > _MOST_LABEL_SETS else ""
+    who = "; ".join(names[:_MOST_LABEL_SETS]) + more
+    return Mark(
+        kind="rule",
+        at=start_of(min(parse_minute(episode.began) for episode in episodes)),
+        until=None if float("inf") in ends else start_of(int(max(ends))),
+        text=f"{state.rule} fired" + (f": {who}" if who else ""),
+    )
+
+
+def _labels(state: RuleState, episode: EpisodeRecord) -> str:
+    """A label set in words. Its names are those it was judged by; a rule may be declared otherwise by now."""
+    pairs = zip(state.labels, episode.labels, strict=False)
+    return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in pairs)
+
+
+def _end_minute(episode: EpisodeRecord) -> float:
+    return float("inf") if episode.ended is None else parse_minute(episode.ended)
