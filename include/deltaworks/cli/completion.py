@@ -27,7 +27,13 @@ def stream_names(incomplete: str) -> list[str]:
 #: A pipeline as an argument of a command.
 PipelineArgument = Annotated[str, typer.Argument(help="The pipeline.", autocompletion=pipeline_names)]
 #: A pipeline whose stream it is about, or a relay.
-StreamArgument = Annotated[str, typer.Argument(help="A pipeline, or a relay.", autocompletion=stream_names)]
+StreamArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A pipeline, a relay, or the DAG of what runs without end, such as rules__judging.",
+        autocompletion=stream_names,
+    ),
+]
 #: A pipeline that may be left out.
 EveryPipelineArgument = Annotated[str, typer.Argument(help="Only this pipeline.", autocompletion=pipeline_names)]
 

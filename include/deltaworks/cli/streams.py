@@ -63,6 +63,8 @@ def _chosen(name: str, group: str, *, to_start: bool) -> tuple[EndlessJob, Conne
     """
     project = catalog()
     if bool(name) == bool(group):
-        raise typer.BadParameter("give the name of a pipeline or a relay, or --group with that of a group")
+        raise typer.BadParameter(
+            "give the name of a pipeline, a relay or a DAG without end, or --group with that of a group"
+        )
     job = group_job(project, group) if group else endless_job(project, name, to_start=to_start)
     return job, functools.partial(airflow_of, project.environment)

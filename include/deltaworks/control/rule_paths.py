@@ -6,7 +6,7 @@ from typing import Final
 
 from deltaworks.control import paths
 
-#: What the process that judges rules is called by commands, and the DAG that runs it.
+#: The name of the process that judges rules, and the DAG that runs it, by which commands call it.
 PROCESS: Final = "judging"
 RULES_DAG: Final = f"rules__{PROCESS}"
 

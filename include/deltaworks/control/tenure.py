@@ -27,6 +27,7 @@ class Tenure:
         folder: its control folder. name: what it is called.
         ttl_seconds: of the lease. max_run_seconds: after which it is over, so that a launcher starts it anew.
         trigger_seconds: how often its heartbeat promises something new, by which health judges how old it may be.
+        stall_seconds: without a `turn` for so long its heartbeat stands still, by which health sees that it hangs.
     """
 
     def __init__(
@@ -38,14 +39,21 @@ class Tenure:
         ttl_seconds: float,
         max_run_seconds: float,
         trigger_seconds: float = 5.0,
+        stall_seconds: float = float("inf"),
     ) -> None:
         self._objects, self._folder, self._name = objects, folder, name
         self._ttl_seconds, self._max_run_seconds = ttl_seconds, max_run_seconds
+        self._stall_seconds = stall_seconds
         self._ends_at = float("inf")
+        self._turned_at = time.monotonic()
         self._lost = False
         self.stopping = threading.Event()
         self.heartbeat = HeartbeatWriter(
-            objects, paths.heartbeat(folder), pipeline=name, trigger_seconds=trigger_seconds
+            objects,
+            paths.heartbeat(folder),
+            pipeline=name,
+            trigger_seconds=trigger_seconds,
+            gets_on=lambda: not self.hangs,
         )
 
     @property
@@ -58,17 +66,30 @@ class Tenure:
         """Whether the lease has not been lost."""
         return not self._lost
 
+    @property
+    def hangs(self) -> bool:
+        """Whether what runs in it has given no sign for longer than it may."""
+        return time.monotonic() - self._turned_at > self._stall_seconds
+
+    def turn(self) -> None:
+        """Say that what runs in it gets on."""
+        self._turned_at = time.monotonic()
+
     def stop(self) -> None:
         """End soon."""
         self.stopping.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait, at most until it is over."""
-        self.stopping.wait(max(0.0, min(seconds, self._ends_at - time.monotonic())))
+        """Wait, at most until it is over. Whoever waits here gets on."""
+        wait = max(0.0, min(seconds, self._ends_at - time.monotonic()))
+        self._turned_at = time.monotonic() + wait
+        self.stopping.wait(wait)
+        self.turn()
 
     @contextlib.contextmanager
     def held(self, *, on_turn: Callable[[], Any] = lambda: None) -> Iterator[Tenure]:
-        """Hold the lease and write the heartbeat while the block runs; `on_turn` is called every few seconds meanwhile.
+        """Hold the lease and write the heartbeat while the block runs; `on_turn` is called every few seconds meanwhile,
+        but not while it hangs.
 
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
@@ -78,6 +99,7 @@ class Tenure:
         try:
             watch(lease, self._on_lost)
             self._ends_at = time.monotonic() + self._max_run_seconds
+            self.turn()
             self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state="idle")
             self.heartbeat.start()
             threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()
@@ -100,7 +122,8 @@ class Tenure:
         flag = StopFlag(self._objects, paths.stop_request(self._folder))
         while not self.stopping.wait(_STOP_POLL_SECONDS):
             with contextlib.suppress(Exception):  # observing ends nothing
-                on_turn()
+                if not self.hangs:
+                    on_turn()
                 if flag.read() is not None:
                     self.stop()
 

@@ -84,7 +84,7 @@ def marks_list(marks: Marks) -> str:
         return f'<p class="problem">What happened could not be read. {escaped(marks.problem)}</p>'
     if not marks.items:
         return ""
-    rows = "".join(f'<li class="{mark.kind}">{escaped(said(mark))}</li>' for mark in marks.items)
+    rows = "".join(f'<li class="{mark.kind}-mark">{escaped(said(mark))}</li>' for mark in marks.items)
     older = f'<p class="note">and {marks.left_out:,} earlier ones</p>' if marks.left_out else ""
     return f'<section class="wide happened"><h2>What happened</h2><ol>{rows}</ol>{older}</section>'
 

@@ -70,7 +70,7 @@ vector-effect:non-scaling-stroke}}
 .flag rect{{fill:var(--text)}}.flag.rule rect{{fill:var(--wrong)}}.flag text{{fill:var(--card);font-size:9px;
 font-weight:600}}
 .happened ol{{margin:.4rem 0 0;padding-left:1.6rem;font-size:.86rem;overflow-wrap:anywhere}}
-.happened .rule::marker{{color:var(--wrong);font-weight:600}}
+.happened .rule-mark::marker{{color:var(--wrong);font-weight:600}}
 .legend{{display:flex;flex-wrap:wrap;gap:.15rem .9rem;list-style:none;margin:.4rem 0 0;padding:0;font-size:.8rem}}
 .legend i{{display:inline-block;width:.65rem;height:.65rem;border-radius:2px;background:var(--c);margin-right:.35rem}}
 .table{{overflow:auto;max-height:20rem}}table{{border-collapse:collapse;width:100%;font-size:.86rem}}

@@ -23,6 +23,7 @@ RULES = EndlessKind(
     control=lambda _name: rule_paths.rules_control(),
     open=open_judging,
     failed="RULES_FAILED",
+    argument=lambda _name: rule_paths.RULES_DAG,
 )
 
 

@@ -1,7 +1,8 @@
 """The process that judges the rules of all pipelines: one, by lease, without a JVM, until its time is over.
 
 It looks every few seconds whether minutes have become whole. Declarations are read again where a file has changed. What
-does not answer for a while is waited for: minutes that pass meanwhile are judged later.
+does not answer for a while is waited for: minutes that pass meanwhile are judged later. A look that hangs shows: the
+heartbeat stands still with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _LOGGER = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 LOOK_SECONDS = 10.0
 MAX_RUN_SECONDS = 14_400.0
+#: Longer than any of its turns may take: a baseline's query is ended after 300 s, a rule's after 30.
+STALL_SECONDS = 420.0
 #: What does not answer for longer ends the process, for whoever started it to see.
 _PATIENCE_SECONDS = 300.0
 
@@ -52,10 +55,11 @@ class JudgingProcess:
         self._tenure = Tenure(
             self._objects,
             rule_paths.rules_control(),
-            name=rule_paths.PROCESS,
+            name=rule_paths.RULES_DAG,
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=MAX_RUN_SECONDS,
             trigger_seconds=LOOK_SECONDS,
+            stall_seconds=STALL_SECONDS,
         )
         self._judges: dict[str, PipelineJudge] = {}
         self._counts = JudgingCounts()
@@ -102,6 +106,7 @@ class JudgingProcess:
         for name in [name for name in self._judges if (("pipeline", name) not in catalog.broken)]:
             self._judges.pop(name).close()
         for name, spec in catalog.pipelines.items():
+            self._tenure.turn()
             judge = PipelineJudge(catalog, name, objects, tables)
             judge.end_what_is_gone()
             if spec.alerts:
@@ -112,16 +117,21 @@ class JudgingProcess:
     def _look(self, tables: OpenTables) -> None:
         tables.look_again()
         for name, judge in self._judges.items():
-            if self._tenure.stopping.is_set():
+            if self._has_to_end():
                 return
             try:
-                self._counts.judged += judge.look(utc_now(), has_to_end=self._tenure.stopping.is_set)
+                self._counts.judged += judge.look(utc_now(), has_to_end=self._has_to_end)
             except DeltaworksError:
                 raise
             # A table that is torn, a bug in one pipeline: the others are judged all the same.
             except Exception:
                 _LOGGER.exception("The rules of %s could not be judged", name)
         self._counts.looks += 1
+
+    def _has_to_end(self) -> bool:
+        """Asked before every rule: with hundreds of them a look takes long, and gets on all the same."""
+        self._tenure.turn()
+        return self._tenure.stopping.is_set()
 
 
 def declared_stamp(root: Path) -> str:

@@ -1,4 +1,4 @@
-"""Stopping, starting and restarting what runs without end: a stream, a relay, a group of streams.
+"""Stopping, starting and restarting what runs without end: a stream, a relay, a group of streams, a light process.
 
 Two things keep a job stopped. Its stop flag, an object in the lake, ends it between two batches and needs nothing but
 the lake; its DAG, paused by Airflow's API, keeps `@continuous` from starting the next run. The flag comes first: where
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
@@ -159,30 +159,20 @@ def restart_job(
 
 
 def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
-    """A stream or a relay by name, or `judging`. One whose declaration is wrong can be stopped, but not started.
+    """What runs without end under a name: that of its DAG, `feeds__games` or `rules__judging`; a stream and a relay
+    also under their own. One whose declaration is wrong can be stopped, but not started.
 
     Raises:
-        ConfigError: PIPELINE_UNKNOWN, or what is wrong with a declaration.
+        ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN, REMEDIATION_UNKNOWN, or what is wrong with a declaration.
     """
     objects = open_objects(catalog.environment.lake)
-    declared = catalog.declares("pipeline", name) or catalog.declares("relay", name)
-    if name == rule_paths.PROCESS and not declared:
-        folder, dag_id, group = rule_paths.rules_control(), rule_paths.RULES_DAG, None
-    elif (outward := _outward_folder(catalog, name, to_start=to_start)) is not None:
-        folder, dag_id, group = outward, name, None
-    elif catalog.declares("relay", name) and not catalog.declares("pipeline", name):
-        in_pod = catalog.environment.kubernetes is not None
-        folder, dag_id, group = paths.relay_control(name), "" if in_pod else f"relay__{name}", None
-        if to_start:
-            catalog.relay(name)
-    else:
-        group = group_of(catalog, name)
-        folder, dag_id = paths.pipeline_control(name), stream_dag_id(name, group)
-        if to_start or not catalog.declares("pipeline", name):
-            catalog.pipeline(name)
+    kind, subject = _kind_of(catalog, name)
+    folder, dag_id = _PLACES[kind](catalog, subject, to_start)
+    group = group_of(catalog, subject) if kind == "stream" else None
+    argument = subject if kind == "stream" or name == subject else name
     return EndlessJob(
-        name=name,
-        argument=name,
+        name=argument,
+        argument=argument,
         dag_id=dag_id,
         objects=objects,
         flag=StopFlag(objects, paths.stop_request(folder)),
@@ -192,18 +182,53 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
     )
 
 
-def _outward_folder(catalog: Catalog, name: str, *, to_start: bool) -> str | None:
-    """The control folder of what is called by its DAG, `feeds__games` or `remediation__shift_cdn`; None for others."""
+def _kind_of(catalog: Catalog, name: str) -> tuple[str, str]:
+    """The kind of what runs under a name, and its own name. What is declared nowhere is taken for a pipeline."""
+    for kind, declared in (("stream", "pipeline"), ("relay", "relay")):
+        if catalog.declares(declared, name):
+            return kind, name
     kind, separator, subject = name.partition("__")
-    if not separator or kind not in ("feeds", "remediation"):
-        return None
-    if kind == "feeds":
-        if to_start or not catalog.declares("pipeline", subject):
-            catalog.pipeline(subject)
-        return outward_paths.feeds_control(subject)
-    declared = {spec.name: spec for spec in catalog.environment.remediations}
-    named(subject, declared, "remediation")
-    return outward_paths.remediation_control(subject)
+    return (kind, subject) if separator and kind in _PLACES else ("stream", name)
+
+
+def _place_of_stream(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+    if to_start or not catalog.declares("pipeline", name):
+        catalog.pipeline(name)
+    return paths.pipeline_control(name), stream_dag_id(name, group_of(catalog, name))
+
+
+def _place_of_relay(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+    if to_start or not catalog.declares("relay", name):
+        catalog.relay(name)
+    in_pod = catalog.environment.kubernetes is not None
+    return paths.relay_control(name), "" if in_pod else f"relay__{name}"
+
+
+def _place_of_rules(catalog: Catalog, name: str, _to_start: bool) -> tuple[str, str]:
+    if name != rule_paths.PROCESS:
+        catalog.pipeline(f"rules__{name}")
+    return rule_paths.rules_control(), rule_paths.RULES_DAG
+
+
+def _place_of_feeds(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+    if to_start or not catalog.declares("pipeline", name):
+        catalog.pipeline(name)
+    return outward_paths.feeds_control(name), f"feeds__{name}"
+
+
+def _place_of_remediation(catalog: Catalog, name: str, _to_start: bool) -> tuple[str, str]:
+    named(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
+    return outward_paths.remediation_control(name), f"remediation__{name}"
+
+
+#: By the kind in the id of a DAG: the control folder of what it runs, and the DAG, empty where a pod runs it.
+_PLACES: Final[dict[str, Callable[[Catalog, str, bool], tuple[str, str]]]] = {
+    "stream": _place_of_stream,
+    "relay": _place_of_relay,
+    "rules": _place_of_rules,
+    "feeds": _place_of_feeds,
+    "remediation": _place_of_remediation,
+}
 
 
 def group_job(catalog: Catalog, name: str) -> EndlessJob:

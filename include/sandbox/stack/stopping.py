@@ -47,7 +47,7 @@ class StopFlags:
             for name in (*catalog.pipelines, *catalog.wrong_pipelines())
         }
         folders = {
-            rule_paths.PROCESS: rule_paths.rules_control(),
+            rule_paths.RULES_DAG: rule_paths.rules_control(),
             **{f"feeds__{name}": outward_paths.feeds_control(name) for name in catalog.pipelines},
             **{
                 f"remediation__{spec.name}": outward_paths.remediation_control(spec.name)

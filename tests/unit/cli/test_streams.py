@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deltaworks.airflow.names import stream_dag_id
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
-from deltaworks.control import paths
+from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -28,6 +28,11 @@ from tests.unit.specs.conftest import ENVIRONMENT, write_project
 DAG = stream_dag_id("shop")
 #: The environment's own words for where its Airflow is; the tests run without the variable that would win over them.
 DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
+REMEDIATION = """\
+remediations:
+  - {name: shift, on: shop.rate, queue_url: "http://127.0.0.1/1/queue", do: {kind: webhook, url: "http://127.0.0.1:1/"},
+     targets: [a, b], step: 0.2, floor: 0.1, verify: {after_minutes: 10, improves: 0.05}}
+"""
 
 
 @pytest.fixture
@@ -102,6 +107,42 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
 
     invoke("start", "landing")
     assert (airflow.paused["relay__landing"], relay.read() is not None) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("dag", "folder"),
+    [
+        ("stream__shop", paths.pipeline_control("shop")),
+        ("relay__landing", paths.relay_control("landing")),
+        ("feeds__shop", outward_paths.feeds_control("shop")),
+        ("rules__judging", rule_paths.rules_control()),
+        ("remediation__shift", outward_paths.remediation_control("shift")),
+    ],
+)
+def test_whatever_runs_without_end_is_stopped_and_started_by_the_name_of_its_dag(
+    airflow: AirflowServer, lake: ObjectStore, tmp_path: Path, dag: str, folder: str
+) -> None:
+    file = tmp_path / "include" / "environments" / "local.yaml"
+    file.write_text(file.read_text() + REMEDIATION)
+    airflow.paused[dag] = False
+    flag = StopFlag(lake, paths.stop_request(folder))
+
+    said = invoke("stop", dag)
+    assert (airflow.paused[dag], flag.read() is not None) == (True, True)
+    assert f"deltaworks start {dag.removeprefix('stream__')}" in said
+
+    invoke("start", dag)
+    assert (airflow.paused[dag], flag.read() is not None) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "name", ["judging", "rules__shop", "feeds__store", "remediation__none", "group__shop", "shops"]
+)
+def test_what_is_called_otherwise_is_refused_and_nothing_is_stopped(lake: ObjectStore, name: str) -> None:
+    _, error = refused("stop", name)
+
+    assert error.condition in ("PIPELINE_UNKNOWN", "REMEDIATION_UNKNOWN")
+    assert lake.list("control/") == []
 
 
 def test_a_relay_in_a_pod_is_stopped_and_started_by_its_flag_alone(

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,14 +90,25 @@ class HeartbeatWriter:
 
     A storage that fails never fails the stream: the next beat tries again, and the health check sees the age of the
     last one written. `update` and `close` are safe from any thread.
+
+    Args:
+        gets_on: whether what it speaks for gets on; while it does not, nothing is written but the last beat.
     """
 
     def __init__(
-        self, objects: ObjectStore, key: str, *, pipeline: str, trigger_seconds: float, beat_seconds: float = 5.0
+        self,
+        objects: ObjectStore,
+        key: str,
+        *,
+        pipeline: str,
+        trigger_seconds: float,
+        beat_seconds: float = 5.0,
+        gets_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self._objects = objects
         self._key = key
         self._beat_seconds = beat_seconds
+        self._gets_on = gets_on
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -143,7 +155,8 @@ class HeartbeatWriter:
             self._wake.wait(self._beat_seconds)
             self._wake.clear()
             closing = self._closed
-            self._write()
+            if closing or self._gets_on():
+                self._write()
             if closing:
                 return
 

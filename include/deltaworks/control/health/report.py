@@ -50,6 +50,11 @@ class Subject:
         return f"{self.kind}__{self.name}"
 
     @property
+    def argument(self) -> str:
+        """What `deltaworks stop` and `start` call it."""
+        return self.name if self.kind in ("stream", "relay") else self.key
+
+    @property
     def dag_id(self) -> str:
         """The DAG that runs it."""
         return group_dag_id(self.group) if self.group else self.key
@@ -182,7 +187,7 @@ def _judged(facts: _Facts, *, paused: Paused, previous: Mapping[str, Verdict] | 
         facts.heartbeat,
         facts.stop,
         kind=subject.kind,
-        name=subject.name,
+        name=subject.argument,
         now=now,
         # Airflow takes a request for each answer, and of what runs it says nothing that counts.
         paused=None if runs else paused(subject.dag_id),

@@ -28,4 +28,4 @@ def test_streams_whose_declarations_are_wrong_are_asked_to_stop_too(tmp_path: Pa
 
     assert sorted(flags.relays) == ["landing", "second"]
     assert sorted(flags.pipelines) == ["shop", "store"]
-    assert sorted(flags.processes) == ["feeds__shop", "judging"]
+    assert sorted(flags.processes) == ["feeds__shop", "rules__judging"]

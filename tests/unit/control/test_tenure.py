@@ -1,0 +1,86 @@
+"""The heartbeat of a tenure stands still while what runs in it hangs, and goes on with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.tenure import Tenure
+from tests.waiting import eventually
+
+FOLDER = "control/thing"
+
+
+class Held:
+    """A tenure whose heartbeat is asked to be written again and again, and the beats that were."""
+
+    def __init__(self, root: Path, *, stall_seconds: float) -> None:
+        self.objects = LocalObjects(root)
+        self.tenure = Tenure(
+            self.objects, FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600, stall_seconds=stall_seconds
+        )
+
+    @property
+    def beat(self) -> Heartbeat:
+        written = read_heartbeat(self.objects, paths.heartbeat(FOLDER))
+        assert written is not None
+        return written
+
+    def tells(self, rows: int) -> None:
+        """Have the heartbeat say something new, and wait until its thread has looked at it."""
+        writer = self.tenure.heartbeat
+        for _ in range(2):  # at the second look what the first led to is over
+            writer.update(rows=rows)
+            eventually(lambda: not writer._wake.is_set(), "its thread has looked")
+
+
+def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(tmp_path: Path) -> None:
+    held = Held(tmp_path, stall_seconds=1.0)
+    with held.tenure.held():
+        held.tells(1)
+        eventually(lambda: held.beat.rows == 1, "it beats")
+        eventually(lambda: held.tenure.hangs, "it hangs")
+        held.tells(2)
+        assert held.beat.rows == 1, "it beats though it hangs"
+        held.tenure.turn()
+        held.tells(3)
+        eventually(lambda: held.beat.rows == 3, "it beats again")
+    assert held.beat.state == "ended", "the last beat is written in any case"
+
+
+def test_the_end_of_one_that_hung_is_written(tmp_path: Path) -> None:
+    held = Held(tmp_path, stall_seconds=0.01)
+    with held.tenure.held():
+        eventually(lambda: held.tenure.hangs, "it hangs")
+    assert held.beat.state == "ended"
+
+
+def test_whoever_waits_gets_on(tmp_path: Path) -> None:
+    held = Held(tmp_path, stall_seconds=0.2)
+    with held.tenure.held():
+        waiting = threading.Thread(target=held.tenure.pause, args=(600,))
+        waiting.start()
+        time.sleep(0.5)
+        assert not held.tenure.hangs
+        held.tenure.stop()
+        waiting.join()
+
+
+def test_without_a_bound_nothing_hangs(tmp_path: Path) -> None:
+    tenure = Tenure(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
+    assert not tenure.hangs
+
+
+def test_a_stop_is_seen_though_it_hangs_and_whoever_watches_it_hears_nothing(tmp_path: Path) -> None:
+    held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
+    with held.tenure.held(on_turn=lambda: turns.append(1)):
+        eventually(lambda: held.tenure.hangs, "it hangs")
+        held.objects.put(
+            paths.stop_request(FOLDER), b'{"by": "me", "reason": "over", "at": "2026-03-01T00:00:00+00:00"}'
+        )
+        eventually(held.tenure.stopping.is_set, "the stop is seen")
+    assert turns == []
