@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.control import paths, rule_paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.report import report, subjects
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.judging import rule_stage
 from tests.unit.judging.rule_stage import RATE, RuleStage, rules_project
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
 
@@ -36,6 +41,18 @@ if off == "outbox":
         if state.outbox:
             rule_judge.deliver(self._objects, state.outbox)
     rule_judge.RuleJudge._write = forgetful
+if at == "hangs":
+    # A query that DuckDB does not end when it is told to.
+    from contextlib import nullcontext
+    from pathlib import Path
+    from deltaworks.judging import observing
+    process.MAX_RUN_SECONDS, process.STALL_SECONDS = 600, 2 if off != "stall" else float("inf")
+    look = process.PipelineJudge.look
+    def marked(*positional, **named):
+        Path(os.environ["HANGS"]).touch()
+        return look(*positional, **named)
+    process.PipelineJudge.look = marked
+    observing.ended_after = lambda *_: nullcontext()
 if at == "before_telling":
     rule_judge.deliver = die
 if at == "before_writing":
@@ -60,6 +77,7 @@ def process(stage: RuleStage, *, dies: str = "never", off: str = "") -> subproce
     settings = {
         "DELTAWORKS_PROJECT": str(stage.catalog.root),
         "DELTAWORKS_ENVIRONMENT": "local",
+        "HANGS": str(stage.catalog.root / "hangs"),
         "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
     }
     command = [sys.executable, "-c", ENTRY, dies, off, "--rules", "judging", "--early-failure-wait-seconds", "0"]
@@ -106,3 +124,62 @@ def test_two_at_once_judge_and_tell_once(stage: RuleStage) -> None:
     assert {one.wait(120) for one in running} <= {0, 20}
     assert episodes(stage) == [(5.0, 7.0, 15.0)]
     assert kinds(stage) == ["raised", "resolved"]
+
+
+ENDLESS = """\
+SELECT minute, cdn, rate AS value, requests AS samples
+FROM errors_minute
+WHERE minute >= $from AND minute < $to AND (SELECT count(*) FROM range(1000000), range(1000000), range(1000000)) > 0
+"""
+
+
+class HungRules:
+    """A process whose query never ends, seen from outside."""
+
+    def __init__(self, stage: RuleStage, *, off: str = "") -> None:
+        self.stage = stage
+        folder = stage.catalog.folder("shop")
+        (folder / "alerts" / "rate.sql").write_text(ENDLESS)
+        self.running = process(stage, dies="hangs", off=off)
+        marker = stage.catalog.root / "hangs"
+        eventually(marker.exists, "it looks")
+
+    def __enter__(self) -> HungRules:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.running.kill()
+        self.running.wait()
+
+    @property
+    def written_at(self) -> str:
+        """When it last said that it lives."""
+        beat = read_heartbeat(self.stage.objects, paths.heartbeat(rule_paths.rules_control()))
+        return beat.written_at if beat is not None else ""
+
+    @property
+    def is_noticed(self) -> bool:
+        """Whether health takes it for hung once its last beat is more than ten seconds old."""
+        (subject,) = [item for item in subjects(self.stage.catalog) if item.kind == "rules"]
+        later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=HealthLimits().stale_seconds_min - 10)
+        return report(subject, self.stage.objects, now=later).verdict.cause == "HEARTBEAT_STALE"
+
+
+def test_a_query_that_never_ends_is_noticed(stage: RuleStage) -> None:
+    with HungRules(stage) as hung:
+        eventually(lambda: hung.is_noticed, "health sees that it hangs")
+        assert hung.running.poll() is None, "it has ended, and did not hang"
+
+
+def test_with_a_heartbeat_of_a_thread_alone_nobody_notices(stage: RuleStage) -> None:
+    with HungRules(stage, off="stall") as hung:
+        beats = {hung.written_at}
+        noticed = []
+
+        def beats_on() -> bool:
+            beats.add(hung.written_at)
+            noticed.append(hung.is_noticed)
+            return len(beats) > 4
+
+        eventually(beats_on, "it beats on")
+        assert not any(noticed)
