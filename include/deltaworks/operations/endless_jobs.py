@@ -184,9 +184,10 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
 
 def _kind_of(catalog: Catalog, name: str) -> tuple[str, str]:
     """The kind of what runs under a name, and its own name. What is declared nowhere is taken for a pipeline."""
-    for kind, declared in (("stream", "pipeline"), ("relay", "relay")):
-        if catalog.declares(declared, name):
-            return kind, name
+    if catalog.declares("pipeline", name):
+        return "stream", name
+    if catalog.declares("relay", name):
+        return "relay", name
     kind, separator, subject = name.partition("__")
     return (kind, subject) if separator and kind in _PLACES else ("stream", name)
 
