@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.health.heartbeat import HeartbeatWriter, StreamState
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import ObjectStore
@@ -27,6 +27,7 @@ class Tenure:
         folder: its control folder. name: what it is called.
         ttl_seconds: of the lease. max_run_seconds: after which it is over, so that a launcher starts it anew.
         trigger_seconds: how often its heartbeat promises something new, by which health judges how old it may be.
+        known_epoch: the highest owner epoch that is on record elsewhere, for a lease that has vanished.
         stall_seconds: without a `turn` for so long its heartbeat stands still, by which health sees that it hangs.
     """
 
@@ -40,10 +41,12 @@ class Tenure:
         max_run_seconds: float,
         trigger_seconds: float = 5.0,
         stall_seconds: float = float("inf"),
+        known_epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._objects, self._folder, self._name = objects, folder, name
         self._ttl_seconds, self._max_run_seconds = ttl_seconds, max_run_seconds
         self._stall_seconds = stall_seconds
+        self._known_epoch = known_epoch
         self._ends_at = float("inf")
         self._turned_at = time.monotonic()
         self._lost = False
@@ -87,24 +90,41 @@ class Tenure:
         self.turn()
 
     @contextlib.contextmanager
-    def held(self, *, on_turn: Callable[[], Any] = lambda: None) -> Iterator[Tenure]:
+    def held(
+        self,
+        *,
+        on_turn: Callable[[], Any] = lambda: None,
+        wait_seconds: float | None = None,
+        state: StreamState = "idle",
+    ) -> Iterator[Lease]:
         """Hold the lease and write the heartbeat while the block runs; `on_turn` is called every few seconds meanwhile,
         but not while it hangs.
+
+        Args:
+            wait_seconds: for another one's lease; by default its time to live and a half.
+            state: of the heartbeat at first.
 
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
         """
-        lease = Lease(self._objects, paths.lease(self._folder), ttl_seconds=self._ttl_seconds, name=self._name)
-        lease.acquire(wait_seconds=1.5 * self._ttl_seconds, give_up=self.stopping.is_set)
+        lease = Lease(
+            self._objects,
+            paths.lease(self._folder),
+            ttl_seconds=self._ttl_seconds,
+            name=self._name,
+            known_epoch=self._known_epoch,
+        )
+        wait_seconds = 1.5 * self._ttl_seconds if wait_seconds is None else wait_seconds
+        lease.acquire(wait_seconds=wait_seconds, give_up=self.stopping.is_set)
         try:
             watch(lease, self._on_lost)
             self._ends_at = time.monotonic() + self._max_run_seconds
             self.turn()
-            self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state="idle")
+            self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state=state)
             self.heartbeat.start()
             threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()
             try:
-                yield self
+                yield lease
             except Exception as error:
                 if self._lost and not isinstance(error, FencedError):
                     raise self._lease_lost() from error
@@ -122,10 +142,11 @@ class Tenure:
         flag = StopFlag(self._objects, paths.stop_request(self._folder))
         while not self.stopping.wait(_STOP_POLL_SECONDS):
             with contextlib.suppress(Exception):  # observing ends nothing
-                if not self.hangs:
-                    on_turn()
                 if flag.read() is not None:
                     self.stop()
+            with contextlib.suppress(Exception):
+                if not self.hangs:
+                    on_turn()
 
     def _on_lost(self) -> None:
         log.warning("%s lost its lease", self._name)

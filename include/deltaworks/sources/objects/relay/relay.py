@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import HeartbeatWriter
-from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.locks.lease import Lease, watch
+from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
-from deltaworks.errors import ConfigError, DeltaworksError, FencedError, TransientError
+from deltaworks.control.tenure import Tenure
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, known_log_epoch
 from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
 from deltaworks.sources.objects.relay.intake import Intake
@@ -32,7 +30,6 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
-_STOP_POLL_SECONDS = 2.0
 _BACKLOG_POLL_SECONDS = 10.0
 _LOG_PATIENCE_SECONDS = 300.0
 #: Messages in flight at a predecessor that was killed come back within the queue's visibility timeout; the relay that
@@ -86,13 +83,23 @@ class Relay:
         self._queue = queue
         self._landing = landing
         self._open_log = open_log or log_opener(spec.overwrites)
-        self._lease_wait = spec.lease_ttl_seconds * 1.5 if lease_wait_seconds is None else lease_wait_seconds
+        self._lease_wait = lease_wait_seconds
         self._until_drained = until_drained
         self._on_turn = on_turn
         self._objects = open_objects(lake)
-        self._stop = threading.Event()
-        self._at_once = False
-        self._fenced = False
+        self._tenure = Tenure(
+            self._objects,
+            paths.relay_control(spec.relay),
+            name=spec.relay,
+            ttl_seconds=spec.lease_ttl_seconds,
+            max_run_seconds=spec.max_run_seconds,
+            trigger_seconds=spec.append_seconds,
+            known_epoch=lambda: known_log_epoch(Lake(lake), spec.relay),
+        )
+        self._stop, self._heartbeat = self._tenure.stopping, self._tenure.heartbeat
+        self._told_at_once = False
+        self._dead: NotificationQueue | None = None
+        self._look_due: float | None = None
         self._intake: Intake | None = None
         self._lister: Lister | None = None
         self.counts = RelayCounts()
@@ -100,8 +107,12 @@ class Relay:
     def stop(self, *, at_once: bool = False) -> None:
         """End soon: what is in hand is appended first or, `at_once`, given back to the queue. Callable from a
         signal handler."""
-        self._at_once = self._at_once or at_once
-        self._stop.set()
+        self._told_at_once = self._told_at_once or at_once
+        self._tenure.stop()
+
+    @property
+    def _at_once(self) -> bool:
+        return self._told_at_once or not self._tenure.is_ours
 
     def run(self) -> RelayCounts:
         """Relay until the end.
@@ -111,50 +122,34 @@ class Relay:
             FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
             ConfigError: the queue, a bucket or a table cannot be used at all.
         """
-        lease = Lease(
-            self._objects,
-            paths.lease(self._control),
-            ttl_seconds=self._spec.lease_ttl_seconds,
-            name=self._spec.relay,
-            known_epoch=lambda: known_log_epoch(Lake(self._lake), self._spec.relay),
-        )
-        lease.acquire(wait_seconds=self._lease_wait)
-        try:
-            watch(lease, self._on_lease_lost)
-            with self._heartbeat(lease) as heartbeat:
-                try:
-                    self._relay_under(lease, heartbeat)
-                except Exception as error:
-                    raise self._verdict(error) from error
-                if self._fenced:
-                    raise self._lease_lost()
-        finally:
-            lease.release()
+        with self._tenure.held(on_turn=self._observe, wait_seconds=self._lease_wait, state="starting") as lease:
+            try:
+                self._relay_under(lease)
+            except Exception as error:
+                raise self._verdict(error) from error
         return self.counts
 
-    def _relay_under(self, lease: Lease, heartbeat: HeartbeatWriter) -> None:
+    def _relay_under(self, lease: Lease) -> None:
         opened = through_outages(
             lambda: self._open_log(Lake(self._lake), self._spec.relay, lease.epoch),
             patience_seconds=_LOG_PATIENCE_SECONDS,
             give_up=self._stop,
         )
         self._open_sides()
-        observer = threading.Thread(target=self._observe, args=(heartbeat,), name="observe", daemon=True)
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
             appender = Appender(self._spec, opened, self.counts, deleters=deleters, give_up=self._stop)
             for side in (self._intake, self._lister):
                 if side is not None:
                     side.start()
-            observer.start()
             try:
-                self._append_until_end(appender, heartbeat)
+                self._append_until_end(appender)
                 if not self._at_once and self._intake is not None and self._queue is not None:
                     rest = self._intake.close(join_seconds=10)
                     if rest:
                         appender.messages(rest, self._queue, self._intake)
-                        self._tell(appender, heartbeat)
+                        self._tell(appender)
             finally:
-                self._stop.set()
+                self._tenure.stop()
                 self._close_sides()
 
     def _open_sides(self) -> None:
@@ -179,17 +174,16 @@ class Relay:
             with contextlib.suppress(Exception):  # they come back by themselves after the visibility timeout
                 self._queue.give_back(held)
 
-    def _append_until_end(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
-        ends_at = time.monotonic() + self._spec.max_run_seconds
-        heartbeat.update(state="idle")
-        while not self._stop.is_set() and time.monotonic() < ends_at:
+    def _append_until_end(self, appender: Appender) -> None:
+        self._heartbeat.update(state="idle")
+        while not self._tenure.over:
             self._on_turn()
             busy = self._append_messages(appender)
             busy = self._append_page(appender) or busy
             if busy:
-                self._tell(appender, heartbeat)
-            elif heartbeat.current.state != "idle":
-                heartbeat.update(state="idle")
+                self._tell(appender)
+            elif self._heartbeat.current.state != "idle":
+                self._heartbeat.update(state="idle")
             if not busy and self._until_drained and self._is_drained():
                 return
 
@@ -226,12 +220,12 @@ class Relay:
         patience = min(self._intake.visibility_seconds + 10.0, _DRAIN_PATIENCE_SECONDS)
         return not waiting and (not in_flight or self._intake.quiet_seconds > patience)
 
-    def _tell(self, appender: Appender, heartbeat: HeartbeatWriter) -> None:
+    def _tell(self, appender: Appender) -> None:
         counts, intake = self.counts, self._intake
         if intake is not None:
             counts.extended, counts.extend_expired = intake.extended, intake.extend_expired
             counts.saturated, counts.redelivered = intake.saturated, intake.redelivered
-        heartbeat.update(
+        self._heartbeat.update(
             state="running",
             batch_id=appender.number,
             last_batch_at=iso_now(),
@@ -239,26 +233,19 @@ class Relay:
             quarantined=counts.quarantined,
         )
 
-    def _observe(self, heartbeat: HeartbeatWriter) -> None:
-        """Look for a stop request and at what the queue holds, apart from the appends."""
-        flag = StopFlag(self._objects, paths.stop_request(self._control))
-        dead: NotificationQueue | None = None
-        with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
-            dead = self._queue.dead_letters() if self._queue is not None else None
-            for warning in warnings_of(self._queue) if self._queue is not None else ():
-                _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
-        look_due = 0.0
-        while not self._stop.is_set():
-            with contextlib.suppress(Exception):  # observing never ends a relay
-                if flag.read() is not None:
-                    self.stop()
-            if time.monotonic() >= look_due:
-                look_due = time.monotonic() + _BACKLOG_POLL_SECONDS
-                with contextlib.suppress(Exception):  # observing never ends a relay
-                    heartbeat.update(**self._watched(dead))
-            self._stop.wait(_STOP_POLL_SECONDS)
+    def _observe(self) -> None:
+        """Look at what the queue holds, apart from the appends, and have the heartbeat say so."""
+        if self._look_due is None:
+            self._look_due = 0.0
+            with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
+                self._dead = self._queue.dead_letters() if self._queue is not None else None
+                for warning in warnings_of(self._queue) if self._queue is not None else ():
+                    _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
+        if time.monotonic() >= self._look_due:
+            self._look_due = time.monotonic() + _BACKLOG_POLL_SECONDS
+            self._heartbeat.update(**self._watched())
 
-    def _watched(self, dead: NotificationQueue | None) -> dict[str, object]:
+    def _watched(self) -> dict[str, object]:
         fields: dict[str, object] = {}
         if self._lister is not None:
             record = self._lister.record
@@ -266,36 +253,12 @@ class Relay:
         if self._queue is not None:
             fields["backlog_files"] = self._queue.approximate_backlog()
             fields["retention_seconds"] = float(self._queue.retention_seconds())
-        if dead is not None:
-            fields["dead_letters"] = dead.approximate_backlog()
+        if self._dead is not None:
+            fields["dead_letters"] = self._dead.approximate_backlog()
         return fields
 
-    @contextlib.contextmanager
-    def _heartbeat(self, lease: Lease) -> Iterator[HeartbeatWriter]:
-        writer = HeartbeatWriter(
-            self._objects,
-            paths.heartbeat(self._control),
-            pipeline=self._spec.relay,
-            trigger_seconds=self._spec.append_seconds,
-        )
-        writer.update(owner=lease.owner, epoch=lease.epoch)
-        writer.start()
-        try:
-            yield writer
-        except Exception as error:
-            unknown = {"condition": type(error).__name__, "message": str(error)}
-            record = error.as_record() if isinstance(error, DeltaworksError) else unknown
-            # Once the lease is lost the object is the successor's.
-            if not lease.lost:
-                writer.close(state="failed", error=record)
-            raise
-        writer.close(state="ended")
-
     def _verdict(self, error: Exception) -> Exception:
-        """What a failure means: a lost lease explains whatever failed with it, an outage is worth another
-        run."""
-        if self._fenced and not isinstance(error, FencedError):
-            return self._lease_lost()
+        """What a failure means: an outage is worth another run."""
         if is_outage(error) and not isinstance(error, DeltaworksError):
             return TransientError(
                 "RELAY_OUTAGE",
@@ -303,19 +266,3 @@ class Relay:
                 hint="Nothing is lost; start it again once queue and storage answer.",
             )
         return error
-
-    def _lease_lost(self) -> FencedError:
-        return FencedError(
-            "LEASE_LOST",
-            f"Relay {self._spec.relay!r} lost its lease to a successor or to storage that did not answer.",
-            hint="Nothing where another relay runs; else check the lake's storage.",
-        )
-
-    def _on_lease_lost(self) -> None:
-        _LOGGER.warning("Relay %s lost its lease", self._spec.relay)
-        self._fenced = True
-        self.stop(at_once=True)
-
-    @property
-    def _control(self) -> str:
-        return paths.relay_control(self._spec.relay)
