@@ -6,8 +6,9 @@ timeline, with the machine's monotonic clock, which is one for all processes: so
 and how long the stream took to land a batch again.
 
 Points are those of `tests.batch_points` (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`),
-and those that `install` adds: `leased`, `fenced`, `begun`, `checked:<table>` (the transaction was looked
-for in the snapshot, the commit has not been put) and `half_ledger` (steps recorded, the batch not).
+and those that `install` adds: `leased`, `fenced`, `begun`, `gold_writing:<table>` and `gold_written:<table>`,
+`checked:<table>` (the transaction was looked for in the snapshot, the commit has not been put) and `half_ledger` (steps
+recorded, the batch not).
 """
 
 from __future__ import annotations
@@ -124,12 +125,15 @@ def install(fault: Callable[[str], None]) -> None:
 
     from deltaworks.control.locks.lease import Lease
     from deltaworks.engine import ledger, table_set
+    from deltaworks.gold import table_build
     from deltaworks.sources.objects import source as files
 
     _after(Lease, "acquire", lambda *_: fault("leased"))
     _after(table_set.TableSet, "fence", lambda *_: fault("fenced"))
     _after(ledger.Ledger, "_append", lambda _, name, *__: name == ledger.BATCH_METADATA_STORE and fault("half_ledger"))
     _before(files.FileSource, "slice_of", lambda *_: fault("begun"))
+    _before(table_build, "_write", lambda _, __, job: fault(f"gold_writing:{job.plan.table.name}"))
+    _after(table_build, "_write", lambda _, __, job: fault(f"gold_written:{job.plan.table.name}"))
     _before(
         DeltaTable,
         "create_write_transaction",

@@ -10,7 +10,11 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from deltaworks.events.enriching.databases import AddressReader, Databases
+from deltaworks.specs.storage import StorageSpec
 
 OFF = "DELTAWORKS_TEST_OFF"
 CLOCK = "DELTAWORKS_TEST_CLOCK_SECONDS"
@@ -255,6 +259,34 @@ def _deaths() -> None:
     _replace(fan_out, "death_in", lambda _: None)
 
 
+def _gold_number() -> None:
+    """A build of gold lands whatever has landed since it was planned."""
+    from deltaworks.gold import table_build
+
+    _replace(table_build, "_guard", lambda _: {})
+
+
+@dataclass(frozen=True, slots=True)
+class NewestDatabases(Databases):
+    """Databases of which every task opens what lies in the lake when it comes to it."""
+
+    def reader(self, name: str) -> AddressReader:
+        return Databases.reader(Databases.fix([name], StorageSpec.model_validate_json(self.storage)), name)
+
+
+def _fixed_databases() -> None:
+    """No version of a database is fixed for a batch."""
+    from deltaworks.engine import batches
+
+    original = batches.fixed_databases
+
+    def unfixed(*positional: Any) -> NewestDatabases | None:
+        fixed = original(*positional)
+        return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.fixed)
+
+    _replace(batches, "fixed_databases", unfixed)
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
     "spark_transactions": _spark_transactions,
@@ -275,6 +307,8 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "checkpoint_check": _checkpoint_check,
     "ledger_check": _ledger_check,
     "deaths": _deaths,
+    "gold_number": _gold_number,
+    "fixed_databases": _fixed_databases,
 }
 
 
