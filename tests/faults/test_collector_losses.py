@@ -1,0 +1,129 @@
+"""Objects that a collector has landed vanish before any stream has read them: an hour later somebody is told which
+numbers are nowhere. Where nobody looks for gaps, nobody learns of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from deltalake import write_deltalake
+
+from deltaworks.airflow.health_alerts import alert_on_verdicts
+from deltaworks.alerts.raising import open_subjects
+from deltaworks.control import paths
+from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.objects import LocalObjects
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.maintenance.lost_events import find_lost_events
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.faults.harness.collector_stage import BUCKET, KEY, CollectorStage, collector_stage
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.faults
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event:
+  name: {path: name}
+  time: {path: _collector.time, unit: iso8601}
+  id: [event_id]
+tables:
+  - name: events
+    catch_all: true
+    columns:
+      - {name: collector, path: _collector.collector, type: string}
+      - {name: seq, path: _collector.seq, type: long}
+"""
+
+
+class Lake:
+    """The collector's lake: what a stream would land of its objects, by the parser of streams, and who is told what."""
+
+    def __init__(self, stage: CollectorStage) -> None:
+        self.stage = stage
+        self.root = stage.root / "lake"
+        self.objects = LocalObjects(self.root)
+        (stage.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        self._read: set[str] = set()
+
+    @property
+    def catalog(self) -> Catalog:
+        return load_catalog(root=self.stage.root)
+
+    def keys(self) -> list[str]:
+        """The objects in the bucket, in their order."""
+        pages = self.stage.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        return [item["Key"] for page in pages for item in page.get("Contents", [])]
+
+    def read(self) -> None:
+        """Land what the bucket has and the lake has not."""
+        spec = self.catalog.pipeline("shop")
+        waiting = [key for key in self.keys() if key not in self._read]
+        payloads = [Payload(number, key, self._lines(key)) for number, key in enumerate(waiting, len(self._read) + 1)]
+        for name, rows in Parser(spec).parse(payloads, BatchStamp(1, 1_700_000_000_000_000, "")):
+            write_deltalake(str(self.root / paths.table("shop", name)), rows, mode="append")
+        self._read |= set(waiting)
+
+    def _lines(self, key: str) -> bytes:
+        return gzip.decompress(self.stage.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+    def told(self, *, looked: bool = True) -> set[str]:
+        """Whom an alert is open of, two hours later, by what the look and the health check do every hour and minute."""
+        later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=2, minutes=10)
+        if looked:
+            find_lost_events(self.catalog, self.objects, "edge", now=later)
+        # The health check of now: by that of two hours later the collector itself were silent.
+        verdicts = [report.verdict for report in collector_reports(self.catalog, self.objects)]
+        alert_on_verdicts(self.objects, verdicts, now=later)
+        return set(open_subjects(self.objects, "EVENTS_LOST"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A collector that has landed some objects, an event that is no JSON among them."""
+    with collector_stage(tmp_path, close_bytes="4KiB") as stage:
+        lake = Lake(stage)
+        stage.start()
+        with stage.load():
+            eventually(lambda: len(stage.acknowledged) > 400, "it takes events")
+        answer = httpx.post(f"{stage.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
+        assert answer.json()["kept"] == 1
+        stage.post()
+        eventually(lambda: stage.beat().get("oldest_at") is None and len(lake.keys()) > 3, "all of it lands")
+        yield lake
+
+
+def test_events_that_are_nowhere_are_told_by_their_numbers(lake: Lake) -> None:
+    vanished = lake.keys()[1]
+    first, last = (int(part) for part in Path(vanished).name.split(".")[0].split("-")[-2:])
+    body = lake._lines(vanished)
+    lake.stage.client.delete_object(Bucket=BUCKET, Key=vanished)
+    lake.read()
+
+    assert lake.told() == {"collector edge"}
+    (missing,) = find_lost_events(
+        lake.catalog, lake.objects, "edge", now=dt.datetime.now(dt.UTC) + dt.timedelta(hours=3)
+    ).missing
+    assert (missing.first, missing.last) == (first, last)
+
+    lake.stage.client.put_object(Bucket=BUCKET, Key=vanished, Body=gzip.compress(body))
+    lake.read()
+    assert lake.told() == set(), "what is back is lost no more"
+
+
+def test_what_is_read_or_in_quarantine_is_not_told(lake: Lake) -> None:
+    lake.read()
+    assert lake.told() == set()
+
+
+def test_where_nobody_looks_for_gaps_nobody_learns_of_it(lake: Lake) -> None:
+    lake.stage.client.delete_object(Bucket=BUCKET, Key=lake.keys()[1])
+    lake.read()
+    assert lake.told(looked=False) == set()
