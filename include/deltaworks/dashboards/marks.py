@@ -31,10 +31,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The marks of a page, the oldest first. `left_out` are older ones; `problem` is why none could be read."""
+    """The marks of a page, the oldest first. `earlier_count` says how many older ones there are; `problem` why none
+    could be read."""
 
     items: tuple[Mark, ...] = ()
-    left_out: int = 0
+    earlier_count: int = 0
     problem: str = ""
 
     @classmethod
@@ -42,7 +43,7 @@ class Marks:
         """Those that touch a span."""
         ordered = sorted(marks, key=lambda mark: (mark.at, mark.kind, mark.text))
         within = [mark for mark in ordered if mark.at < span.until and _end(mark) >= span.since]
-        return cls(items=tuple(within[-MOST_MARKS:]), left_out=max(0, len(within) - MOST_MARKS))
+        return cls(items=tuple(within[-MOST_MARKS:]), earlier_count=max(0, len(within) - MOST_MARKS))
 
 
 #: Of a chart that is not over time, and of one of which nothing is known.
@@ -85,7 +86,7 @@ def marks_list(marks: Marks) -> str:
     if not marks.items:
         return ""
     rows = "".join(f'<li class="{mark.kind}-mark">{escaped(said(mark))}</li>' for mark in marks.items)
-    older = f'<p class="note">and {marks.left_out:,} earlier ones</p>' if marks.left_out else ""
+    older = f'<p class="note">and {marks.earlier_count:,} earlier ones</p>' if marks.earlier_count else ""
     return f'<section class="wide happened"><h2>What happened</h2><ol>{rows}</ol>{older}</section>'
 
 

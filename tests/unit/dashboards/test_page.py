@@ -280,7 +280,7 @@ def test_of_many_marks_the_newest_are_drawn_and_no_number_hides_another() -> Non
     marks = Marks.of([Mark(kind="note", at=at(minute), text=f"n{minute} {HOSTILE}") for minute in range(200)], SPAN)
     shown = page(answer(panel("line", x="minute", y="n"), "minute n", (at(0), 1), (at(239), 2)), marks=marks)
 
-    assert (len(marks.items), marks.left_out) == (MOST_MARKS, 200 - MOST_MARKS)
+    assert (len(marks.items), marks.earlier_count) == (MOST_MARKS, 200 - MOST_MARKS)
     assert shown.count('<line class="note"') == MOST_MARKS
     places = [float(place) for place in re.findall(r'class="flag note">.*?<rect x="([\d.]+)"', shown)]
     assert 1 < len(places) < MOST_MARKS

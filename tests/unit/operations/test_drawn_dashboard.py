@@ -78,4 +78,4 @@ def test_of_many_notes_the_newest_are_read(tmp_path: Path) -> None:
         annotate(objects, "shop", f"note {number}", at=at(number))
     marks = marks_between(objects, "shop", Span(START, at(600)))
     assert [mark.text for mark in marks.items] == [f"note {number}" for number in range(5, MOST_MARKS + 5)]
-    assert marks.left_out == 1
+    assert marks.earlier_count == 1
