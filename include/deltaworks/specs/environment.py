@@ -21,6 +21,7 @@ from deltaworks.specs.base import (
 )
 from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -267,6 +268,9 @@ class EnvironmentSpec(Spec):
     kubernetes: KubernetesSpec | None = later_key(None)
     remediations: tuple[RemediationSpec, ...] = later_key(
         (), description="what is done by itself where a rule fires: weights of targets are shifted, within bounds"
+    )
+    privacy: PrivacySettings | None = later_key(
+        None, description="who has the keys of personal data, and the storage that is its vault"
     )
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 

@@ -23,6 +23,8 @@ from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.models import ModelSpec, TrainingSpec, model_problems
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline_tables import readable_by_views, table_problems
+from deltaworks.specs.privacy import PRIVACY, PrivacySpec
+from deltaworks.specs.privacy_checks import privacy_problems
 from deltaworks.specs.shares import StreamShareSpec
 from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -180,6 +182,9 @@ class PipelineSpec(Spec):
     private: Annotated[tuple[PrivateSpec, ...], MASKS] = later_key(
         (), description="fields of which only a part is kept, or nothing"
     )
+    privacy: Annotated[PrivacySpec | None, PRIVACY] = later_key(
+        None, description="whose data the events are, what of it becomes a token or goes, and how it is erased"
+    )
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
     archive: Annotated[ArchiveSpec | None, _ARCHIVE] = later_key(
@@ -226,7 +231,7 @@ class PipelineSpec(Spec):
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
         problems += [*dashboard_problems(self.dashboards), *alert_problems(self, readable_by_views(self))]
         problems += [*feed_problems(self), *model_problems(self)]
-        raise_located([*problems, *enrich_problems(self), *private_problems(self)])
+        raise_located([*problems, *enrich_problems(self), *private_problems(self), *privacy_problems(self)])
         return self
 
     @property

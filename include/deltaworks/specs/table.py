@@ -31,6 +31,7 @@ from deltaworks.specs.effects import (
 from deltaworks.specs.keyed import KeyedSpec, keyed_problems
 from deltaworks.specs.mistakes import meant
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
+from deltaworks.specs.privacy import EraseReason, RetentionDays, TableErase
 from deltaworks.specs.rules import RuleSpec, problem_of
 from deltaworks.specs.times import OTHER_TIMES, PatternText, TimeForm, TimeUnit, ZoneName, form_problems
 from deltaworks.specs.types import TypeText, holds, parse_type
@@ -166,6 +167,9 @@ class TableSpec(Spec):
     mutable: Annotated[MutableSpec | None, _TAKES_REQUESTS] = None
     announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_FROM_NOW] = None
     keyed: Annotated[KeyedSpec | None, _KEEPS_KEYED] = later_key(None)
+    retention_days: RetentionDays = later_key(None)
+    erase: TableErase = later_key("rows")
+    erase_reason: EraseReason = later_key("")
 
     @model_validator(mode="before")
     @classmethod

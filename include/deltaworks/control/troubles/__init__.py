@@ -16,6 +16,7 @@ from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
 from deltaworks.control.troubles.health import HEALTH
 from deltaworks.control.troubles.outward import OUTWARD_CONDITIONS
+from deltaworks.control.troubles.privacy import PRIVACY
 from deltaworks.control.troubles.rework import REWORK
 from deltaworks.control.troubles.rows import SEVERITIES, AlertCause, Trouble, rank
 from deltaworks.control.troubles.running import RUNNING
@@ -65,7 +66,10 @@ HEALTH_CAUSES: Final[dict[str, Trouble]] = indexed(HEALTH, _code)
 CONDITIONS: Final[dict[str, Trouble]] = indexed(
     (
         row
-        for row in (*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS, *STACK, *COLLECTOR, *HEALTH)
+        for row in (
+            *(*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS),
+            *(*STACK, *COLLECTOR, *PRIVACY, *HEALTH),
+        )
         if row.error is not None
     ),
     _code,

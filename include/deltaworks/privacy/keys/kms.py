@@ -1,0 +1,88 @@
+"""AWS KMS: one key wraps the data keys of all namespaces and purposes, told apart by the encryption context.
+
+Never a key a person: a subject's key is a data key, and lies in pages. Grants are by context: a collector may
+GenerateDataKey for `seal` and Decrypt for `token`, the vault's job Decrypt for `seal` and `epoch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.privacy.keys.base import Context, DataKey, Destroyed
+from deltaworks.privacy.keys.keyring import context_differs, destroyed
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.privacy_settings import KmsSpec
+
+_OF_CONTEXT = ("InvalidCiphertextException", "IncorrectKeyException")
+_GONE = ("KMSInvalidStateException", "DisabledException")
+_REFUSED = ("AccessDeniedException", "NotFoundException", "UnrecognizedClientException", "InvalidClientTokenId")
+
+
+class KmsKeys:
+    """Data keys of one key of KMS. Safe in threads."""
+
+    def __init__(self, spec: KmsSpec) -> None:
+        import boto3
+        from botocore.config import Config
+
+        config = Config(connect_timeout=5, read_timeout=10, retries={"mode": "standard", "max_attempts": 4})
+        self._key_id = resolve_text(spec.key_id)
+        self._pending_days = spec.pending_days
+        self._client: Any = boto3.session.Session().client("kms", config=config, **spec.boto3_options())
+
+    def new_key(self, context: Context) -> DataKey:
+        """A data key of 256 bits that KMS has made."""
+        with self._reported(context):
+            answer = self._client.generate_data_key(
+                KeyId=self._key_id, KeySpec="AES_256", EncryptionContext=dict(context)
+            )
+        return DataKey(answer["Plaintext"], answer["CiphertextBlob"], answer["KeyId"])
+
+    def unwrap(self, wrapped: bytes, context: Context) -> bytes:
+        """The data key that was wrapped for this context."""
+        with self._reported(context):
+            answer = self._client.decrypt(KeyId=self._key_id, CiphertextBlob=wrapped, EncryptionContext=dict(context))
+        return bytes(answer["Plaintext"])
+
+    def destroy(self, key_id: str) -> Destroyed:
+        """Schedule the destruction of the key itself, after `pending_days`; until then it unwraps nothing."""
+        with self._reported({}):
+            description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
+            if description["KeyState"] != "PendingDeletion":
+                self._client.schedule_key_deletion(KeyId=description["KeyId"], PendingWindowInDays=self._pending_days)
+                description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
+        gone_at: datetime = description.get("DeletionDate") or datetime.now(UTC)
+        return Destroyed(key_id, gone_at)
+
+    @contextlib.contextmanager
+    def _reported(self, context: Context) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code in _OF_CONTEXT:
+                raise context_differs(context) from error
+            if code in _GONE:
+                raise destroyed(self._key_id) from error
+            if code in _REFUSED:
+                raise ConfigError(
+                    "KEY_SERVICE_REFUSED",
+                    f"KMS refuses the key {self._key_id} for {dict(context)}: {error}.",
+                    hint="Check `privacy.keys` of the environment, and grant this role the key for this context.",
+                ) from error
+            raise self._unreachable(error) from error
+        except BotoCoreError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> TransientError:
+        return TransientError(
+            "KEY_SERVICE_UNREACHABLE",
+            f"KMS does not answer for the key {self._key_id}: {error}.",
+            hint="Nothing is written in plain meanwhile; it is tried again. See whether KMS can be reached from here.",
+        )

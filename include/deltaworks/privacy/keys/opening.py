@@ -1,0 +1,139 @@
+"""Opens the key service that an environment declares, and the keys of it that are kept as objects."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.privacy import paths
+from deltaworks.privacy.keys.base import TOKEN, UNREADABLE, Context, KeyService, context_of
+from deltaworks.privacy.keys.keyring import LocalKeyring, destroyed
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec, PrivacySettings
+
+_FORMAT = 1
+
+
+class Stored(Protocol):
+    """An object's bytes."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+class KeyObjects(Protocol):
+    """What of an object store stored keys need; `control.objects.ObjectStore` has it."""
+
+    def get(self, key: str) -> Stored | None:
+        """The object, or None where there is none."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; False when it was there already with other bytes."""
+
+
+def privacy_settings(environment: EnvironmentSpec) -> PrivacySettings:
+    """What an environment says of keys and vault.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED.
+    """
+    if environment.privacy is None:
+        raise ConfigError(
+            "KEY_SERVICE_UNDECLARED",
+            f"The environment {environment.environment} has no key service, and a pipeline has personal data.",
+            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
+            "kms instead of keyring on AWS.",
+        )
+    return environment.privacy
+
+
+def open_key_service(spec: KeyServiceSpec) -> KeyService:
+    """The service that is declared.
+
+    Raises:
+        ConfigError: KEYRING_UNUSABLE, REFERENCE_UNRESOLVED.
+    """
+    if isinstance(spec, KeyringSpec):
+        return LocalKeyring(Path(resolve_text(spec.folder)).expanduser().absolute())
+    from deltaworks.privacy.keys.kms import KmsKeys
+
+    return KmsKeys(spec)
+
+
+def stored_key(service: KeyService, objects: KeyObjects, *, key: str, context: Context, make: bool = True) -> bytes:
+    """The data key that lies wrapped at `key`, made where there is none: whoever creates the object first decides.
+
+    Args:
+        make: False to open what was sealed: a key that is not there any more was destroyed.
+
+    Raises:
+        ContractError: STORED_KEY_UNREADABLE; KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
+        TransientError: KEY_SERVICE_UNREACHABLE, or the storage does not answer.
+    """
+    stored = objects.get(key)
+    if stored is None and not make:
+        raise destroyed(key)
+    if stored is None:
+        made = service.new_key(context)
+        record = {
+            "format": _FORMAT,
+            "context": dict(context),
+            "key_id": made.key_id,
+            "wrapped": base64.b64encode(made.wrapped).decode(),
+            "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if objects.put_if_absent(key, json.dumps(record).encode()):
+            return made.plain
+        stored = objects.get(key)
+        if stored is None:
+            raise unreadable_key(key, "it was deleted meanwhile")
+    return service.unwrap(wrapped_in(key, stored.data), context)
+
+
+def namespace_key(service: KeyService, lake: KeyObjects, namespace: str) -> bytes:
+    """The key of a namespace's tokens, which all who strip share. It lies wrapped in the lake.
+
+    Raises:
+        DeltaworksError: as `stored_key`.
+    """
+    context = context_of(namespace, TOKEN)
+    return stored_key(service, lake, key=paths.token_key(namespace), context=context)
+
+
+def unreadable_key_of(service: KeyService, vault: KeyObjects, namespace: str, day: str, *, make: bool = True) -> bytes:
+    """The key of a day's unreadable bodies. It lies wrapped in the vault, and is destroyed by deleting it there.
+
+    Raises:
+        DeltaworksError: as `stored_key`.
+    """
+    context = context_of(namespace, UNREADABLE, day=day)
+    return stored_key(service, vault, key=paths.day_key(namespace, day), context=context, make=make)
+
+
+def wrapped_in(key: str, data: bytes) -> bytes:
+    """The wrapped key in the object at `key`.
+
+    Raises:
+        ContractError: STORED_KEY_UNREADABLE.
+    """
+    try:
+        record = json.loads(data)
+        if record["format"] != _FORMAT:
+            raise unreadable_key(key, f"format {record['format']} is not {_FORMAT}")
+        return base64.b64decode(record["wrapped"], validate=True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable_key(key, f"{type(error).__name__}: {error}") from error
+
+
+def unreadable_key(key: str, reason: str) -> ContractError:
+    """The error of an object that should hold a wrapped key and does not."""
+    return ContractError(
+        "STORED_KEY_UNREADABLE",
+        f"{key} holds no key this release can read: {reason}.",
+        hint="Put the object back as it was. With another key in its place old and new tokens would not join.",
+    )

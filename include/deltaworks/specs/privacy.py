@@ -1,0 +1,218 @@
+"""Personal data of a pipeline (`privacy`): whose it is, what becomes of each field, and how it is erased.
+
+Declared once for all who see an event before it lands: the collector strips it before its spool, the parser before
+columns and quarantine. What does not fit with the rest of the pipeline is refused by `specs.privacy_checks`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.effects import NEXT_UPKEEP, OTHER_MEANING, OTHER_READING, Edit, Effect, Presence
+
+Action = Literal["token", "vault", "drop", "truncate_ip"]
+#: Actions that leave a token where the value was.
+TOKEN_ACTIONS: Final = ("token", "vault")
+#: Kinds whose values are brought to one form before they become tokens; all others count byte for byte.
+NORMALISED_KINDS: Final = ("email", "phone")
+Scalar = bool | int | float | str
+_PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
+
+PRIVACY = Presence(
+    Edit(
+        Effect.MIXES,
+        "Rows that landed before hold what was sent, later ones tokens, or the other way round. Stop the stream, "
+        "accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and make old rows alike with "
+        "`deltaworks reprocess {pipeline} --from-start`.",
+    )
+)
+#: What holds for requests from now on: nothing of what has landed changes.
+ERASING = Edit(Effect.SAFE, "Nothing: requests that are received from now on have these terms.")
+
+
+def _check_private_path(value: str) -> str:
+    if value.startswith("$"):
+        raise ValueError(
+            f"a path begins with the name of a field and not with $: write {value.lstrip('$.') or 'email'}"
+        )
+    wrong = next((part for part in value.split(".") if not _PART.match(part)), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{wrong!r} is no name of a field: write names with points between, and [] behind a list whose elements "
+            "are meant, such as eventParams.friends[].name"
+        )
+    return value
+
+
+#: Names of fields with points between; `[]` behind a name means every element of the list there.
+PrivatePath = Annotated[str, AfterValidator(_check_private_path)]
+PrivatePaths = Annotated[tuple[PrivatePath, ...], BeforeValidator(as_tuple)]
+#: Keys of a table: when its rows go anyway, and whether erasing a subject removes those of theirs.
+RetentionDays = Annotated[
+    Annotated[int, Field(ge=1, description="rows of older dates are removed by maintenance")] | None, NEXT_UPKEEP
+]
+TableErase = Annotated[
+    Literal["rows", "keep"], ERASING, Field(description="keep: erasing a subject leaves this table's rows")
+]
+EraseReason = Annotated[str, ERASING, Field(description="of keep: why, as a certificate quotes it")]
+When = dict[PrivatePath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]]
+
+
+class PrivateFieldSpec(Spec):
+    """A field with personal data, and what becomes of its value.
+
+    `token`: an identifier becomes the token of its kind. `vault`: the same, and the value goes to the vault, sealed.
+    `drop`: nothing of it is kept. `truncate_ip`: of an address its network is kept.
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    path: Annotated[PrivatePath, OTHER_MEANING]
+    action: Annotated[Action, OTHER_MEANING]
+    kind: Annotated[Name | None, OTHER_MEANING] = Field(
+        default=None, alias="as", description="of token and vault: the kind of identifier; equal kinds, equal tokens"
+    )
+
+    @model_validator(mode="after")
+    def _of_its_action(self) -> Self:
+        if self.action in TOKEN_ACTIONS and self.kind is None:
+            raise_located([(("as",), f"say of what kind the identifier is, such as as: {_kind_of(self.path)}")])
+        if self.action not in TOKEN_ACTIONS and self.kind is not None:
+            raise_located([(("as",), f"{self.action} leaves no token, which alone have a kind; leave it out")])
+        return self
+
+    @property
+    def name(self) -> str:
+        """What it is matched by between two declarations."""
+        return self.path
+
+
+class ScanSpec(Spec):
+    """What is looked for in texts that nobody declared: counted, dropped, or not looked for."""
+
+    email: Annotated[Literal["count", "drop", "off"], OTHER_READING] = "off"
+    phone: Annotated[Literal["count", "drop", "off"], OTHER_READING] = "off"
+
+
+class ChildSpec(Spec):
+    """Events of children, of whom nothing lasting is kept: tokens of the day, no row of the vault, fewer fields."""
+
+    when: Annotated[When, OTHER_READING] = Field(min_length=1)
+    tokens: Annotated[Literal["per_day", "lasting"], OTHER_READING] = "per_day"
+    vault: Annotated[bool, OTHER_READING] = False
+    drop: Annotated[PrivatePaths, OTHER_READING] = ()
+
+
+class RefusedSpec(Spec):
+    """Events whose subject has refused: they are counted and not kept."""
+
+    when: Annotated[When, OTHER_READING] = Field(min_length=1)
+    keep: Annotated[Literal["none"], OTHER_READING] = "none"
+
+
+class RegulationSpec(Spec):
+    """Whose events are treated otherwise than declared, because law asks for it."""
+
+    child: ChildSpec | None = None
+    refused: RefusedSpec | None = None
+
+
+class EraseSpec(Spec):
+    """How a subject is erased, and by when. Days count from the receipt of the request."""
+
+    mode: Annotated[Literal["rows", "identity"], ERASING] = Field(
+        default="rows", description="rows: they are removed; identity: their tokens become random ones nobody keeps"
+    )
+    purge_within_days: Annotated[int, ERASING] = Field(default=21, ge=1, le=90)
+    deadline_days: Annotated[int, ERASING] = Field(default=30, ge=1, le=90)
+    landing_days: Annotated[int, NEXT_UPKEEP] = Field(
+        default=14, ge=1, le=365, description="after which landing objects with personal data are gone"
+    )
+    unreadable_days: Annotated[int, NEXT_UPKEEP] = Field(
+        default=14, ge=1, le=365, description="after which the key of what could not be read is destroyed"
+    )
+
+    @model_validator(mode="after")
+    def _purge_first(self) -> Self:
+        if self.purge_within_days >= self.deadline_days:
+            raise_located(
+                [
+                    (
+                        ("purge_within_days",),
+                        f"rows are purged within {self.purge_within_days} days, and VACUUM needs days behind that: "
+                        f"write fewer than deadline_days ({self.deadline_days})",
+                    )
+                ]
+            )
+        return self
+
+
+class PrivacySpec(Spec):
+    """The personal data of a pipeline's events."""
+
+    namespace: Annotated[Name, OTHER_MEANING] = Field(description="tokens join within it, and nowhere else")
+    subject: Annotated[PrivatePaths, OTHER_MEANING] = Field(
+        default=(), description="fields whose token is the subject of an event: the first that is present"
+    )
+    fields: Annotated[tuple[PrivateFieldSpec, ...], OTHER_MEANING] = Field(min_length=1)
+    scan: ScanSpec = ScanSpec.defaults()
+    regulation: RegulationSpec = RegulationSpec.defaults()
+    erase: EraseSpec = EraseSpec.defaults()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        raise_located([*_overlaps(self.fields), *_subjects(self)])
+        return self
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of identifiers that have tokens, sorted."""
+        return tuple(sorted({field.kind for field in self.fields if field.kind is not None}))
+
+    def action_of(self, path: str) -> PrivateFieldSpec | None:
+        """What is declared of a path of names: of itself, or of what holds it.
+
+        Indexes of lists do not count: `friends.name` is the path of what `friends[].name` declares.
+        """
+        bare = {field.path.replace("[]", ""): field for field in self.fields}
+        parts = path.split(".")
+        return next((bare[above] for end in range(len(parts), 0, -1) if (above := ".".join(parts[:end])) in bare), None)
+
+    @property
+    def seals(self) -> bool:
+        """Whether it ever puts something into the vault."""
+        return any(field.action == "vault" for field in self.fields) or bool(self.subject)
+
+
+def _kind_of(path: str) -> str:
+    """A kind to propose for a path."""
+    name = re.sub(r"[^a-z0-9_]", "", path.rsplit(".", maxsplit=1)[-1].lower().removesuffix("[]")).removesuffix("_id")
+    return name if re.match(r"^[a-z]", name) else "person"
+
+
+def _overlaps(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
+    problems: list[Problem] = []
+    for index, field in enumerate(fields):
+        for other in range(index):
+            first, second = (path.replace("[]", "") + "." for path in (field.path, fields[other].path))
+            if first.startswith(second) or second.startswith(first):
+                text = f"{field.path!r} and {fields[other].path!r} hold each other; leave one of them out"
+                problems.append((("fields", index, "path"), text, (("fields", other, "path"),)))
+    return problems
+
+
+def _subjects(privacy: PrivacySpec) -> list[Problem]:
+    tokens = {field.path: field for field in privacy.fields if field.action in TOKEN_ACTIONS}
+    problems: list[Problem] = []
+    for index, path in enumerate(privacy.subject):
+        place = ("subject", index) if len(privacy.subject) > 1 else ("subject",)
+        if path not in tokens:
+            text = f"{path!r} becomes no token here, so it names nobody; {nearest_of(path, tokens)}"
+            problems.append((place, text))
+        elif "[]" in path:
+            problems.append((place, f"{path!r} is of many; the subject of an event is one: name a field of the event"))
+    return problems

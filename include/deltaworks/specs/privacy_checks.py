@@ -1,0 +1,207 @@
+"""What does not fit between the personal data of a pipeline and the rest of it, each at its place.
+
+Refused are declarations under which a subject could not be erased: personal values in paths, state and bounds of a log,
+files that VACUUM keeps behind the deadline, and rows that would all go to quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from deltaworks.specs.base import Place, Problem, nearest_of
+from deltaworks.specs.privacy import TOKEN_ACTIONS, PrivacySpec, PrivateFieldSpec
+from deltaworks.specs.types import Array, ColumnType, Map, Struct, parse_type
+
+if TYPE_CHECKING:
+    from deltaworks.specs.pipeline import PipelineSpec
+    from deltaworks.specs.table import ColumnSpec, TableSpec
+
+#: Days that are spared between VACUUM and the deadline: to verify, and for what fails once.
+SPARE_DAYS = 2
+
+
+def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    """What does not fit between `privacy` and the rest; keys of tables that need it, where there is none."""
+    privacy = pipeline.privacy
+    yield from _table_keys(pipeline)
+    if privacy is None:
+        return
+    yield from _read_as_sent(pipeline, privacy)
+    for index, table in enumerate(pipeline.tables):
+        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _columns(table, privacy))
+        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _layout(table, privacy))
+    yield from _live(pipeline, privacy)
+    yield from _in_time(pipeline, privacy)
+    yield from _beside(pipeline, privacy)
+
+
+def _table_keys(pipeline: PipelineSpec) -> Iterator[Problem]:
+    for index, table in enumerate(pipeline.tables):
+        if table.erase == "keep" and not table.erase_reason:
+            text = "rows of an erased subject stay here: say why, such as erase_reason: invoices are kept for ten years"
+            yield ("tables", index, "erase"), text
+        if table.erase == "rows" and table.erase_reason:
+            yield ("tables", index, "erase_reason"), "it is of `erase: keep`; write that, or leave the reason out"
+        if pipeline.privacy is None and table.erase == "keep":
+            yield ("tables", index, "erase"), "nobody is erased from a pipeline without `privacy`; declare it"
+        if table.retention_days is not None and "event_date" not in table.partition_by:
+            text = "rows are removed by whole dates: partition the table by event_date, or leave it out"
+            yield ("tables", index, "retention_days"), text
+
+
+def _columns(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Columns that no value would fit any more, once it is stripped."""
+    for position, column in enumerate(table.columns):
+        yield from _within(position, column, privacy)
+        field = privacy.action_of(column.path)
+        if field is None:
+            continue
+        place: Place = ("columns", position)
+        itself = field.path == column.path
+        if field.action == "drop" and column.required:
+            yield (*place, "required"), f"{field.path!r} is dropped: the column is always null, and every row would go"
+        elif itself and field.action != "drop" and column.type != "string":
+            what = "a token" if field.action in TOKEN_ACTIONS else "an address"
+            text = (
+                f"{column.name!r} is {column.type}, and {column.path!r} becomes {what}, a text: every event would go "
+                "to quarantine; declare type: string"
+            )
+            yield (*place, "type"), text
+        elif not itself and field.action != "drop" and "[]" not in field.path:
+            text = f"{field.path!r} is a value of its own, nothing lies below it; name {field.path!r}"
+            yield (*place, "path"), text
+
+
+def _within(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Fields of structs, and of lists of structs, that hold what becomes a text and are none themselves."""
+    for field in privacy.fields:
+        inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
+        if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
+            continue
+        kind = _type_within(parse_type(column.type), inner.split("."))
+        if kind is not None and str(kind) != "string":
+            what = "a token" if field.action in TOKEN_ACTIONS else "an address"
+            text = f"{field.path!r} becomes {what}, a text, and the type has {kind} there; declare string for it"
+            yield ("columns", position, "type"), text
+
+
+def _type_within(kind: ColumnType, names: Sequence[str]) -> ColumnType | None:
+    """The type at the end of names of fields; None where the type has no such field, or any."""
+    while isinstance(kind, Array):
+        kind = kind.element
+    if not names:
+        return kind
+    if isinstance(kind, Map):
+        return _type_within(kind.value, names[1:])
+    fields = dict(kind.fields) if isinstance(kind, Struct) else {}
+    return _type_within(fields[names[0]], names[1:]) if names[0] in fields else None
+
+
+def _layout(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Personal columns in paths of files, in bounds of the log and in what a mutation rewrites."""
+    personal = {column.name: field for column in table.columns if (field := _field_of(column, privacy)) is not None}
+    for key in ("partition_by", "cluster_by"):
+        for position, name in enumerate(getattr(table, key)):
+            if name in personal:
+                text = (
+                    f"{name!r} is personal ({personal[name].path}): its values would stand in the paths and the log of "
+                    "the table, which erasing cannot reach; choose another column"
+                )
+                yield (key, position), text
+    for position, name in enumerate(table.zorder_by):
+        if name in personal and personal[name].action not in TOKEN_ACTIONS:
+            text = (
+                f"{name!r} is personal ({personal[name].path}) and no token: its bounds would stand in the log; order "
+                "by columns of tokens, or of nobody"
+            )
+            yield ("zorder_by", position), text
+
+
+def _field_of(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpec | None:
+    """What is declared of a column's values, where something of them is kept."""
+    field = privacy.action_of(column.path)
+    return None if field is None or field.action == "drop" else field
+
+
+def _live(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Groups and keys of live tables, whose state nobody is erased from."""
+    for index, live in enumerate(pipeline.live):
+        columns = {
+            column.name: field
+            for table in pipeline.tables
+            if table.name == live.reads
+            for column in table.columns
+            if (field := _field_of(column, privacy)) is not None
+        }
+        for key in ("group_by", "key", "keep"):
+            for position, name in enumerate(getattr(live, key)):
+                if name in columns:
+                    text = (
+                        f"{name!r} is personal ({columns[name].path}), and of a live table's state nobody is erased; "
+                        "use a gold table for it"
+                    )
+                    yield ("live", index, key, position), text
+
+
+def _in_time(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Upkeep under which nothing would be gone by the deadline."""
+    upkeep, erase = pipeline.maintenance, privacy.erase
+    if upkeep.vacuum_dry_run:
+        text = "files of erased rows would never go: with `privacy`, write vacuum_dry_run: false"
+        yield ("maintenance", "vacuum_dry_run"), text
+    days = upkeep.kept_hours / 24
+    if erase.purge_within_days + days + SPARE_DAYS > erase.deadline_days:
+        key = "time_travel_hours" if upkeep.time_travel_hours > upkeep.vacuum_retention_hours else ""
+        key = key or "vacuum_retention_hours"
+        most = max(0, int(24 * (erase.deadline_days - SPARE_DAYS - erase.purge_within_days)))
+        text = (
+            f"rows purged on day {erase.purge_within_days} are in files until day {erase.purge_within_days + days:g}, "
+            f"and {SPARE_DAYS} days are spared before the deadline on day {erase.deadline_days}: write at most "
+            f"{key}: {most}, or fewer purge_within_days"
+        )
+        yield ("maintenance", key), text, (("privacy", "erase"),)
+
+
+def _read_as_sent(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """What names and dates an event, and what routes it, is read of the stripped event: some of it must stay."""
+    event = pipeline.event
+    places: list[tuple[Place, str]] = []
+    if event.name.path is not None:
+        places.append((("event", "name", "path"), event.name.path))
+    for index, path in enumerate(event.time.path):
+        places.append((("event", "time", "path", *([index] if len(event.time.path) > 1 else [])), path))
+    for index, table in enumerate(pipeline.tables):
+        places += [(("tables", index, "when", path), path) for path in table.when]
+    for place, path in places:
+        field = privacy.action_of(path)
+        if field is not None:
+            text = f"{path!r} is personal: what names, dates or routes an event is read as sent; choose another field"
+            yield place, text
+    for index, path in enumerate(event.id):
+        field = privacy.action_of(path)
+        if field is not None and field.action not in TOKEN_ACTIONS:
+            at: Place = ("event", "id", *([index] if len(event.id) > 1 else []))
+            yield at, f"of {path!r} nothing that tells events apart is kept; choose another field, or make it a token"
+
+
+def _beside(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+    """Other keys that keep what was sent, or decide about the same fields."""
+    if pipeline.archive is not None:
+        yield ("archive",), "an archive keeps payloads as they came, personal data in them; leave one of the two out"
+    for index, private in enumerate(pipeline.private):
+        if privacy.action_of(private.path) is not None:
+            text = f"{private.path!r} is declared in `privacy` too; leave it out here: privacy comes first"
+            yield ("private", index, "path"), text
+    for index, look_up in enumerate(pipeline.enrich):
+        field = privacy.action_of(look_up.of)
+        if field is not None and field.action != "truncate_ip":
+            text = (
+                f"{look_up.of!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
+            )
+            yield ("enrich", index, "of"), text
+    paths = [column.path for table in pipeline.tables for column in table.columns]
+    for index, field in enumerate(privacy.fields):
+        if field.path.startswith("_record") or field.path.startswith("_partition"):
+            text = f"{field.path!r} is of the source, not of events; {nearest_of(field.path, paths)}"
+            yield ("privacy", "fields", index, "path"), text

@@ -1,0 +1,108 @@
+"""The list of erased subjects: what records say together, from when on, and until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ContractError
+from deltaworks.privacy import paths
+from deltaworks.privacy.suppression import NOBODY, SuppressionRecord, read_suppression, suppression_of
+from deltaworks.privacy.tokens import suppression_digest, token
+
+KEY = bytes(32)
+ADA = token(KEY, kind="player", value="ada")
+BOB = token(KEY, kind="player", value="bob")
+MAY_US = 1_777_593_600_000_000  # 2026-05-01
+
+
+def record(number: int, *tokens: str, until: str | None = None, after: str = "drop") -> SuppressionRecord:
+    digests = tuple(suppression_digest(KEY, item) for item in tokens)
+    return SuppressionRecord(
+        namespace="players",
+        number=number,
+        request_id=f"r{number}",
+        created_at="2026-04-01T00:00:00+00:00",
+        digests=digests,
+        until=until,
+        after=after,
+    )
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def put(lake: LocalObjects, *records: SuppressionRecord) -> None:
+    for item in records:
+        assert lake.put_if_absent(paths.suppression("players", item.number), item.encode())
+
+
+def test_a_namespace_without_records_suppresses_nobody(lake: LocalObjects) -> None:
+    assert read_suppression(lake, "players") == NOBODY
+    assert not NOBODY.names(KEY, [ADA], at_us=0)
+
+
+def test_the_list_has_every_record_and_the_highest_number(lake: LocalObjects) -> None:
+    put(lake, record(1, ADA), record(2, BOB))
+
+    suppression = read_suppression(lake, "players")
+
+    assert suppression.number == 2
+    assert suppression.names(KEY, [ADA], at_us=MAY_US)
+    assert suppression.names(KEY, ["p1_none", BOB], at_us=MAY_US)
+    assert not suppression.names(KEY, [token(KEY, kind="player", value="eve")], at_us=MAY_US)
+    assert not suppression.names(bytes(31) + b"1", [ADA], at_us=MAY_US)
+
+
+def test_a_list_without_news_is_the_one_that_was_read(lake: LocalObjects) -> None:
+    put(lake, record(1, ADA))
+    first = read_suppression(lake, "players")
+
+    assert read_suppression(lake, "players", since=first) is first
+    put(lake, record(2, BOB))
+    assert read_suppression(lake, "players", since=first).number == 2
+
+
+@pytest.mark.parametrize(("after", "suppressed"), [("drop", True), ("accept", False)])
+def test_later_events_count_again_with_a_new_consent_alone(after: str, suppressed: bool) -> None:
+    suppression = suppression_of([record(1, ADA, until="2026-04-30T12:00:00+00:00", after=after)])
+
+    assert suppression.names(KEY, [ADA], at_us=MAY_US - 86_400_000_000)
+    assert suppression.names(KEY, [ADA], at_us=MAY_US) is suppressed
+
+
+def test_the_longest_of_two_entries_holds() -> None:
+    short = record(1, ADA, until="2026-04-01T00:00:00+00:00", after="accept")
+
+    assert suppression_of([short, record(2, ADA)]).names(KEY, [ADA], at_us=MAY_US)
+    assert suppression_of([record(1, ADA), short]).names(KEY, [ADA], at_us=MAY_US)
+    assert not suppression_of([short]).names(KEY, [ADA], at_us=MAY_US)
+
+
+def test_a_record_comes_back_as_it_was_written() -> None:
+    written = record(3, ADA, until="2026-04-30T12:00:00+00:00", after="accept")
+
+    assert SuppressionRecord.decode(written.encode(), key="k") == written
+    assert ADA.encode() not in written.encode()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":2}', b'{"format":1,"digests":[]}'])
+def test_a_list_that_cannot_be_read_whole_is_not_read(lake: LocalObjects, data: bytes) -> None:
+    put(lake, record(1, ADA))
+    lake.put(paths.suppression("players", 2), data)
+
+    with pytest.raises(ContractError) as refused:
+        read_suppression(lake, "players")
+
+    assert refused.value.condition == "SUPPRESSION_UNREADABLE"
+
+
+def test_a_record_under_another_number_is_refused(lake: LocalObjects) -> None:
+    lake.put(paths.suppression("players", 2), record(1, ADA).encode())
+
+    with pytest.raises(ContractError):
+        read_suppression(lake, "players")

@@ -1,0 +1,83 @@
+"""Tokens: the same wherever they are made, of another key or kind another, and no way back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deltaworks.privacy.tokens import (
+    ERASED_PREFIX,
+    TOKEN_LENGTH,
+    day_key,
+    is_token,
+    normalised,
+    suppression_digest,
+    token,
+)
+
+KEY = bytes(range(32))
+
+
+def test_a_token_is_the_keyed_digest_of_kind_and_value_each_with_its_length() -> None:
+    message = b"\x00\x00\x00\x06player\x00\x00\x00\x03p-7"
+    digest = hmac.new(KEY, message, hashlib.sha256).digest()[:16]
+
+    assert token(KEY, kind="player", value="p-7") == "p1_" + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+@given(st.text(max_size=50), st.text(alphabet="abcdef_", min_size=1, max_size=9))
+@example("\ud800", "player")
+def test_a_token_is_29_characters_and_is_recognised(value: str, kind: str) -> None:
+    made = token(KEY, kind=kind, value=value)
+
+    assert len(made) == TOKEN_LENGTH
+    assert is_token(made)
+    assert made == token(KEY, kind=kind, value=value)
+
+
+def test_other_keys_kinds_and_days_have_other_tokens() -> None:
+    tokens = {
+        token(KEY, kind="player", value="p-7"),
+        token(KEY, kind="device", value="p-7"),
+        token(bytes(32), kind="player", value="p-7"),
+        token(day_key(KEY, "2026-11-23"), kind="player", value="p-7"),
+        token(day_key(KEY, "2026-11-24"), kind="player", value="p-7"),
+        token(KEY, kind="playe", value="rp-7"),
+    }
+
+    assert len(tokens) == 6
+
+
+def test_an_email_is_one_however_it_is_written() -> None:
+    written = {"Ada@Example.org", " ada@example.org ", "ada@example.org", "\uff21da@example.org"}
+
+    assert {normalised("email", text) for text in written} == {"ada@example.org"}
+    assert len({token(KEY, kind="player", value=text) for text in written}) == 4
+
+
+def test_a_phone_is_one_however_it_is_written() -> None:
+    written = {"+49 (30) 901820", "0049-30-901820", "+4930901820"}
+
+    assert {normalised("phone", text) for text in written} == {"+4930901820"}
+
+
+def test_only_what_has_the_form_of_a_token_is_one() -> None:
+    made = token(KEY, kind="player", value="p-7")
+
+    assert is_token(ERASED_PREFIX + made[3:])
+    assert not is_token(made.upper())
+    assert not is_token(made + "a")
+    assert not is_token(made[:-1] + "1")
+    assert not is_token("")
+
+
+def test_a_suppression_list_says_nothing_of_a_token_without_the_key() -> None:
+    made = token(KEY, kind="player", value="p-7")
+
+    assert suppression_digest(KEY, made) != suppression_digest(bytes(32), made)
+    assert len(suppression_digest(KEY, made)) == 32
+    assert made[3:] not in suppression_digest(KEY, made)

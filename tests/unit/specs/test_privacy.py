@@ -1,0 +1,197 @@
+"""`privacy` as it is declared: every way to be wrong is told at its place, with what to write."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from deltaworks.specs.changes import classify
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.privacy import PrivacySpec
+
+PRIVACY: dict[str, Any] = {
+    "namespace": "players",
+    "subject": ["params.player_id", "params.device_id"],
+    "fields": [
+        {"path": "params.player_id", "action": "token", "as": "player"},
+        {"path": "params.device_id", "action": "token", "as": "device"},
+        {"path": "params.email", "action": "vault", "as": "email"},
+        {"path": "params.friends[].name", "action": "drop"},
+        {"path": "ip", "action": "truncate_ip"},
+    ],
+    "scan": {"email": "count"},
+    "regulation": {
+        "child": {"when": {"params.age_group": "under_13"}, "drop": "ip"},
+        "refused": {"when": {"consent.analytics": False}},
+    },
+}
+DECLARED: dict[str, Any] = {
+    "pipeline": "shop",
+    "description": "",
+    "owner": "",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+    "event": {"name": {"path": "name"}, "time": {"path": "at"}, "id": "id"},
+    "privacy": PRIVACY,
+    "tables": [
+        {
+            "name": "orders",
+            "when": {"name": "order"},
+            "columns": [
+                {"name": "player_id", "path": "params.player_id", "type": "string", "required": True},
+                {"name": "device_id", "path": "params.device_id", "type": "string"},
+                {"name": "address", "path": "ip", "type": "string"},
+                {"name": "country", "path": "country", "type": "string"},
+                {"name": "friends", "path": "params.friends", "type": "array<struct<name: string, level: int>>"},
+            ],
+            "zorder_by": ["player_id"],
+        }
+    ],
+    "live": [{"name": "by_country", "reads": "orders", "group_by": ["country"]}],
+}
+KAFKA = {"kind": "kafka", "bootstrap_servers": "broker:9092", "topics": ["shop"], "format": "json"}
+Edit = tuple[tuple[str | int, ...], Any]
+COLUMNS = ("tables", 0, "columns")
+FIELDS = ("privacy", "fields")
+
+
+def declared(*edits: Edit) -> dict[str, Any]:
+    data = copy.deepcopy(DECLARED)
+    for path, value in edits:
+        place: Any = data
+        for part in path[:-1]:
+            place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
+        place[path[-1]] = value
+    return data
+
+
+def problem(*edits: Edit) -> tuple[str, str]:
+    """The place and the text of the one mistake."""
+    with pytest.raises(ValidationError) as refused:
+        PipelineSpec.model_validate(declared(*edits))
+    (error,) = refused.value.errors()
+    return ".".join(map(str, error["loc"])), error["msg"]
+
+
+def test_what_fits_is_taken_and_written_out_as_it_was_declared() -> None:
+    spec = PipelineSpec.model_validate(declared())
+    written = spec.model_dump(mode="json", exclude_unset=True)["privacy"]
+
+    assert spec.privacy is not None
+    assert spec.privacy.kinds == ("device", "email", "player")
+    assert written["fields"] == PRIVACY["fields"]
+    assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_an_upgrade_changes_no_fingerprint_of_a_pipeline_without_it() -> None:
+    plain = declared()
+    del plain["privacy"]
+
+    dumped = PipelineSpec.model_validate(plain).model_dump(mode="json")
+
+    assert "privacy" not in dumped
+    assert not {"retention_days", "erase", "erase_reason"} & set(dumped["tables"][0])
+
+
+def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
+    privacy = PrivacySpec.model_validate(PRIVACY)
+
+    assert privacy.action_of("params") is None
+    assert [getattr(privacy.action_of(path), "path", None) for path in ("params.email", "params.email.host", "ip")] == [
+        "params.email",
+        "params.email",
+        "ip",
+    ]
+    assert getattr(privacy.action_of("params.friends.name"), "action", None) == "drop"
+
+
+@pytest.mark.parametrize(
+    ("edits", "place", "text"),
+    [
+        ([((*FIELDS, 0, "path"), "$.params.email")], "privacy.fields.0.path", "write params.email"),
+        ([((*FIELDS, 0, "path"), "params.friends[0].name")], "privacy.fields.0.path", "[] behind a list"),
+        (
+            [((*FIELDS, 2), {"path": "params.email_id", "action": "vault"})],
+            "privacy.fields.2.as",
+            "such as as: email",
+        ),
+        (
+            [((*FIELDS, 4), {"path": "ip", "action": "drop", "as": "ip"})],
+            "privacy.fields.4.as",
+            "leaves no token",
+        ),
+        ([((*FIELDS, 4, "path"), "params.email.host")], "privacy.fields.4.path", "hold each other"),
+        (
+            [(("privacy", "subject"), ["params.playerid"])],
+            "privacy.subject",
+            "did you mean 'params.player_id'?",
+        ),
+        (
+            [(("privacy", "erase"), {"purge_within_days": 30})],
+            "privacy.erase.purge_within_days",
+            "write fewer than deadline_days (30)",
+        ),
+        ([((*COLUMNS, 0, "type"), "long")], "tables.0.columns.0.type", "declare type: string"),
+        ([((*COLUMNS, 2, "type"), "int")], "tables.0.columns.2.type", "becomes an address, a text"),
+        (
+            [
+                ((*COLUMNS, 4, "type"), "array<struct<name: int>>"),
+                ((*FIELDS, 3), {"path": "params.friends[].name", "action": "token", "as": "player"}),
+            ],
+            "tables.0.columns.4.type",
+            "'params.friends[].name' becomes a token, a text",
+        ),
+        (
+            [((*COLUMNS, 0, "path"), "params.friends.name")],
+            "tables.0.columns.0.required",
+            "is dropped: the column is always null",
+        ),
+        ([((*COLUMNS, 1, "path"), "params.email.host")], "tables.0.columns.1.path", "nothing lies below it"),
+        ([(("tables", 0, "partition_by"), ["device_id"])], "tables.0.partition_by.0", "in the paths and the log"),
+        ([(("tables", 0, "zorder_by"), ["address"])], "tables.0.zorder_by.0", "no token: its bounds"),
+        ([(("live", 0, "group_by"), ["device_id"])], "live.0.group_by.0", "use a gold table for it"),
+        (
+            [(("maintenance", "vacuum_dry_run"), True)],
+            "maintenance.vacuum_dry_run",
+            "write vacuum_dry_run: false",
+        ),
+        (
+            [(("maintenance", "vacuum_retention_hours"), 192)],
+            "maintenance.vacuum_retention_hours",
+            "write at most vacuum_retention_hours: 168",
+        ),
+        (
+            [(("maintenance", "time_travel_hours"), 720)],
+            "maintenance.time_travel_hours",
+            "write at most time_travel_hours: 168",
+        ),
+        ([(("event", "name", "path"), "params.email")], "event.name.path", "choose another field"),
+        ([(("event", "id"), "ip")], "event.id", "nothing that tells events apart"),
+        ([(("private",), [{"path": "ip", "keep": "network"}])], "private.0.path", "leave it out here"),
+        ([(("tables", 0, "erase"), "keep")], "tables.0.erase", "say why"),
+        ([(("tables", 0, "erase_reason"), "invoices")], "tables.0.erase_reason", "of `erase: keep`"),
+        (
+            [(("tables", 0, "partition_by"), []), (("tables", 0, "retention_days"), 90)],
+            "tables.0.retention_days",
+            "partition the table by event_date",
+        ),
+        ([(("source",), KAFKA), (("archive",), {"retain_days": 7})], "archive", "leave one of the two out"),
+    ],
+)
+def test_what_does_not_fit_is_told_at_its_place(edits: list[Edit], place: str, text: str) -> None:
+    at, message = problem(*edits)
+
+    assert at == place
+    assert text in message
+
+
+def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> None:
+    before = PipelineSpec.model_validate(declared())
+    other_kind = PipelineSpec.model_validate(declared(((*FIELDS, 0, "as"), "gamer")))
+    other_terms = PipelineSpec.model_validate(declared((("privacy", "erase"), {"purge_within_days": 14})))
+
+    assert {change.effect for change in classify(before, other_kind)} == {Effect.MIXES}
+    assert {change.effect for change in classify(before, other_terms)} == {Effect.SAFE}
