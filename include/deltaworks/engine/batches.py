@@ -40,6 +40,7 @@ from deltaworks.errors import TransientError
 from deltaworks.events.evolution import Evolved, as_records
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp
+from deltaworks.events.strip_keys import bring_to_vault, fixed_strip_keys
 from deltaworks.sources.base import Slice
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.spans import initial_offset
@@ -235,6 +236,7 @@ class BatchProcessor:
                 spec_fingerprint=stamp.fingerprint,
                 code_version=__version__,
                 offsets={"start": start, "end": end},
+                suppression=written.facts.pop("suppression", 0),
                 source=source.metadata | written.findings.facts() | written.facts,
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),
             )
@@ -252,6 +254,8 @@ class BatchProcessor:
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
         # Once for both passes: all rows of a batch have their answers from the same databases.
         databases = fixed_databases(self._spec, self._lake.storage)
+        name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
+        strip_keys = fixed_strip_keys(self._spec, self._lake.storage, seal_as=name)
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
@@ -262,11 +266,15 @@ class BatchProcessor:
                 target=target,
                 evolved=evolved,
                 databases=databases,
+                strip_keys=strip_keys,
                 duplicates=windows,
                 care=care,
             )
 
         written = with_new_columns(one_pass, self._spec, self._tables.evolved())
+        if strip_keys is not None:
+            written.facts["suppression"] = strip_keys.suppression.number
+            bring_to_vault(self._spec, written.findings.sealed, name=name)
         written.facts |= {} if databases is None else {"databases": databases.facts()}
         return written
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deltaworks.events.enriching.databases import Databases
+    from deltaworks.events.stripping import StripKeys
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def write_payloads(
     *,
     evolved: Evolved | None = None,
     databases: Databases | None = None,
+    strip_keys: StripKeys | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     carefully: bool = False,
     flush_bytes: int = FLUSH_BYTES,
@@ -102,7 +104,7 @@ def write_payloads(
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     proof = partial(_check_parts, spec, target) if carefully else None
     try:
-        parser = Parser(spec, evolved=evolved, databases=databases, proof=proof)
+        parser = Parser(spec, evolved=evolved, databases=databases, strip_keys=strip_keys, proof=proof)
     except (ConfigError, TransientError) as error:  # of a database
         return TaskOutput(findings=Findings(failure=error))
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
@@ -143,6 +145,7 @@ def fan_out(
     target: FileTarget,
     evolved: Evolved | None = None,
     databases: Databases | None = None,
+    strip_keys: StripKeys | None = None,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     care: Care | None = None,
 ) -> Written:
@@ -152,6 +155,7 @@ def fan_out(
         source: what the batch reads.
         evolved: the columns that tables were given while they ran.
         databases: those that events are enriched from, fixed.
+        strip_keys: by which personal data is stripped, fixed.
         duplicates: of tables that flag copies, the files whose ids count.
         care: how it is read where tasks die; None leaves a death to the caller.
 
@@ -160,7 +164,9 @@ def fan_out(
         ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE, ENRICHMENT_UNREADABLE; nothing was committed.
         TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
-    work, prove = _of_tasks(spec, stamp, target, evolved=evolved, databases=databases, duplicates=duplicates)
+    work, prove = _of_tasks(
+        spec, stamp, target, evolved=evolved, databases=databases, strip_keys=strip_keys, duplicates=duplicates
+    )
     if spec.archive is not None and isinstance(source, RecordSlice):
         source.archive_by(partial(ArchiveWriter, target, stamp))
     if care is not None:
@@ -181,6 +187,7 @@ def _of_tasks(
     *,
     evolved: Evolved | None,
     databases: Databases | None,
+    strip_keys: StripKeys | None,
     duplicates: Mapping[str, DuplicateWindow] | None,
 ) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
     """What tasks do with payloads within their limits: write their rows; and prove only that they could be written."""
@@ -199,6 +206,7 @@ def _of_tasks(
                 target,
                 evolved=evolved,
                 databases=databases,
+                strip_keys=strip_keys,
                 duplicates=duplicates,
                 carefully=carefully,
             )
@@ -206,7 +214,8 @@ def _of_tasks(
     def prove(payloads: Iterable[Payload]) -> None:
         pipeline = PipelineSpec.model_validate_json(declared)
         with canary_limits.of_task(payloads) as watched:
-            for part in Parser(pipeline, evolved=evolved, databases=databases).parse(watched, stamp):
+            parser = Parser(pipeline, evolved=evolved, databases=databases, strip_keys=strip_keys)
+            for part in parser.parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 
     return work, prove

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from deltaworks.events.reasons import Rejected
 
@@ -51,3 +55,11 @@ class Chunk:
                 if (inside := [row - start for row in rows if start <= row < end])
             },
         )
+
+
+def fitting_rows(table: pa.Table, rows: list[int], misfits: Collection[int]) -> tuple[pa.Table, list[int]]:
+    """The rows of a table whose events are no misfits, and the indexes of these events."""
+    if not misfits:
+        return table, rows
+    fits = [row not in misfits for row in rows]
+    return table.filter(pa.array(fits)), list(compress(rows, fits))

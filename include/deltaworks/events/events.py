@@ -190,6 +190,12 @@ class EventReader:
         event = checked_event(self._unwrapped(value))
         return self._keep.joined(event, value) if self._keep else event
 
+    def rewrapped(self, event: dict[str, Any], wrapper: Any) -> Any:
+        """The event in a wrapper of its own, with nothing of `wrapper` but what its events keep."""
+        kept = self._keep.of(wrapper)
+        inner = {name: value for name, value in event.items() if name not in kept}
+        return self._wrapped(inner, {name: event[name] for name in kept if name in event})
+
     def exact_event(self, raw: bytes) -> Any:
         """The event inside the bytes of a value with its numbers as literals; None where it cannot be had so."""
         try:

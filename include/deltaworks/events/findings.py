@@ -5,6 +5,7 @@ Each task has its own and sends it to the driver as plain data, where they are m
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,9 +37,10 @@ class Findings:
     `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
     `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
     arrived at in place of one of no use. `not_addresses`: values of private fields, by path, of which nothing is kept
-    since they are no addresses. `events` were read, those in quarantine among them, which are `rejected` by the code of
-    a reason and the field it is about, never with a value. `refusal` is why some object may not be read, `some_read`
-    whether any payload was.
+    since they are no addresses. `privacy`: what was stripped and scanned, and events dropped for whose they are, by
+    what became of them; `sealed`: frames for the vault, with their kinds. `events` were read, those in quarantine among
+    them, which are `rejected` by the code of a reason and the field it is about, never with a value. `refusal` is why
+    some object may not be read, `some_read` whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -50,6 +52,8 @@ class Findings:
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     unusable_times: int = 0
     not_addresses: Counter[str] = field(default_factory=Counter)
+    privacy: Counter[str] = field(default_factory=Counter)
+    sealed: list[tuple[int, bytes]] = field(default_factory=list, compare=False)
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
     some_read: bool = field(default=False, compare=False)
@@ -87,6 +91,8 @@ class Findings:
         self.rejected.update(other.rejected)
         self.unusable_times += other.unusable_times
         self.not_addresses.update(other.not_addresses)
+        self.privacy.update(other.privacy)
+        self.sealed += other.sealed
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
             for path, kinds in paths.items():
@@ -115,6 +121,8 @@ class Findings:
             facts["unusable_times"] = self.unusable_times
         if self.not_addresses:
             facts["not_addresses"] = dict(sorted(self.not_addresses.items()))
+        if self.privacy:
+            facts["privacy"] = dict(sorted(self.privacy.items()))
         return facts
 
     def _most_rejected(self) -> list[tuple[tuple[str, str], int]]:
@@ -136,6 +144,8 @@ class Findings:
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
             "unusable_times": self.unusable_times,
             "not_addresses": dict(self.not_addresses),
+            "privacy": dict(self.privacy),
+            "sealed": [[kind, base64.b64encode(payload).decode()] for kind, payload in self.sealed],
             "failure": _failure_record(self.failure),
             "refusal": _failure_record(self.refusal),
             "some_read": self.some_read,
@@ -153,6 +163,8 @@ class Findings:
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
             unusable_times=record["unusable_times"],
             not_addresses=Counter(record["not_addresses"]),
+            privacy=Counter(record["privacy"]),
+            sealed=[(kind, base64.b64decode(payload)) for kind, payload in record["sealed"]],
             failure=_failure(record["failure"]),
             refusal=_failure(record["refusal"]),
             some_read=record["some_read"],

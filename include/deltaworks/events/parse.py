@@ -11,17 +11,16 @@ declaration asks for, passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import OverBudget
-from deltaworks.events.chunks import Chunk
+from deltaworks.events.chunks import Chunk, fitting_rows
 from deltaworks.events.envelope import Envelope
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import Evolved
@@ -32,6 +31,7 @@ from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, answer_fiel
 from deltaworks.events.partitions import OpenPartitions
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
+from deltaworks.events.stripping import StripKeys, stripping_of
 from deltaworks.events.table_columns import Reasons, TableColumns
 from deltaworks.events.unexpected import Framed, numbered, unexpected
 from deltaworks.specs.pipeline import PipelineSpec
@@ -88,7 +88,7 @@ class BatchStamp:
 class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
-    `findings` is what was noted beside rows, complete once `parse` has ended.
+    `findings` is what was noted beside rows, complete once `parse` has ended; `stripping` what strips personal data.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Parser:
         *,
         evolved: Evolved | None = None,
         databases: Databases | None = None,
+        strip_keys: StripKeys | None = None,
         chunk_events: int = 20_000,
         proof: Callable[[Sequence[Part]], None] | None = None,
     ) -> None:
@@ -105,6 +106,7 @@ class Parser:
         Args:
             evolved: the columns that tables were given while they ran.
             databases: those that the pipeline looks addresses up in, as `origins.fixed_databases` gives them.
+            strip_keys: by which personal data is stripped, where the pipeline declares any.
             chunk_events: events that are converted at once.
             proof: called with the rows of a chunk before they are given; what it raises is held against their events.
         """
@@ -131,8 +133,9 @@ class Parser:
         self._chunk_events = chunk_events
         self._proof = proof
         self._protection = protection_of(spec, databases)
+        self.stripping = stripping_of(spec, strip_keys, self._reader, self.findings)
         self._withhold = bool(spec.private)
-        self._says_why = not spec.private or spec.source.format in _QUOTES_NOTHING
+        self._says_why = not (spec.private or spec.privacy) or spec.source.format in _QUOTES_NOTHING
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[Part]:
         """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
@@ -140,6 +143,7 @@ class Parser:
         Raises:
             ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
         """
+        self.stripping.begin(stamp.arrived_at_us or stamp.ingested_at_us)
         chunk = Chunk()
         for payload in payloads:
             if payload is END_OF_CHUNK:
@@ -161,6 +165,7 @@ class Parser:
             except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
                 chunk.rejected.append(self._whole(payload, self._reason(misfit)))
         yield from self._finish(chunk, stamp)
+        self.stripping.seal()
 
     def framed(self, payload: Payload) -> Iterable[Framed]:
         """Each event of a payload; a `Malformed` one stands for a rest that cannot be read.
@@ -186,6 +191,8 @@ class Parser:
                 event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
             if payload.record is not None:
                 event[RECORD_FIELD] = payload.record
+            if not self.stripping.keeps(event, payload.arrived_at_us):
+                return
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
         except Exception as error:
@@ -212,7 +219,7 @@ class Parser:
     def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[Part]:
         parts, misfits = self._landing(chunk, stamp)
         yield from parts
-        rejected = chunk.rejected + misfits
+        rejected = self.stripping.kept(chunk.rejected + misfits)
         self.findings.note_events(len(chunk.events) + len(chunk.rejected), rejected)
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
@@ -256,7 +263,7 @@ class Parser:
         findings.unusable_times += sum(row not in reasons for row in unusable)
         parts = []
         for name in list(converted):
-            fitting, rows = _fitting(converted.pop(name), chunk.rows_by_table[name], reasons)
+            fitting, rows = fitting_rows(converted.pop(name), chunk.rows_by_table[name], reasons)
             if fitting.num_rows and self._columns[name].keeps_other_fields:
                 events = [chunk.events[row] for row in rows]
                 exact = partial(self._exact_event, [chunk.raws[row] for row in rows])
@@ -274,7 +281,7 @@ class Parser:
         for name, checker in self._rules.items():
             if name not in converted:
                 continue
-            table, rows = _fitting(converted[name], chunk.rows_by_table[name], misfits)
+            table, rows = fitting_rows(converted[name], chunk.rows_by_table[name], misfits)
             if not rows:
                 continue
             for rule, places in checker.failing(table):
@@ -295,12 +302,12 @@ class Parser:
     def _hold_to_partitions(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
         """Note the reasons of events that would go to one partition too many of a table."""
         for name, table in converted.items():
-            fitting, rows = _fitting(table, chunk.rows_by_table[name], reasons)
+            fitting, rows = fitting_rows(table, chunk.rows_by_table[name], reasons)
             for place, reason in self._partitions.beyond(name, fitting):
                 reasons.setdefault(rows[place], []).append(reason)
 
     def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
-        exact = self._reader.exact_event(raws[index])
+        exact = self.stripping.masked(self._reader.exact_event(raws[index]))
         return exact if self._protection is None else self._protection.masked(exact)
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
@@ -324,14 +331,6 @@ class Parser:
             retain_raw_bytes=self._retain,
             withhold_raw=self._withhold,
         )
-
-
-def _fitting(table: pa.Table, rows: list[int], misfits: Collection[int]) -> tuple[pa.Table, list[int]]:
-    """The rows of a table whose events are no misfits, and the indexes of these events."""
-    if not misfits:
-        return table, rows
-    fits = [row not in misfits for row in rows]
-    return table.filter(pa.array(fits)), list(compress(rows, fits))
 
 
 def _rejected(

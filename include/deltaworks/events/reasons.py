@@ -89,7 +89,10 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One row for quarantine. `record` has the fields of a record of a stream; `arrived_at_us` is as of `Payload`."""
+    """One row for quarantine. `record` has the fields of a record of a stream; `arrived_at_us` is as of `Payload`.
+
+    `sent_bytes` is how long the value was, where `raw` is not what was sent.
+    """
 
     seq: int
     position: int
@@ -99,6 +102,7 @@ class Rejected:
     reasons: tuple[Reason, ...]
     record: Mapping[str, Any] | None = None
     arrived_at_us: int | None = None
+    sent_bytes: int | None = None
 
 
 def readable(text: str) -> str:
@@ -142,7 +146,7 @@ def quarantine_rows(
         [None if row.event_name is None else readable(row.event_name) for row in rejected],
         reasons,
         raws,
-        [len(row.raw) for row in rejected],
+        [len(row.raw) if row.sent_bytes is None else row.sent_bytes for row in rejected],
         [
             not withhold_raw and _is_complete(row, raw, retain_raw_bytes)
             for row, raw in zip(rejected, raws, strict=True)
@@ -189,4 +193,9 @@ def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_complete(row: Rejected, raw: str, retain_raw_bytes: int) -> bool:
     """Whether the value can be had back from `raw`: neither cut nor changed."""
-    return row.position != WHOLE_OBJECT and len(row.raw) <= retain_raw_bytes and raw.encode() == row.raw
+    return (
+        row.position != WHOLE_OBJECT
+        and row.sent_bytes is None
+        and len(row.raw) <= retain_raw_bytes
+        and raw.encode() == row.raw
+    )

@@ -194,7 +194,7 @@ class Sealer:
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE, and the last key is older than a day.
         """
-        key = self._data_key()
+        key = self.data_key()
         payload = SealedPayload(self._namespace, self._writer, name, SEAL, key.wrapped, "", b"")
         blob = seal_bytes(key.plain, encode_identities(identities), payload.additional_data, self._nonces)
         return SealedPayload(self._namespace, self._writer, name, SEAL, key.wrapped, "", blob).encode()
@@ -205,10 +205,7 @@ class Sealer:
         Raises:
             DeltaworksError: the key of the day cannot be had.
         """
-        with self._lock:
-            if day not in self._days:
-                self._days = {day: self._day_key(day)}
-            key = self._days[day]
+        key = self.key_of_day(day)
         payload = SealedPayload(self._namespace, self._writer, name, UNREADABLE, b"", day, b"")
         blob = seal_bytes(key, body, payload.additional_data, self._nonces)
         return SealedPayload(self._namespace, self._writer, name, UNREADABLE, b"", day, blob).encode()
@@ -216,12 +213,19 @@ class Sealer:
     def ready(self) -> bool:
         """Whether something can be sealed now."""
         try:
-            self._data_key()
+            self.data_key()
         except TransientError:
             return False
         return True
 
-    def _data_key(self) -> DataKey:
+    def key_of_day(self, day: str) -> bytes:
+        """The key under which unreadable bodies of a day are sealed."""
+        with self._lock:
+            if day not in self._days:
+                self._days = {day: self._day_key(day)}
+            return self._days[day]
+
+    def data_key(self) -> DataKey:
         """The key of the hour; the last one, for up to a day, while the service makes none."""
         with self._lock:
             now = self._clock()

@@ -39,6 +39,11 @@ class Catalog:
     broken: dict[tuple[str, str], ConfigError] = field(default_factory=dict)
     collectors: dict[str, CollectorSpec] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for pipeline in self.pipelines.values():
+            if pipeline.privacy is not None:
+                pipeline.privacy.use(self.environment.privacy)
+
     def pipeline(self, name: str) -> PipelineSpec:
         """The pipeline called `name`.
 

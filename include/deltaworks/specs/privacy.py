@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from deltaworks.specs.base import Name, Problem, Spec, as_tuple, nearest_of, raise_located
 from deltaworks.specs.effects import NEXT_UPKEEP, OTHER_MEANING, OTHER_READING, Edit, Effect, Presence
+from deltaworks.specs.privacy_settings import PrivacySettings
 
 Action = Literal["token", "vault", "drop", "truncate_ip"]
 #: Actions that leave a token where the value was.
@@ -162,11 +163,21 @@ class PrivacySpec(Spec):
     scan: ScanSpec = ScanSpec.defaults()
     regulation: RegulationSpec = RegulationSpec.defaults()
     erase: EraseSpec = EraseSpec.defaults()
+    _service: PrivacySettings | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         raise_located([*_overlaps(self.fields), *_subjects(self)])
         return self
+
+    @property
+    def service(self) -> PrivacySettings | None:
+        """The environment's key service and vault; None for a declaration that was not loaded with an environment."""
+        return self._service
+
+    def use(self, service: PrivacySettings | None) -> None:
+        """Take note of the environment it was loaded with. That is no part of what is declared."""
+        self._service = service
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
@@ -25,7 +27,10 @@ class PreparedTable(Part):
 
 
 class PreparedBatch(Record):
-    """A batch, fixed. `offsets` are the source's, read from Spark's offset log."""
+    """A batch, fixed. `offsets` are the source's, read from Spark's offset log.
+
+    `suppression` is the highest number of the list of erased subjects that it was read with: it holds nothing of those.
+    """
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="prepared batch",
@@ -49,6 +54,7 @@ class PreparedBatch(Record):
     code_version: str
     offsets: dict[str, Any]
     source: dict[str, Any]
+    suppression: int = Field(default=0, exclude_if=lambda number: number == 0)
     tables: tuple[PreparedTable, ...]
 
     @property

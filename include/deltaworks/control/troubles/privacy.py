@@ -17,6 +17,12 @@ PRIVACY: Final = (
             runbook="privacy.md#keys",
         ),
         Trouble(
+            "STRIP_KEYS_MISSING",
+            "events with personal data are to be read without the keys by which it is stripped",
+            "declare `privacy` in the environment, and give the process its key service",
+            runbook="privacy.md#keys",
+        ),
+        Trouble(
             "KEY_SERVICE_REFUSED",
             "the key service refuses this role, or has no such key",
             "check `privacy.keys` of the environment; grant the role the key for the context that is given",

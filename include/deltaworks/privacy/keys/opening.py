@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from deltaworks.errors import ConfigError, ContractError
+from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.base import TOKEN, UNREADABLE, Context, KeyService, context_of
 from deltaworks.privacy.keys.keyring import LocalKeyring, destroyed
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec, PrivacySettings
+from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec
 
 _FORMAT = 1
 
@@ -34,22 +33,6 @@ class KeyObjects(Protocol):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object; False when it was there already with other bytes."""
-
-
-def privacy_settings(environment: EnvironmentSpec) -> PrivacySettings:
-    """What an environment says of keys and vault.
-
-    Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED.
-    """
-    if environment.privacy is None:
-        raise ConfigError(
-            "KEY_SERVICE_UNDECLARED",
-            f"The environment {environment.environment} has no key service, and a pipeline has personal data.",
-            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
-            "kms instead of keyring on AWS.",
-        )
-    return environment.privacy
 
 
 def open_key_service(spec: KeyServiceSpec) -> KeyService:

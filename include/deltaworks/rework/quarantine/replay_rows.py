@@ -136,7 +136,7 @@ class PayloadFinder:
             payloads.add(whole, payload)
         for position, event in self._framed(payload) if by_position else ():
             row = by_position.get(position)
-            if row is not None and _is_same(row, event[1]):
+            if row is not None and _is_same(row, *self._parser.stripping.kept_raw(event[1])):
                 del by_position[position]
                 payloads.add(row, replace(payload, data=None, events=((position, event),)))
         payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
@@ -148,10 +148,10 @@ class PayloadFinder:
             return
 
 
-def _is_same(row: Row, raw: bytes) -> bool:
+def _is_same(row: Row, raw: bytes, length: int) -> bool:
     """Whether an event of the object is the one the row was made of, as far as the row tells."""
     kept = str(row["raw"] or "")
-    return len(raw) == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
+    return length == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
         kept.rstrip("\\x0123456789abcdef")
     )
 

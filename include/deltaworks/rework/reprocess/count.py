@@ -17,6 +17,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest
 from deltaworks.rework.reprocess.read_records import read_records
 from deltaworks.rework.reprocess.reread import Pass, Reread, Rereader, RereadScope
@@ -89,7 +90,9 @@ class ReprocessCounter:
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
         databases = fixed_databases(self._spec, self._lake.storage)
-        rereader = Rereader(self._spec, RereadScope(frozenset(names), plan.whole), opener, databases=databases)
+        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+        scope = RereadScope(frozenset(names), plan.whole)
+        rereader = Rereader(self._spec, scope, opener, databases=databases, strip_keys=strip_keys)
         rows: Counter[str] = Counter()
         for table, part in rereader.rows(chosen):
             rows[table] += part.num_rows
@@ -127,7 +130,9 @@ class ReprocessCounter:
         did = Reread()
         if exact:
             databases = fixed_databases(self._spec, self._lake.storage)
-            work = Pass(RereadScope(frozenset(names), plan.whole), target=None, databases=databases)
+            strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+            scope = RereadScope(frozenset(names), plan.whole)
+            work = Pass(scope, target=None, databases=databases, strip_keys=strip_keys)
             did = read_records(spark, self._lake, resolver, parts, work)
         ranges = SeqRanges.joined(one.seqs for one in parts.readable)
         return ReprocessCount(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from deltaworks.events.enriching.databases import Databases
+    from deltaworks.events.stripping import StripKeys
 
 #: Objects of this size together make a task.
 TASK_BYTES = 64 << 20
@@ -96,6 +97,7 @@ class Pass:
     target: FileTarget | None
     evolved: Evolved | None = None
     databases: Databases | None = None
+    strip_keys: StripKeys | None = None
 
 
 class Rereader:
@@ -109,9 +111,10 @@ class Rereader:
         *,
         evolved: Evolved | None = None,
         databases: Databases | None = None,
+        strip_keys: StripKeys | None = None,
     ) -> None:
         """`opener` reads objects; records need none."""
-        self._parser = Parser(spec, evolved=evolved, databases=databases)
+        self._parser = Parser(spec, evolved=evolved, databases=databases, strip_keys=strip_keys)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
         self._opener = opener
@@ -209,7 +212,14 @@ def reread(
     def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
-            rereader = Rereader(pipeline, own, opener, evolved=work.evolved, databases=work.databases)
+            rereader = Rereader(
+                pipeline,
+                own,
+                opener,
+                evolved=work.evolved,
+                databases=work.databases,
+                strip_keys=work.strip_keys,
+            )
             yield asdict(staged(rereader.rows(share), rereader, work.target))
 
     did = Reread()

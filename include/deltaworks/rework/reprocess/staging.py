@@ -19,6 +19,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
 from deltaworks.events.origins import fixed_databases, row_keys
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
+from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.read_records import read_records, refuse_gone, refuse_missing
 from deltaworks.rework.reprocess.records import RecordResolver
@@ -137,7 +138,9 @@ class Stager:
         names = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
         beside = {} if plan.whole or plan.mode == "shadow" else quarantined
         databases = fixed_databases(self._spec, self._lake.storage)
-        work = Pass(RereadScope(names, plan.whole, beside), self._target(plan, names), self._evolved(), databases)
+        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+        scope, target = RereadScope(names, plan.whole, beside), self._target(plan, names)
+        work = Pass(scope, target, self._evolved(), databases, strip_keys)
         reading = again.read(plan, quarantined, work)
         did, ranges = reading.did, reading.ranges
         tables = [_staged_table(name, did, ranges) for name in plan.tables]

@@ -1,0 +1,114 @@
+"""The keys by which a pass strips personal data: fixed by its driver before it begins, and sent to its tasks.
+
+The key of a namespace is the same for ever, and the data key that seals holds for an hour, so a process asks its key
+service rarely; who is suppressed is read anew for each pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.events.stripping import SealKeys, StripKeys, day_of
+from deltaworks.privacy import paths
+from deltaworks.privacy.keys.base import KeyService
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unreadable_key_of
+from deltaworks.privacy.sealing import SealedFrame, Sealer, write_sealed
+from deltaworks.privacy.suppression import NOBODY, Suppression, read_suppression
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.storage import StorageSpec
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What a process has of a namespace."""
+
+    service: KeyService
+    token_key: bytes = field(repr=False)
+    suppression: Suppression = NOBODY
+    sealers: dict[str, Sealer] = field(default_factory=dict)
+
+
+_OPENED: Final[dict[tuple[str, str, str], _Opened]] = {}
+_LOCK: Final = threading.Lock()
+
+
+def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | None = None) -> StripKeys | None:
+    """The keys of a pass over a pipeline's events, and who is suppressed now; None where nothing is personal.
+
+    Args:
+        seal_as: the batch whose identities go to the vault; None for a pass that reads again what was read before.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
+        ContractError: SUPPRESSION_UNREADABLE, STORED_KEY_UNREADABLE.
+        TransientError: KEY_SERVICE_UNREACHABLE, or the lake does not answer.
+    """
+    if spec.privacy is None:
+        return None
+    settings = settings_of(spec)
+    objects, namespace = open_objects(lake), spec.privacy.namespace
+    with _LOCK:
+        at = (namespace, lake.root, settings.model_dump_json())
+        opened = _OPENED.get(at)
+        if opened is None:
+            service = open_key_service(settings.keys)
+            opened = _OPENED[at] = _Opened(service, namespace_key(service, objects, namespace))
+        opened.suppression = read_suppression(objects, namespace, since=opened.suppression)
+        seal = None if seal_as is None else _seal_keys(opened, settings, spec.pipeline, namespace, seal_as)
+        return StripKeys(opened.token_key, opened.suppression, seal)
+
+
+def settings_of(spec: PipelineSpec) -> PrivacySettings:
+    """The key service and the vault of the environment that the pipeline was loaded with.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED.
+    """
+    settings = None if spec.privacy is None else spec.privacy.service
+    if settings is None:
+        raise ConfigError(
+            "KEY_SERVICE_UNDECLARED",
+            f"The pipeline {spec.pipeline} has personal data, and its environment no key service and no vault.",
+            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
+            "kms instead of keyring on AWS.",
+        )
+    return settings
+
+
+def bring_to_vault(spec: PipelineSpec, frames: Sequence[tuple[int, bytes]], *, name: str) -> str | None:
+    """Put what the tasks of a pass have sealed into the vault, as one file; its key, or None where there is nothing.
+
+    To be called before the pass is fixed: what is fixed has its identities in the vault. A pass that is repeated puts
+    another file, whose identities are the same ones.
+
+    Raises:
+        TransientError: the vault does not answer.
+    """
+    if not frames:
+        return None
+    key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
+    data = write_sealed(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
+    open_objects(settings_of(spec).vault).put(key, data)
+    return key
+
+
+def _seal_keys(opened: _Opened, settings: PrivacySettings, pipeline: str, namespace: str, batch: str) -> SealKeys:
+    vault: ObjectStore = open_objects(settings.vault)
+    sealer = opened.sealers.get(pipeline)
+    if sealer is None:
+        sealer = opened.sealers[pipeline] = Sealer(
+            opened.service,
+            namespace=namespace,
+            writer=pipeline,
+            day_key=lambda day: unreadable_key_of(opened.service, vault, namespace, day),
+        )
+    day = day_of(time.time())
+    return SealKeys(namespace, pipeline, batch, sealer.data_key(), day, sealer.key_of_day(day))

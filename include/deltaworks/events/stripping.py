@@ -1,0 +1,235 @@
+"""Personal data in the parser: events are stripped as they are read, before anything is made of them.
+
+Before columns, since rows must not hold it; and before quarantine, whose `raw` holds the stripped event instead of what
+was sent. What cannot be read cannot be stripped: it is sealed under the key of its day, and quarantine keeps how long
+it was, its digest, and why it is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from deltaworks.errors import ConfigError
+from deltaworks.events.events import EventReader
+from deltaworks.events.exact_numbers import exact_bytes, exact_value, has_rounded_number
+from deltaworks.events.findings import Findings
+from deltaworks.events.reasons import Reason, Rejected
+from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.keys.base import Context, DataKey, Destroyed
+from deltaworks.privacy.sealing import SealedKind, Sealer
+from deltaworks.privacy.suppression import NOBODY, Suppression
+from deltaworks.privacy.walker import Outcome, Stripped, Walker
+from deltaworks.specs.pipeline import PipelineSpec
+
+#: What a task seals of bodies that cannot be read; of those beyond it there is the digest.
+UNREADABLE_BYTES: Final = 16 << 20
+#: Identities in a frame: what one decryption brings into memory.
+_FRAME_IDENTITIES: Final = 10_000
+#: What of a record is not kept in quarantine: producers put ids of people there.
+_OF_PRODUCERS: Final = frozenset({"key", "headers"})
+
+
+@dataclass(frozen=True, slots=True)
+class SealKeys:
+    """By what one pass seals, for whom and under which day."""
+
+    namespace: str
+    writer: str
+    batch: str
+    data_key: DataKey
+    day: str
+    day_key: bytes = field(repr=False)
+
+    def new_key(self, context: Context) -> DataKey:
+        """The one key of the pass, which its driver had made."""
+        return self.data_key
+
+    def unwrap(self, wrapped: bytes, context: Context) -> bytes:
+        """Who seals does not open."""
+        raise NotImplementedError("a pass only seals")
+
+    def destroy(self, key_id: str) -> Destroyed:
+        """Who seals destroys nothing."""
+        raise NotImplementedError("a pass only seals")
+
+    def sealer(self) -> Sealer:
+        """What seals under these keys."""
+        return Sealer(self, namespace=self.namespace, writer=self.writer, day_key=lambda _day: self.day_key)
+
+
+@dataclass(frozen=True, slots=True)
+class StripKeys:
+    """By what a pass strips: the key of the namespace's tokens, and who is suppressed. Sent to tasks.
+
+    `seal` is None where nothing new is sealed: what is read again was sealed when it was read first.
+    """
+
+    token_key: bytes = field(repr=False)
+    suppression: Suppression = NOBODY
+    seal: SealKeys | None = None
+
+
+def stripping_of(
+    spec: PipelineSpec, keys: StripKeys | None, reader: EventReader, findings: Findings
+) -> Stripping | AsSent:
+    """What strips the events of a pipeline; where it declares no personal data, what leaves them as they are.
+
+    Raises:
+        ConfigError: STRIP_KEYS_MISSING: nothing is read as it was sent for want of keys.
+    """
+    if spec.privacy is None:
+        return AsSent()
+    if keys is None:
+        raise ConfigError(
+            "STRIP_KEYS_MISSING",
+            f"The pipeline {spec.pipeline} has personal data, and its events are to be read without the keys for it.",
+            hint="Declare `privacy` in the environment, and give the process its key service.",
+        )
+    return Stripping(spec, keys, reader, findings)
+
+
+class AsSent:
+    """Leaves events of nobody as they were sent."""
+
+    def begin(self, read_at_us: int) -> None:
+        """Nothing depends on when it was read."""
+
+    def keeps(self, event: dict[str, Any], arrived_at_us: int | None) -> bool:
+        """Every event is kept."""
+        return True
+
+    def masked(self, event: Any) -> Any:
+        """The event."""
+        return event
+
+    def kept(self, rows: list[Rejected]) -> list[Rejected]:
+        """The rows."""
+        return rows
+
+    def kept_raw(self, raw: bytes) -> tuple[bytes, int]:
+        """The bytes, and their length."""
+        return raw, len(raw)
+
+    def seal(self) -> None:
+        """Nothing is sealed."""
+
+
+class Stripping:
+    """Strips the events of one pass. Used by one thread."""
+
+    def __init__(self, spec: PipelineSpec, keys: StripKeys, reader: EventReader, findings: Findings) -> None:
+        if spec.privacy is None:
+            raise TypeError(f"{spec.pipeline} has no personal data")
+        self._walker = Walker(spec.privacy, keys.token_key, suppression=keys.suppression)
+        self._reader = reader
+        self._findings = findings
+        self._keys = keys.seal
+        self._sealer = None if keys.seal is None else keys.seal.sealer()
+        self._is_json = spec.source.format == "json"
+        self._retain = spec.quarantine.retain_raw_bytes
+        self._stripped = Stripped(counts=findings.privacy)
+        self._sealed_before: set[Identity] = set()
+        self._unreadable_bytes = 0
+        self._read_at_ms = 0
+
+    def begin(self, read_at_us: int) -> None:
+        """Take note of when what follows was read, where it is on no record when it came in."""
+        self._read_at_ms = read_at_us // 1000
+
+    def keeps(self, event: dict[str, Any], arrived_at_us: int | None) -> bool:
+        """Strip an event in place; False for one that is to be kept nowhere, which is counted."""
+        at_ms = self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
+        return self._walker.strip(event, at_ms=at_ms, stripped=self._stripped) is Outcome.KEPT
+
+    def masked(self, event: Any) -> Any:
+        """An event that was kept and is read again from its bytes."""
+        return self._walker.mask(event, at_ms=self._read_at_ms)
+
+    def kept(self, rows: Sequence[Rejected]) -> list[Rejected]:
+        """Rows as quarantine may keep them. Those of events that are to be kept nowhere are left out, and counted."""
+        kept = []
+        for row in rows:
+            stripped = self._of_row(row) if row.raw else row
+            if stripped is not None:
+                kept.append(replace(stripped, record=_of_stream(stripped.record)))
+        return kept
+
+    def kept_raw(self, raw: bytes) -> tuple[bytes, int]:
+        """What quarantine keeps of an event's bytes, and the length it notes."""
+        if not self._is_json:
+            return b"", len(raw)
+        outcome, text = self._of_raw(raw, self._read_at_ms)
+        return (b"", len(raw)) if text is None or outcome is not Outcome.KEPT else (text, len(text))
+
+    def seal(self) -> None:
+        """Seal the identities that were met, for the driver to bring to the vault."""
+        new = [item for item in dict.fromkeys(self._stripped.identities) if self._is_new(item)]
+        self._stripped.identities.clear()
+        if self._sealer is None or self._keys is None:
+            return
+        for start in range(0, len(new), _FRAME_IDENTITIES):
+            name = f"{self._keys.batch}/{uuid.uuid4().hex}"
+            payload = self._sealer.identities(new[start : start + _FRAME_IDENTITIES], name=name)
+            self._findings.sealed.append((SealedKind.IDENTITIES, payload))
+
+    def _is_new(self, identity: Identity) -> bool:
+        """Whether this pass has not sealed it: an identity is the same at any time."""
+        timeless = identity._replace(at_ms=0)
+        if timeless in self._sealed_before:
+            return False
+        self._sealed_before.add(timeless)
+        return True
+
+    def _of_row(self, row: Rejected) -> Rejected | None:
+        if not self._is_json:
+            return replace(row, raw=b"", sent_bytes=len(row.raw))
+        at_ms = self._read_at_ms if row.arrived_at_us is None else row.arrived_at_us // 1000
+        outcome, text = self._of_raw(row.raw, at_ms)
+        if outcome is not Outcome.KEPT:
+            self._findings.privacy[outcome.value] += 1
+            return None
+        return self._unreadable(row) if text is None else replace(row, raw=text)
+
+    def _of_raw(self, raw: bytes, at_ms: int) -> tuple[Outcome, bytes | None]:
+        """The stripped event in a wrapper of its own, as JSON; None where it cannot be read."""
+        try:
+            value = exact_value(raw) if has_rounded_number(raw) else orjson.loads(raw)
+            exact = self._reader.exact_event(raw) if has_rounded_number(raw) else None
+            event = exact if type(exact) is dict else self._reader.event(value)
+            outcome = self._walker.strip(event, at_ms=at_ms, stripped=Stripped())
+            return outcome, exact_bytes(self._reader.rewrapped(event, value))
+        except Exception:  # whatever it is that cannot be read, it is not kept in plain
+            return Outcome.KEPT, None
+
+    def _unreadable(self, row: Rejected) -> Rejected:
+        """The row without its bytes, which are sealed as far as there is room for them."""
+        digest = hashlib.sha256(row.raw).hexdigest()
+        body = row.raw[: self._retain]
+        self._findings.privacy["unreadable"] += 1
+        self._unreadable_bytes += len(body)
+        if self._sealer is not None and self._keys is not None and self._unreadable_bytes <= UNREADABLE_BYTES:
+            payload = self._sealer.unreadable(body, name=digest, day=self._keys.day)
+            self._findings.sealed.append((SealedKind.UNREADABLE, payload))
+        reasons = tuple(
+            Reason(reason.code, reason.path, f"{reason.detail} (sha256 {digest})") for reason in row.reasons
+        )
+        return replace(row, raw=b"", reasons=reasons, sent_bytes=len(row.raw))
+
+
+def _of_stream(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What the stream itself says of a record, and nothing its producer does."""
+    if record is None or _OF_PRODUCERS.isdisjoint(record):
+        return record
+    return {name: value for name, value in record.items() if name not in _OF_PRODUCERS}
+
+
+def day_of(epoch_seconds: float) -> str:
+    """The day of an instant, UTC, as keys of days are called."""
+    return datetime.fromtimestamp(epoch_seconds, UTC).date().isoformat()
