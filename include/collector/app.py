@@ -106,8 +106,10 @@ class CollectorApp:
             hold.release()
 
     async def _accepted(self, taken: Taken, request_id: str) -> Answer:
+        if not taken.entries:  # none of its events may be kept
+            return taken.answer
         future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._acceptance.submit(taken.entries, partial(_finish, future))
+        self._acceptance.submit(taken.submission, partial(_finish, future))
         written = await future
         if written.problem is not None:
             return refusal(written.problem, request_id)

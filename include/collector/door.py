@@ -6,6 +6,7 @@ Nothing that passes key and size is turned away for what is in it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,10 +14,14 @@ from typing import NamedTuple
 
 from collector.admission import KeyHolder, Keys, client_address, cors_headers
 from collector.bodies import ENCODINGS, Sent, TooLargeError, batch, events_or_lines, inflated, one_event, text_of
+from collector.segments import Kind
 from collector.spool import Entry
-from collector.stamps import Arrival, StampRules, Strip, cut_address, is_bot, stamped_events
-from collector.verdicts import KEPT_MALFORMED, Answer, refusal, success
+from collector.stamps import Arrival, EventStrip, StampRules, Strip, cut_address, is_bot, stamped_events
+from collector.verdicts import DROPPED, KEPT_MALFORMED, Answer, refusal, success
+from deltaworks.errors import DeltaworksError
 from deltaworks.specs.collector import CollectorSpec
+
+log = logging.getLogger(__name__)
 
 _BATCH = ("batch", "b", "import")
 _SINGLE = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
@@ -57,6 +62,12 @@ class Taken(NamedTuple):
     answer: Answer
     source: str
     kept: int
+    sealed: Entry | None = None
+
+    @property
+    def submission(self) -> list[Entry]:
+        """All that is to be made durable, what was sealed first: it has the number of the first event behind it."""
+        return self.entries if self.sealed is None else [self.sealed, *self.entries]
 
 
 class Door:
@@ -151,7 +162,7 @@ class Door:
             return refusal("rate", request_id, retry_after_seconds=wait)
         return None
 
-    def _taken(self, sent: Sent, holder: KeyHolder, head: Head, request_id: str) -> Taken:
+    def _taken(self, sent: Sent, holder: KeyHolder, head: Head, request_id: str) -> Taken | Answer:
         address = client_address(head.peer, head.headers, trusted_hops=self.spec.listen.trusted_hops)
         arrival = Arrival(
             source=holder.source,
@@ -163,9 +174,28 @@ class Door:
             bot=is_bot(head.headers.get(b"user-agent", b"")),
         )
         number = self._numbers[holder.source]
-        entries = [Entry(number, parts) for parts in stamped_events(sent, arrival, self._rules[holder.source])]
-        kept = {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
-        return Taken(entries, success(len(entries), kept), holder.source, len(kept))
+        rules = self._rules[holder.source]
+        strip = None if rules.strip is None else rules.strip.begin(arrival.received_ms)
+        stamped = stamped_events(sent, arrival, rules, strip)
+        entries = [Entry(number, parts) for parts in stamped if parts is not None]
+        verdicts = {index: KEPT_MALFORMED for index, event in enumerate(sent.events) if event.value is None}
+        kept = len(verdicts)
+        verdicts |= {index: DROPPED for index, parts in enumerate(stamped) if parts is None}
+        sealed = self._sealed(strip, number, request_id) if strip is not None and entries else None
+        if isinstance(sealed, Answer):
+            return sealed
+        answer = success(len(stamped), verdicts, kept=kept)
+        return Taken(entries, answer, holder.source, kept, sealed)
+
+    @staticmethod
+    def _sealed(strip: EventStrip, number: int, request_id: str) -> Entry | Answer | None:
+        """What of a request goes to the vault; nothing of the request is taken where that cannot be sealed."""
+        try:
+            payload = strip.sealed(request_id)
+        except DeltaworksError as error:
+            log.warning("a request was turned away: %s", error.condition)
+            return refusal("keys", request_id)
+        return None if payload is None else Entry(number, (payload,), Kind.IDENTITIES)
 
     def with_cors(self, head: Head, answer: Answer) -> Answer:
         """The answer with what lets scripts read it: those of pages that may send to any of the sources."""

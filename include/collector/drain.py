@@ -23,6 +23,9 @@ from collector.sinks import RecordSink
 from collector.spool_reading import Durable, Readable, SpoolCursor, all_segments, durable_segments
 
 log = logging.getLogger(__name__)
+#: What the progress of sealed frames is called, which no source can be.
+VAULT = "_vault"
+_SEALED_SECONDS = 30.0
 _IDLE_SECONDS = 0.1
 _DELETE_SECONDS = 0.5
 
@@ -64,6 +67,7 @@ class Drain:
     Args:
         folder: held for as long as the drain runs.
         ways: the sink of each declared source.
+        vault: takes what was sealed; without it nothing was.
         durable: where the folder's writer is; None where nobody writes into it.
         freed: called with how many bytes were deleted.
     """
@@ -73,6 +77,7 @@ class Drain:
         folder: SpoolFolder,
         ways: Mapping[str, Way],
         *,
+        vault: ObjectSink | None = None,
         durable: Durable | None = None,
         freed: Callable[[int], None] = lambda _bytes: None,
         clock: Callable[[], float] = time.time,
@@ -90,6 +95,8 @@ class Drain:
         self._numbers = {numbers[name] for name in ways}
         self._unclaimed: dict[int, int] = {}
         self._deliveries = [self._delivery(name, way, numbers[name], clock=clock) for name, way in ways.items()]
+        if vault is not None:
+            self._deliveries.append(self._sealed_delivery(vault, clock=clock))
         self._drained = {delivery.source: threading.Event() for delivery in self._deliveries}
         self._threads = [
             threading.Thread(target=self._run, args=(delivery,), name=f"drain-{delivery.source}", daemon=True)
@@ -193,6 +200,21 @@ class Drain:
             collector=self._folder.collector_name,
             closes=way.closes,
             folder=path,
+            stop=self._stop,
+            clock=clock,
+        )
+
+    def _sealed_delivery(self, vault: ObjectSink, *, clock: Callable[[], float]) -> Delivery:
+        after = self._progress.of(VAULT).done
+        return LandingDelivery(
+            VAULT,
+            SpoolCursor(self._readable, -1, after=after, sealed=True),
+            self._progress,
+            vault,
+            prefix="",
+            collector=self._folder.collector_name,
+            closes=Closing(bytes=1 << 20, seconds=_SEALED_SECONDS),
+            folder=self._folder.path,
             stop=self._stop,
             clock=clock,
         )

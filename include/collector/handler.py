@@ -86,6 +86,8 @@ class Gateway:
         taken = self._door.read(admitted, body)
         if isinstance(taken, Answer):
             return taken
+        if not taken.entries:
+            return taken.answer
         events = [self._numbered(entry.parts) for entry in taken.entries]
         return taken.answer if self._sent(taken, events) else refusal("sink", request_id)
 

@@ -64,6 +64,7 @@ class SpoolCursor:
         number: what the frames of the source carry.
         after: begin behind this event.
         strange: called with the number and the source of an event of another source.
+        sealed: read the sealed frames of all sources instead. Such a frame has the number of the event behind it.
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class SpoolCursor:
         *,
         after: int,
         strange: Callable[[int, int], None] | None = None,
+        sealed: bool = False,
     ) -> None:
         self._readable = readable
         self._number = number
         self._strange = strange
+        self._sealed = sealed
         self._path: Path | None = None
         self._offset = HEADER_BYTES
         self.scanned = after
@@ -113,7 +116,7 @@ class SpoolCursor:
 
     def between(self, first: int, last: int) -> Iterator[SpooledEvent]:
         """All events of the source from `first` to `last`, wherever the cursor is."""
-        other = SpoolCursor(self._readable, self._number, after=first - 1)
+        other = SpoolCursor(self._readable, self._number, after=first - 1, sealed=self._sealed)
         for event, seq, _ in other._items():
             if seq > last:
                 return
@@ -139,11 +142,11 @@ class SpoolCursor:
         number, before = self._number, stretch.before_seq
         try:
             for frame in Segment(stretch.path, None).frames(start=self._offset, end=stretch.end):
-                if frame.kind != Kind.EVENT:
+                if frame.kind not in (Kind.EVENT, Kind.IDENTITIES) or (not self._sealed and frame.kind != Kind.EVENT):
                     continue
                 if frame.seq >= before:
                     return
-                if frame.source == number:
+                if frame.kind == Kind.IDENTITIES or (not self._sealed and frame.source == number):
                     yield SpooledEvent(frame.seq, frame.payload), frame.seq, frame.end
                     continue
                 if self._strange is not None:

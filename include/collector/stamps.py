@@ -10,12 +10,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
@@ -23,8 +22,28 @@ from collector.bodies import Sent, SentEvent
 from collector.exact_text import as_text, without_member
 
 FIELD: Final = "_collector"
-#: Changes an event before anything of it is kept anywhere. None: events go on as they were sent.
-Strip = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class EventStrip(Protocol):
+    """Changes the events of one request before anything of them is kept anywhere."""
+
+    def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The event as it may be kept; None where it may not."""
+
+    def unreadable(self, text: str) -> None:
+        """Take note of what cannot be read."""
+
+    def sealed(self, request: str) -> bytes | None:
+        """The payload of the request's sealed frame, if any."""
+
+
+class Strip(Protocol):
+    """Strips the events of a source."""
+
+    def begin(self, received_ms: int) -> EventStrip:
+        """Begin with the events of a request."""
+
+
 _VERSION = 1
 _HEAD = f'{{"{FIELD}":{{"v":{_VERSION},"seq":'
 _HEAD_BYTES = _HEAD.encode()
@@ -64,13 +83,19 @@ class StampRules:
     strip: Strip | None = None
 
 
-def stamped_events(sent: Sent, arrival: Arrival, rules: StampRules) -> list[tuple[bytes, ...]]:
-    """The events of a request as they are kept: each as parts of a text, the event's number between them."""
+def stamped_events(
+    sent: Sent, arrival: Arrival, rules: StampRules, strip: EventStrip | None = None
+) -> list[tuple[bytes, ...] | None]:
+    """The events of a request as they are kept: each as parts of a text, the event's number between them.
+
+    Args:
+        strip: changes them before; None of those it says may not be kept.
+    """
     times = [_time_of(event.value) for event in sent.events]
     sent_ms = epoch_ms(sent.sent_at)
     skew = _skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
     ahead, behind = _shared(sent_ms, skew, arrival)
-    writer = _Writer(sent, arrival, rules, skew or 0, ahead, behind)
+    writer = _Writer(sent, arrival, rules, skew or 0, ahead, behind, strip)
     return [writer.parts(event, time) for event, time in zip(sent.events, times, strict=True)]
 
 
@@ -107,10 +132,14 @@ class _Writer:
     _skew: int
     _ahead: str
     _behind: str
+    _strip: EventStrip | None
 
-    def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...]:
-        if self._rules.strip is not None and event.value is not None:
-            event = self._stripped(event.value, self._rules.strip)
+    def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
+        if self._strip is not None and event.value is not None:
+            stripped = self._stripped(event.value, self._strip)
+            if stripped is None:
+                return None
+            event = stripped
         if event.value is None:
             rest = f"{self._stamp(event, time)},{self._unreadable(event.text)},}}"
         else:
@@ -119,12 +148,12 @@ class _Writer:
             return self._in_gateway(rest)
         return _HEAD_BYTES, rest.encode()
 
-    def _stripped(self, value: dict[str, Any], strip: Strip) -> SentEvent:
+    def _stripped(self, value: dict[str, Any], strip: EventStrip) -> SentEvent | None:
         """The event as it may be kept: nothing of the stamp is made of what was taken out of it."""
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
-        value = strip(value)
-        return SentEvent(as_text(value), value)
+        stripped = strip.strip(value)
+        return None if stripped is None else SentEvent(as_text(stripped), stripped)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
         """The stamp from behind its number to its closing brace."""
@@ -161,7 +190,7 @@ class _Writer:
             if "eventTime" in value:
                 text = without_member(text, "eventTime")
             added = f',"eventTime":{self._arrival.received_ms // 1000}'
-        if self._sent.context is not None and "context" not in value and self._rules.strip is None:
+        if self._sent.context is not None and "context" not in value and self._strip is None:
             added += f',"context":{self._sent.context}'
         members = text[1:-1].strip()
         return f"{added},{members}}}" if members else f"{added}}}"
@@ -172,8 +201,9 @@ class _Writer:
         Behind it stands a comma and no member, so that no parser takes it for an event, and brackets pair, so that it
         breaks nothing around it: the lake puts it into quarantine.
         """
-        if self._rules.strip is None:
+        if self._strip is None:
             return f'"raw":{as_text(text)}'
+        self._strip.unreadable(text)
         data = text.encode()
         return f'"raw_bytes":{len(data)},"raw_sha256":"{hashlib.sha256(data).hexdigest()}"'
 

@@ -17,6 +17,8 @@ import orjson
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPE: Final = (b"content-type", b"application/json")
 KEPT_MALFORMED: Final = "kept:malformed"
+#: Of an event that may not be kept, whether its subject has refused or was erased: senders are not told which.
+DROPPED: Final = "dropped"
 LONGEST_RETRY_SECONDS: Final = 30
 
 
@@ -76,15 +78,20 @@ def refusal(code: str, request_id: str, *, retry_after_seconds: float | None = N
     return Answer(row.status, body, headers, code)
 
 
-def success(count: int, kept: Mapping[int, str]) -> Answer:
-    """All events of a request are durable; those in `kept` (by index) could not be read and are in quarantine later."""
-    if not kept:
+def success(count: int, verdicts: Mapping[int, str], *, kept: int | None = None) -> Answer:
+    """All events of a request are durable, but for those that may not be kept at all.
+
+    Args:
+        verdicts: of other events than the accepted ones, by index.
+        kept: how many of these could not be read and are in quarantine later; all of them by default.
+    """
+    if not verdicts:
         return _all_accepted(count)
     content = {
         "success": True,
-        "accepted": count - len(kept),
-        "kept": len(kept),
-        "verdicts": {str(index): verdict for index, verdict in kept.items()},
+        "accepted": count - len(verdicts),
+        "kept": len(verdicts) if kept is None else kept,
+        "verdicts": {str(index): verdict for index, verdict in sorted(verdicts.items())},
     }
     return Answer(200, orjson.dumps(content), [JSON_TYPE])
 

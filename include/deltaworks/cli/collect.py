@@ -31,6 +31,7 @@ def collect(
     from collector.sinks.opening import open_ways
     from deltaworks.control.objects import open_objects
     from deltaworks.operations.collecting import Collecting
+    from deltaworks.operations.collector_strips import open_strips
 
     project = catalog(needs=None)
     spec = project.collector(name)
@@ -43,10 +44,12 @@ def collect(
     limits = spec.limits.model_copy(update={"drain_seconds": drain_seconds} if drain_seconds >= 0 else {})
     spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": running})
     line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
+    objects = open_objects(project.environment.lake)
     collecting = Collecting(
         spec=spec,
         ways=open_ways(spec, project, close_seconds=close_seconds or None),
-        objects=open_objects(project.environment.lake),
+        objects=objects,
+        strips=open_strips(spec, project, objects),
         root=spool.absolute(),
         beat_seconds=beat_seconds,
     )

@@ -11,20 +11,22 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from collector.drain import Drain, Way, spool_folders
+from collector.drain import VAULT, Drain, Way, spool_folders
 from collector.folder import DAMAGED_SUFFIX, SpoolFolder, size_of
 from collector.process import Background, CollectorProcess
 from collector.recovery import Recovered, recover
+from collector.sinks.vault import VaultSink
 from collector.spool import Spool
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collector_beats import CollectorBeats, Taken
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorBeat, SourceBeat
 from deltaworks.errors import ConcurrencyError
+from deltaworks.operations.collector_strips import CollectorStrips, SuppressionReload
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,12 @@ class Collecting:
     objects: ObjectStore
     root: Path
     beat_seconds: float = 10.0
+    strips: CollectorStrips = field(default_factory=CollectorStrips)
+
+    def vault_of(self, folder: SpoolFolder) -> VaultSink | None:
+        """Where what is sealed in a folder belongs; None where nothing is."""
+        vault = self.strips.vault
+        return None if vault is None else VaultSink(vault, folder.collector_name)
 
     def run(self) -> int:
         """Take events until a signal; the exit code. Holds the first folder of the spool that nobody holds.
@@ -62,16 +70,20 @@ class _Process(CollectorProcess):
     """The process that holds one folder, and what runs beside its door."""
 
     def __init__(self, collecting: Collecting, folder: Path) -> None:
-        super().__init__(collecting.spec, folder, attach=self._beside)
+        super().__init__(collecting.spec, folder, attach=self._beside, strips=collecting.strips.by_source)
         self._collecting = collecting
 
     def _beside(
         self, _spec: CollectorSpec, folder: SpoolFolder, spool: Spool, _recovered: Recovered
     ) -> Sequence[Background]:
-        drain = Drain(folder, self._collecting.ways, durable=spool.durable, freed=spool.freed)
+        vault = self._collecting.vault_of(folder)
+        drain = Drain(folder, self._collecting.ways, vault=vault, durable=spool.durable, freed=spool.freed)
         self._metrics.sinks = drain.sinks
         drained = DrainedFolder(self._collecting, folder, drain, next_seq=spool.next_seq, taken=self._taken)
-        return [Leftovers(self._collecting, own=folder.path), drained]
+        beside: list[Background] = [Leftovers(self._collecting, own=folder.path), drained]
+        if self._collecting.strips.by_source:
+            beside.append(SuppressionReload(self._collecting.strips, self._collecting.objects))
+        return beside
 
     def _taken(self) -> Taken:
         taken: dict[str, dict[str, int]] = {}
@@ -121,7 +133,7 @@ class DrainedFolder:
         oldest_ms = self._drain.oldest_waiting_ms(self._next_seq())
         sources = {
             name: SourceBeat(
-                delivered=state.events,
+                delivered=0 if name == VAULT else state.events,
                 objects=state.objects,
                 set_aside=state.set_aside,
                 trouble=state.trouble,
@@ -190,7 +202,7 @@ class Leftovers:
             # Sources that have nothing in it are on record with less: only a look tells that it is empty.
             if self._emptied.get(path) == _content(folder):
                 return
-            drain = Drain(folder, self._collecting.ways)
+            drain = Drain(folder, self._collecting.ways, vault=self._collecting.vault_of(folder))
             part = DrainedFolder(self._collecting, folder, drain, next_seq=lambda: next_seq)
             log.warning("%s is held by nobody: what is in it is delivered from here", path)
             part.start()

@@ -71,6 +71,10 @@ class Walker:
         self._child_fields: _Node | None = None
         self._suppressed: dict[str, str] = {}
 
+    def suppress(self, suppression: Suppression) -> None:
+        """Drop the events of whom this list names, from the next one on; from any thread."""
+        self._suppression = suppression
+
     def strip(self, event: dict[str, Any], *, at_ms: int, stripped: Stripped) -> Outcome:
         """Strip an event in place. One that may not be kept is left half-stripped: throw it away.
 

@@ -1,0 +1,98 @@
+"""Strips events of people at the door: before the first byte of them reaches the spool, a log or a sink.
+
+What is in the vault later travels through the spool sealed: one frame a request, of the kind IDENTITIES, whose payload
+is a line of JSON with the sealed frames in Base64. A request whose frame cannot be sealed is turned away: its sender
+keeps it, and nothing goes on in plain.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from deltaworks.privacy.sealing import SealedFrame, SealedKind, Sealer, write_sealed
+from deltaworks.privacy.suppression import Suppression
+from deltaworks.privacy.walker import Outcome, Stripped, Walker
+
+#: What is sealed of one body that cannot be read; of the rest there is the digest.
+_MOST_BODY_BYTES: Final = 65_536
+
+
+class SourceStrip:
+    """Strips the events of one source. Used by the thread of the door, but for `suppress`.
+
+    Args:
+        sealer: of the source's namespace.
+    """
+
+    def __init__(self, walker: Walker, sealer: Sealer) -> None:
+        self.counts: Counter[str] = Counter()
+        self._walker = walker
+        self._sealer = sealer
+
+    def begin(self, received_ms: int) -> RequestStrip:
+        """Begin with the events of a request."""
+        return RequestStrip(self._walker, self._sealer, received_ms, self.counts)
+
+    def suppress(self, suppression: Suppression) -> None:
+        """Drop from now on the events of whom the list names."""
+        self._walker.suppress(suppression)
+
+
+class RequestStrip:
+    """What is stripped of one request."""
+
+    def __init__(self, walker: Walker, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
+        self._walker = walker
+        self._sealer = sealer
+        self._received_ms = received_ms
+        self._stripped = Stripped(counts=counts)
+        self._unreadable: list[bytes] = []
+
+    def strip(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """The event as it may be kept, changed in place; None for one that is kept nowhere, which is counted."""
+        outcome = self._walker.strip(event, at_ms=self._received_ms, stripped=self._stripped)
+        return event if outcome is Outcome.KEPT else None
+
+    def unreadable(self, text: str) -> None:
+        """Take note of what cannot be read, and so not be stripped."""
+        self._stripped.counts["unreadable"] += 1
+        self._unreadable.append(text.encode("utf-8", "surrogatepass"))
+
+    def sealed(self, request: str) -> bytes | None:
+        """The payload of the request's sealed frame; None where there is nothing to seal.
+
+        Raises:
+            TransientError: KEY_SERVICE_UNREACHABLE.
+        """
+        frames: list[list[Any]] = []
+        identities = list(dict.fromkeys(self._stripped.identities))
+        if identities:
+            frames.append([int(SealedKind.IDENTITIES), _text(self._sealer.identities(identities, name=request))])
+        day = datetime.fromtimestamp(self._received_ms / 1000, UTC).date().isoformat()
+        for body in self._unreadable:
+            name = hashlib.sha256(body).hexdigest()
+            payload = self._sealer.unreadable(body[:_MOST_BODY_BYTES], name=name, day=day)
+            frames.append([int(SealedKind.UNREADABLE), _text(payload)])
+        return json.dumps(frames, separators=(",", ":")).encode() if frames else None
+
+
+def sealed_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
+    """The sealed file of payloads of the spool, by their numbers."""
+    return write_sealed(
+        SealedFrame(seq, kind, base64.b64decode(payload)) for seq, line in lines for kind, payload in _frames(line)
+    )
+
+
+def _frames(line: bytes) -> Sequence[tuple[int, str]]:
+    frames: Sequence[tuple[int, str]] = json.loads(line)
+    return frames
+
+
+def _text(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()

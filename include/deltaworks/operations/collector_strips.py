@@ -1,0 +1,102 @@
+"""What a collector strips by: the keys and lists of its sources' namespaces, opened before it takes an event."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from collector.stripping import SourceStrip
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.events.strip_keys import settings_of
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unreadable_key_of
+from deltaworks.privacy.sealing import Sealer
+from deltaworks.privacy.suppression import Suppression, read_suppression
+from deltaworks.privacy.walker import Walker
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.collector import CollectorSpec
+
+log = logging.getLogger(__name__)
+RELOAD_SECONDS: Final = 60.0
+
+
+@dataclass(slots=True)
+class CollectorStrips:
+    """What strips each source of a collector, and where what it seals belongs."""
+
+    by_source: dict[str, SourceStrip] = field(default_factory=dict)
+    namespaces: dict[str, str] = field(default_factory=dict)
+    vault: ObjectStore | None = None
+
+
+def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> CollectorStrips:
+    """What strips the sources whose pipelines declare personal data. Their keys can be had when this returns.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
+        ContractError: STORED_KEY_UNREADABLE, SUPPRESSION_UNREADABLE.
+        TransientError: KEY_SERVICE_UNREACHABLE, or the lake does not answer.
+    """
+    strips = CollectorStrips()
+    for name, source in spec.sources.items():
+        pipeline = catalog.pipeline(source.pipeline)
+        if pipeline.privacy is None:
+            continue
+        settings = settings_of(pipeline)
+        service, namespace = open_key_service(settings.keys), pipeline.privacy.namespace
+        vault = strips.vault = open_objects(settings.vault)
+        sealer = Sealer(
+            service,
+            namespace=namespace,
+            writer=spec.collector,
+            day_key=partial(unreadable_key_of, service, vault, namespace),
+        )
+        sealer.data_key()
+        key, suppression = namespace_key(service, lake, namespace), read_suppression(lake, namespace)
+        strips.by_source[name] = SourceStrip(Walker(pipeline.privacy, key, suppression=suppression), sealer)
+        strips.namespaces[name] = namespace
+    return strips
+
+
+class SuppressionReload:
+    """Reads the lists of erased subjects again and again, in a thread: their events are dropped at the door."""
+
+    def __init__(self, strips: CollectorStrips, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
+        self._strips = strips
+        self._lake = lake
+        self._seconds = seconds
+        self._lists: dict[str, Suppression] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="suppression", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, *, within_seconds: float) -> bool:
+        """End; nothing is left to do."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=within_seconds)
+        return True
+
+    def reload(self) -> None:
+        """Read the lists now.
+
+        Raises:
+            DeltaworksError: SUPPRESSION_UNREADABLE, or the lake does not answer.
+        """
+        for source, namespace in self._strips.namespaces.items():
+            before = self._lists.get(source, Suppression())
+            self._lists[source] = read_suppression(self._lake, namespace, since=before)
+            if self._lists[source] is not before:
+                self._strips.by_source[source].suppress(self._lists[source])
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            try:
+                self.reload()
+            except Exception:  # the list it has stands; the parser behind it drops what it does not know of
+                log.exception("the list of erased subjects could not be read")
