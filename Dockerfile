@@ -10,7 +10,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \
     && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
-    && mkdir -p /opt/deltaworks/lake /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/logs \
+    && mkdir -p /opt/deltaworks/lake /var/spool/deltaworks /opt/airflow/include /opt/airflow/spark_jobs /opt/airflow/auth /opt/airflow/keyring /opt/airflow/logs \
     && chown -R airflow:0 /opt/deltaworks /opt/airflow /var/spool/deltaworks
 
 USER 50000

@@ -10,7 +10,7 @@ import sys
 
 from botocore.exceptions import ClientError
 
-from sandbox.servers.landing import LAKE_BUCKET, landing_client, wire_landing
+from sandbox.servers.landing import LAKE_BUCKET, VAULT_BUCKET, landing_client, wire_landing
 
 
 def main() -> None:
@@ -21,10 +21,11 @@ def main() -> None:
         access_key=os.environ["DELTAWORKS_LAKE_ACCESS_KEY"],
         secret_key=os.environ["DELTAWORKS_LAKE_SECRET_KEY"],
     )
-    try:
-        lake.head_bucket(Bucket=LAKE_BUCKET)
-    except ClientError:
-        lake.create_bucket(Bucket=LAKE_BUCKET)
+    for bucket in (LAKE_BUCKET, VAULT_BUCKET):
+        try:
+            lake.head_bucket(Bucket=bucket)
+        except ClientError:
+            lake.create_bucket(Bucket=bucket)
     queues = wire_landing(
         endpoint=os.environ["DELTAWORKS_AWS_ENDPOINT"],
         access_key=os.environ["DELTAWORKS_AWS_ACCESS_KEY"],

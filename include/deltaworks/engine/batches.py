@@ -274,7 +274,7 @@ class BatchProcessor:
         written = with_new_columns(one_pass, self._spec, self._tables.evolved())
         if strip_keys is not None:
             written.facts["suppression"] = strip_keys.suppression.number
-            bring_to_vault(self._spec, written.findings.sealed, name=name)
+            bring_to_vault(self._spec, self._lake.storage, written.findings.sealed, name=name)
         written.facts |= {} if databases is None else {"databases": databases.facts()}
         return written
 

@@ -22,7 +22,7 @@ from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unr
 from deltaworks.privacy.sealing import SealedFrame, Sealer, write_sealed
 from deltaworks.privacy.suppression import NOBODY, Suppression, read_suppression
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.privacy_settings import KeyringSpec, PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 
 
@@ -53,7 +53,7 @@ def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | No
     """
     if spec.privacy is None:
         return None
-    settings = settings_of(spec)
+    settings = settings_of(spec, lake)
     objects, namespace = open_objects(lake), spec.privacy.namespace
     with _LOCK:
         at = (namespace, lake.root, settings.model_dump_json())
@@ -66,13 +66,18 @@ def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | No
         return StripKeys(opened.token_key, opened.suppression, seal)
 
 
-def settings_of(spec: PipelineSpec) -> PrivacySettings:
+def settings_of(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
     """The key service and the vault of the environment that the pipeline was loaded with.
+
+    A lake in a folder of this machine needs none declared: keyring and vault then lie beside it, never in it.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED.
     """
     settings = None if spec.privacy is None else spec.privacy.service
+    if settings is None and lake.scheme == "file":
+        keyring = KeyringSpec(kind="keyring", folder=f"{lake.prefix}-keyring")
+        return PrivacySettings(keys=keyring, vault=StorageSpec(root=f"{lake.root}-vault"))
     if settings is None:
         raise ConfigError(
             "KEY_SERVICE_UNDECLARED",
@@ -83,7 +88,9 @@ def settings_of(spec: PipelineSpec) -> PrivacySettings:
     return settings
 
 
-def bring_to_vault(spec: PipelineSpec, frames: Sequence[tuple[int, bytes]], *, name: str) -> str | None:
+def bring_to_vault(
+    spec: PipelineSpec, lake: StorageSpec, frames: Sequence[tuple[int, bytes]], *, name: str
+) -> str | None:
     """Put what the tasks of a pass have sealed into the vault, as one file; its key, or None where there is nothing.
 
     To be called before the pass is fixed: what is fixed has its identities in the vault. A pass that is repeated puts
@@ -96,7 +103,7 @@ def bring_to_vault(spec: PipelineSpec, frames: Sequence[tuple[int, bytes]], *, n
         return None
     key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
     data = write_sealed(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
-    open_objects(settings_of(spec).vault).put(key, data)
+    open_objects(settings_of(spec, lake).vault).put(key, data)
     return key
 
 

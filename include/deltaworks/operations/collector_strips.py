@@ -44,7 +44,7 @@ def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> Col
         pipeline = catalog.pipeline(source.pipeline)
         if pipeline.privacy is None:
             continue
-        settings = settings_of(pipeline)
+        settings = settings_of(pipeline, catalog.environment.lake)
         service, namespace = open_key_service(settings.keys), pipeline.privacy.namespace
         vault = strips.vault = open_objects(settings.vault)
         sealer = Sealer(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Days that are spared between VACUUM and the deadline: to verify, and for what fails once.
 SPARE_DAYS = 2
+_FORGOTTEN_MINUTES = 1440
 
 
 def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -134,6 +135,10 @@ def _live(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
             for column in table.columns
             if (field := _field_of(column, privacy)) is not None
         }
+        # Of the newest rows what is old is forgotten within the day; a token in them goes with its view.
+        forgotten = live.forget_minutes is not None and live.forget_minutes <= _FORGOTTEN_MINUTES
+        if forgotten:
+            columns = {name: field for name, field in columns.items() if field.action not in TOKEN_ACTIONS}
         for key in ("group_by", "key", "keep"):
             for position, name in enumerate(getattr(live, key)):
                 if name in columns:

@@ -20,6 +20,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from deltaworks.control.aws_sessions import aws_session
 
 LAKE_BUCKET = "deltaworks-lake"
+#: What tokens stand for, sealed; apart from the lake.
+VAULT_BUCKET = "deltaworks-vault"
 LANDING_BUCKET = "deltaworks-landing"
 LANDING_TOPIC = "deltaworks-landing"
 LANDING_QUEUE = "deltaworks-landing"

@@ -51,6 +51,7 @@ def stack_variables(
         "DELTAWORKS_HOME": str(home.root),
         "DELTAWORKS_PROJECT": str(home.project),
         "DELTAWORKS_ENVIRONMENT": os.environ.get("DELTAWORKS_ENVIRONMENT", "local"),
+        "DELTAWORKS_KEYRING": str(home.keyring),
         "DELTAWORKS_LAKE_ENDPOINT": f"http://{HOST}:{ports['s3proxy']}",
         "DELTAWORKS_LAKE_ACCESS_KEY": keys.lake_access_key,
         "DELTAWORKS_LAKE_SECRET_KEY": keys.lake_secret_key,

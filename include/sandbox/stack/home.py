@@ -89,6 +89,11 @@ class StackHome:
         return self.root / "lake"
 
     @property
+    def keyring(self) -> Path:
+        """The keys of personal data, made with the first event that has any."""
+        return self.root / "keyring"
+
+    @property
     def kafka(self) -> Path:
         """The topics of the broker, where the stack has one."""
         return self.root / "kafka"

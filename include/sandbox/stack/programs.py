@@ -19,7 +19,7 @@ from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.airflow_requests import AirflowRequests
 from deltaworks.tables.spark.jars import quiet
 from sandbox.servers.kafka_broker import broker_command, broker_serves
-from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client
+from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
@@ -130,9 +130,9 @@ class HealthChecks:
     keys: StackSecrets
 
     def create_buckets(self) -> None:
-        """Create the buckets of the lake and of what lands, unless they are there: both lie in one store."""
+        """Create the buckets of the lake, of what lands and of the vault, unless they are there, in one store."""
         store = landing_client("s3", **self._lake_options())
-        for bucket in (LAKE_BUCKET, LANDING_BUCKET):
+        for bucket in (LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET):
             try:
                 store.head_bucket(Bucket=bucket)
             except ClientError:

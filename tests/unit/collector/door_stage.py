@@ -45,6 +45,7 @@ class Stage:
             clock=lambda: self.now,
         )
         self.payloads: list[bytes] = []
+        self.sealed: list[bytes] = []
 
     def send(
         self,
@@ -65,6 +66,8 @@ class Stage:
         admitted = self.door.admit(head, "r1")
         outcome = admitted if isinstance(admitted, Answer) else self.door.read(admitted, data)
         if isinstance(outcome, Taken):
+            if outcome.sealed is not None:
+                self.sealed.append(outcome.sealed.parts[0])
             for entry in outcome.entries:
                 number = b"%d" % (len(self.payloads) + 1)
                 self.payloads.append(number.join(entry.parts))

@@ -19,6 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.parts import DATE_COLUMN
@@ -88,7 +89,8 @@ class ShippedLake:
         for key, data in objects:
             self._seq += 1
             payloads.append(Payload(self._seq, key, data, arrived_at_us=ingested_at_us))
-        parser = Parser(spec, databases=fixed_databases(spec, self.catalog.environment.lake))
+        lake = self.catalog.environment.lake
+        parser = Parser(spec, databases=fixed_databases(spec, lake), strip_keys=fixed_strip_keys(spec, lake))
         stamp = BatchStamp(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")
         for name, rows in parser.parse(payloads, stamp):
             partition = "quarantine_date" if name == "quarantine" else DATE_COLUMN
