@@ -58,8 +58,9 @@ def session(lake: StorageSpec | None = None) -> SparkSession:
 
 
 def games_spec() -> PipelineSpec:
-    """The games pipeline as it is declared."""
-    return load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
+    """The games pipeline as it is declared, but for personal data: other sides keep what was sent too."""
+    declared = load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
+    return declared.model_copy(update={"privacy": None})
 
 
 class _WithoutQuery(BatchProcessor):

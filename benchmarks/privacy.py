@@ -1,0 +1,88 @@
+"""`privacy`: what stripping personal data costs a task that lands the telemetry of a game.
+
+Both sides parse the same objects of the generator with the shipped pipeline `games` and write the files of its tables; ours
+strips as the pipeline declares (tokens of players and devices, a look at every text for emails and phone numbers, and
+frames for the vault), the other side reads the pipeline without `privacy`.
+
+- `parser_with_vs_without`: events a second, ours to the other side's; the target is 0.85.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from deltaworks.events.parse import Payload
+    from deltaworks.specs.pipeline import PipelineSpec
+    from deltaworks.specs.storage import StorageSpec
+
+#: What a player sends in the three days that are read, about.
+_EVENTS_PER_PLAYER = 60
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparison."""
+    from benchmarks import places
+    from deltaworks.specs.catalog import PROJECT_ROOT
+    from deltaworks.specs.project import load_catalog
+
+    stripped = load_catalog("local", root=PROJECT_ROOT).pipeline("games").model_copy(deep=True)
+    if stripped.privacy is None:
+        raise RuntimeError("games declares no personal data")
+    # Keys in a folder beside the lake of the benchmark, as a lake on local disk has them.
+    stripped.privacy.use(None)
+    plain = stripped.model_copy(update={"privacy": None})
+    payloads = _payloads(options.events)
+    with places.local_disk().new_root() as storage:
+        comparison = Comparison(
+            metric="parser_with_vs_without",
+            ours=Side("stripped", partial(_land, storage, stripped, payloads)),
+            other=Side("as_sent", partial(_land, storage, plain, payloads)),
+            sizes={"objects": len(payloads), "bytes": sum(len(payload.data or b"") for payload in payloads)},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+def _payloads(events: int) -> list[Payload]:
+    from deltaworks.events.parse import Payload
+    from generator.games import deliveries
+    from generator.settings import GamesSettings
+    from generator.truth import TruthCounter
+
+    settings = GamesSettings(seed=7, players=max(50, events // _EVENTS_PER_PLAYER), days=3)
+    sent = deliveries(settings, TruthCounter(settings))
+    return [Payload(number, delivery.key, delivery.body) for number, delivery in enumerate(sent, 1)]
+
+
+def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
+    """The work of a task over all events, without Spark around it."""
+    from deltaworks.engine.fan_out import partitioning, write_payloads
+    from deltaworks.engine.table_files import FileTarget
+    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.strip_keys import fixed_strip_keys
+
+    folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
+    keys = fixed_strip_keys(spec, storage, seal_as="g000000-000000000000")
+    cpu = time.process_time()
+    with clock:
+        output = write_payloads(payloads, spec, stamp, target, strip_keys=keys)
+    cpu = time.process_time() - cpu
+    if output.findings.failure is not None:
+        raise output.findings.failure
+    events = output.findings.events
+    if spec.privacy is not None and not output.findings.privacy["tokens"]:
+        raise RuntimeError("nothing was stripped")
+    clock.note(events=events, cpu_microseconds_per_event=cpu * 1e6 / events)
+
+
+BENCHMARK = Benchmark(
+    name="privacy",
+    summary="a task that strips personal data of a game's events, against one that keeps them as sent",
+    run=run,
+)
