@@ -1,0 +1,195 @@
+"""What a collector strips, seals and brings to the vault: nothing of a person is in a spool, and nothing sealed is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.drain import VAULT, Drain, RecordWay
+from collector.folder import SpoolFolder
+from collector.segments import Kind, encode_frame
+from collector.sinks.vault import VaultSink
+from collector.stripping import SourceStrip
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import TransientError
+from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.keys.base import Context, DataKey
+from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.sealing import SealedKind, Sealer, Unsealer, read_sealed
+from deltaworks.privacy.suppression import Suppression
+from deltaworks.privacy.tokens import suppression_digest, token
+from deltaworks.privacy.walker import Walker
+from deltaworks.specs.privacy import PrivacySpec
+from tests.unit.collector.door_stage import NOW, Stage, code, content
+from tests.unit.collector.spool_stage import WrittenSpool
+from tests.unit.collector.test_drain import Shelf
+
+KEY = bytes(range(32))
+CANARY = "canary7f3a@example.org"
+PRIVACY = PrivacySpec.model_validate(
+    {
+        "namespace": "players",
+        "subject": "id",
+        "fields": [
+            {"path": "id", "action": "token", "as": "player"},
+            {"path": "context.traits.email", "action": "vault", "as": "email"},
+        ],
+        "regulation": {"refused": {"when": {"consent": False}}},
+    }
+)
+
+
+class AwayKeys(LocalKeyring):
+    """A key service that does not answer."""
+
+    def new_key(self, context: Context) -> DataKey:
+        raise TransientError("KEY_SERVICE_UNREACHABLE", "away")
+
+
+def source_strip(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceStrip:
+    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
+    return SourceStrip(Walker(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
+
+
+def batch(*events: Any) -> dict[str, Any]:
+    return {"batch": list(events), "context": {"traits": {"email": CANARY}}}
+
+
+def identities(keyring: LocalKeyring, data: bytes) -> list[Identity]:
+    unsealer = Unsealer(keyring, day_key=lambda _namespace, _day: bytes(32))
+    frames = [frame for frame in read_sealed(data) if frame.kind == SealedKind.IDENTITIES]
+    return [identity for frame in frames for identity in unsealer.identities(frame.payload)]
+
+
+def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> None:
+    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage.send(batch({"id": "p-7"}, {"id": "p-8"}))
+
+    assert [event["id"] for event in stage.events()] == [
+        token(KEY, kind="player", value=name) for name in ("p-7", "p-8")
+    ]
+    assert stage.events()[0]["context"]["traits"]["email"] == token(KEY, kind="email", value=CANARY)
+    assert "canary" not in b"".join([*stage.payloads, *stage.sealed]).decode()
+    plain = Stage()
+    plain.send(batch({"id": "p-7"}))
+    assert "canary" in b"".join(plain.payloads).decode(), "with stripping off it is there"
+
+
+def test_events_that_may_not_be_kept_are_dropped_and_counted(tmp_path: Path) -> None:
+    erased = suppression_digest(KEY, token(KEY, kind="player", value="p-9"))
+    strip = source_strip(LocalKeyring(tmp_path), Suppression(1, {erased: None}))
+    stage = Stage(strip=strip)
+    answer = stage.send({"batch": [{"id": "p-7"}, {"id": "p-8", "consent": False}, {"id": "p-9"}, 3]})
+
+    assert content(answer) == {
+        "success": True,
+        "accepted": 1,
+        "kept": 1,
+        "verdicts": {"1": "dropped", "2": "dropped", "3": "kept:malformed"},
+    }
+    assert len(stage.payloads) == 2
+    assert (strip.counts["refused"], strip.counts["suppressed"], strip.counts["unreadable"]) == (1, 1, 1)
+    strip.suppress(Suppression())
+    assert content(stage.send({"batch": [{"id": "p-9"}]}))["accepted"] == 1
+
+
+def test_without_a_key_to_seal_by_a_request_is_turned_away_and_comes_again(tmp_path: Path) -> None:
+    stage = Stage(strip=source_strip(AwayKeys(tmp_path)))
+
+    assert code(stage.send(batch({"id": "p-7"}))) == (503, "keys")
+    assert stage.payloads == []
+
+
+def test_what_is_sealed_comes_from_the_spool_to_the_vault_and_frees_it(tmp_path: Path) -> None:
+    keyring, vault = LocalKeyring(tmp_path / "keys"), LocalObjects(tmp_path / "vault")
+    strip, spool, games = source_strip(keyring), WrittenSpool(tmp_path / "w0").segment(), Shelf()
+    for number in range(3):
+        request = strip.begin(int(NOW * 1000))
+        request.strip({"id": f"p-{number}", "context": {"traits": {"email": f"{number}{CANARY}"}}})
+        sealed = request.sealed(f"r{number}")
+        assert sealed is not None
+        with (spool.path / sorted(path.name for path in spool.path.glob("seg-*"))[-1]).open("ab") as file:
+            file.write(encode_frame(spool.next_seq, Kind.IDENTITIES, 0, sealed))
+        spool.write(2)
+        if number == 1:
+            spool.segment()
+    folder = SpoolFolder.take(spool.path)
+    ways = {"games": RecordWay(open_sink=lambda: games)}
+
+    drain = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
+    drain.start()
+    assert drain.stop(within_seconds=60)
+
+    assert games.seqs == [1, 2, 3, 4, 5, 6], "sealed frames are no events"
+    (key,) = vault.list("sealed/")
+    assert key == f"sealed/{folder.collector_name}/{1:020d}-{5:020d}.dws"
+    stored = vault.get(key)
+    assert stored is not None
+    assert [item.value for item in identities(keyring, stored.data)] == [f"{number}{CANARY}" for number in range(3)]
+    assert drain.states()[VAULT].done == 5
+    drain.delete_done()
+    assert len(list(spool.path.glob("seg-*"))) == 1
+    again = Drain(folder, ways, vault=VaultSink(vault, folder.collector_name), durable=spool.durable)
+    again.start()
+    assert again.stop(within_seconds=60)
+    assert vault.list("sealed/") == [key], "what is delivered is not delivered again"
+    folder.close()
+
+
+class ClosedVault:
+    """A vault that does not answer."""
+
+    def put(self, key: str, data: bytes) -> None:
+        raise TransientError("STORAGE_UNREACHABLE", "away")
+
+
+def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path) -> None:
+    strip, spool, games = (
+        source_strip(LocalKeyring(tmp_path / "keys")),
+        WrittenSpool(tmp_path / "w0").segment(),
+        Shelf(),
+    )
+    request = strip.begin(int(NOW * 1000))
+    request.strip({"id": "p-7", "context": {"traits": {"email": CANARY}}})
+    with next(spool.path.glob("seg-*")).open("ab") as file:
+        file.write(encode_frame(spool.next_seq, Kind.IDENTITIES, 0, request.sealed("r") or b""))
+    spool.write(2)
+    spool.segment().write(1)
+    folder = SpoolFolder.take(spool.path)
+    drain = Drain(
+        folder,
+        {"games": RecordWay(open_sink=lambda: games)},
+        vault=VaultSink(ClosedVault(), folder.collector_name),
+        durable=spool.durable,
+    )
+
+    drain.start()
+    assert not drain.stop(within_seconds=2)
+
+    assert games.seqs == [1, 2, 3]
+    assert drain.delete_done() == 0
+    assert len(list(spool.path.glob("seg-*"))) == 2
+    assert "canary" not in b"".join(path.read_bytes() for path in spool.path.glob("seg-*")).decode("latin-1")
+    folder.close()
+
+
+def test_a_body_that_cannot_be_read_is_sealed_under_the_key_of_its_day(tmp_path: Path) -> None:
+    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage.send('{"batch":[{"email":"' + CANARY)
+
+    (sealed,) = stage.sealed
+    ((kind, _),) = json.loads(sealed)
+    assert kind == SealedKind.UNREADABLE
+    assert "canary" not in b"".join([*stage.payloads, sealed]).decode()
+
+
+@pytest.mark.parametrize("field", ["messageId", "timestamp", "name"])
+def test_headers_and_addresses_are_no_part_of_what_is_kept(tmp_path: Path, field: str) -> None:
+    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage.send({"batch": [{"id": "p-7", field: "x"}]}, f"/v1/batch?who={CANARY}", referer=CANARY, user_agent=CANARY)
+
+    assert b"canary" not in b"".join(stage.payloads)
+    assert b"203.0.113.77" not in b"".join(stage.payloads)
