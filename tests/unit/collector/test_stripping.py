@@ -1,4 +1,4 @@
-"""What a collector strips, seals and brings to the vault: nothing of a person is in a spool, and nothing sealed is lost."""
+"""What a collector strips, seals and brings to the vault: no spool has anything of a person, nothing sealed is lost."""
 
 from __future__ import annotations
 
@@ -68,9 +68,8 @@ def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> Non
     stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
     stage.send(batch({"id": "p-7"}, {"id": "p-8"}))
 
-    assert [event["id"] for event in stage.events()] == [
-        token(KEY, kind="player", value=name) for name in ("p-7", "p-8")
-    ]
+    ids = [event["id"] for event in stage.events()]
+    assert ids == [token(KEY, kind="player", value=name) for name in ("p-7", "p-8")]
     assert stage.events()[0]["context"]["traits"]["email"] == token(KEY, kind="email", value=CANARY)
     assert "canary" not in b"".join([*stage.payloads, *stage.sealed]).decode()
     plain = Stage()
@@ -147,11 +146,7 @@ class ClosedVault:
 
 
 def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path) -> None:
-    strip, spool, games = (
-        source_strip(LocalKeyring(tmp_path / "keys")),
-        WrittenSpool(tmp_path / "w0").segment(),
-        Shelf(),
-    )
+    strip, spool, games = source_strip(LocalKeyring(tmp_path)), WrittenSpool(tmp_path / "w0").segment(), Shelf()
     request = strip.begin(int(NOW * 1000))
     request.strip({"id": "p-7", "context": {"traits": {"email": CANARY}}})
     with next(spool.path.glob("seg-*")).open("ab") as file:
