@@ -1,7 +1,7 @@
 """`privacy`: what stripping personal data costs a task that lands the telemetry of a game.
 
-Both sides parse the same objects of the generator with the shipped pipeline `games` and write the files of its tables; ours
-strips as the pipeline declares (tokens of players and devices, a look at every text for emails and phone numbers, and
+Both sides parse the same objects of the generator with the shipped pipeline `games` and write the files of its tables.
+Ours strips as the pipeline declares (tokens of players and devices, a look at every text for emails and phone numbers,
 frames for the vault), the other side reads the pipeline without `privacy`.
 
 - `parser_with_vs_without`: events a second, ours to the other side's; the target is 0.85.
