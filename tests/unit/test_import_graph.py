@@ -27,10 +27,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 139, 22),
-    Walk("batch", "deltaworks.engine.batches", 146, 19),
-    Walk("stream", "deltaworks.engine.runner", 160, 21),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 88, 13),
+    Walk("restore", "deltaworks.rework.restore.one_table", 158, 23),
+    Walk("batch", "deltaworks.engine.batches", 166, 22),
+    Walk("stream", "deltaworks.engine.runner", 180, 23),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 92, 14),
 )
 
 

@@ -52,8 +52,7 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
 )
 #: JSON of the fields no column takes, in tables that keep them.
 RESCUED_COLUMN = "_rescued"
-#: Whether an event was sent before, in tables that flag it.
-DUPLICATE_COLUMN = "_duplicate"
+DUPLICATE_COLUMN = "_duplicate"  # whether an event was sent before, in tables that flag it
 RESERVED_TABLES = ("quarantine",)
 #: Types whose values every reader spells the same in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
