@@ -20,7 +20,8 @@ from deltaworks.airflow.aws_connections import set_keys
 from deltaworks.airflow.job_settings import JobRetryPolicy, pool_settings
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.approval import Approval
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.approved import figures, refuse_approver, requested
 from deltaworks.operations.base import RESULTS_KEY, Operation
@@ -53,7 +54,9 @@ class OperationApproval(ApprovalOperator):
     them. An approval by the requester that Airflow takes, since nobody is declared, fails this task.
 
     Args:
+        spec: the pipeline whose rows are at stake; None where it is a namespace of personal data.
         counted_by: the task whose results the question shows.
+        namespace: that namespace.
         answer_within: less than the DAG's own time-out, so that the question fails and not the whole run.
         notifiers: called when the question is open.
 
@@ -66,9 +69,10 @@ class OperationApproval(ApprovalOperator):
         self,
         *,
         operation: Operation,
-        spec: PipelineSpec,
+        spec: PipelineSpec | None,
         environment: EnvironmentSpec,
         counted_by: str,
+        namespace: str = "",
         answer_within: timedelta = ANSWER_WITHIN,
         notifiers: Sequence[BaseNotifier] = (),
         **settings: Any,
@@ -87,9 +91,10 @@ class OperationApproval(ApprovalOperator):
             **settings,
         )
         self.operation = operation
-        self.approvers = spec.approvers or environment.approvals.approvers
+        self.approvers = (spec.approvers if spec is not None else ()) or environment.approvals.approvers
         self.self_approval = environment.approvals.self_approval
-        self._pipeline = spec.pipeline
+        self._pipeline = spec.pipeline if spec is not None else ""
+        self._namespace = namespace
         self._lake = environment.lake
         self._counted_by = counted_by
 
@@ -101,7 +106,7 @@ class OperationApproval(ApprovalOperator):
         counted = context["ti"].xcom_pull(task_ids=self._counted_by, key=RESULTS_KEY) or []
         question = Approval(
             operation=self.operation.name,
-            subject=self._pipeline,
+            subject=self._pipeline or self._namespace,
             run=run.run_id,
             requested_by=run.triggering_user_name or "",
             asked_at=iso_now(),
@@ -109,7 +114,7 @@ class OperationApproval(ApprovalOperator):
             options=requested(self.operation, options),
             bounds=figures(self.operation, options, counted),
         )
-        self._home().approvals.ask(question)
+        self._approvals().ask(question)
         self.assigned_users = self._assigned(question)
         super().execute(context)
 
@@ -118,7 +123,7 @@ class OperationApproval(ApprovalOperator):
         answer = super().execute_complete(context, event)
         if answer["chosen_options"] == [self.APPROVE]:
             person = answer["responded_by_user"] or {"id": "", "name": ""}
-            approval = self._home().approvals.answer(
+            approval = self._approvals().answer(
                 self.operation.name, context["dag_run"].run_id, approver_id=person["id"], approved_by=person["name"]
             )
             refuse_approver(approval, self.approvers, self_approval=self.self_approval)
@@ -139,6 +144,8 @@ class OperationApproval(ApprovalOperator):
             )
         return [{"id": person.id, "name": person.name or person.id} for person in others]
 
-    def _home(self) -> PipelineHome:
+    def _approvals(self) -> Approvals:
         set_keys([self._lake])
-        return PipelineHome.open(self._lake, self._pipeline)
+        if not self._pipeline:
+            return NamespaceApprovals(open_objects(self._lake), self._namespace)
+        return PipelineHome.open(self._lake, self._pipeline).approvals

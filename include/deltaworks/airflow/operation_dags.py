@@ -34,7 +34,7 @@ from deltaworks.specs.relay import RelaySpec
 _COUNTED = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough for a reprocess of everything.
 _LONGEST = timedelta(hours=20)
-_BODY = f"""
+APPROVAL_BODY = f"""
 {{% set results = {_COUNTED} or [] -%}}
 {{% set columns = (results[0].keys() if results else []) | list -%}}
 | {{{{ columns | join(" | ") }}}} |
@@ -180,11 +180,11 @@ def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentS
         operation_task(
             declared.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
         ),
-        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=_is_requested, **process_settings(share)),
+        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_requested, **process_settings(share)),
         OperationApproval(
             task_id=APPROVE_TASK,
             subject=f"{declared.command} {subject}?",
-            body=_BODY,
+            body=APPROVAL_BODY,
             operation=declared,
             spec=spec,
             environment=environment,
@@ -194,6 +194,6 @@ def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentS
     ]
 
 
-def _is_requested(params: dict[str, Any], **_: Any) -> bool:
+def is_requested(params: dict[str, Any], **_: Any) -> bool:
     """Whether the form requests more than a count."""
     return not params["dry_run"]

@@ -27,6 +27,7 @@ from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.limits import duration
 from deltaworks.control.health.report import Report, misdeclared, misdeclared_subjects, subjects, to_record
+from deltaworks.control.health.vaults import vault_reports
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
 
@@ -82,7 +83,8 @@ def _reports(includes: Any) -> list[Report]:
     set_environment_keys(catalog.environment)
     objects = open_objects(catalog.environment.lake)
     wrong = [item for item in misdeclared(catalog, objects) if includes(item.subject.dag_id)]
-    beside = [item for item in collector_reports(catalog, objects) if includes(item.subject.dag_id)]
+    apart = collector_reports(catalog, objects) + vault_reports(catalog, objects)
+    beside = [item for item in apart if includes(item.subject.dag_id)]
     return wrong + health_report.reports(sound, objects, paused=_paused) + beside
 
 

@@ -79,6 +79,9 @@ COMMANDS: Mapping[str, Command] = {
         "deltaworks.cli.remediations:remediate",
     ),
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
+    "privacy": Command(
+        "Personal data: the vault filled, kept, and opened for a reason; who opened what.", "deltaworks.cli.privacy:app"
+    ),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),
     "alerts": Command(

@@ -18,6 +18,7 @@ from deltaworks.control.health.findings import waiting
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, duration
 from deltaworks.control.health.report import Report, misdeclared, read_verdicts, report, subjects, to_record
+from deltaworks.control.health.vaults import vault_reports
 from deltaworks.control.listing import Cell, Listing, count
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldRecords
@@ -75,7 +76,8 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         for subject in subjects(catalog)
     ]
     wrong = misdeclared(catalog, objects, previous=previous, now=now)
-    return judged + wrong + collector_reports(catalog, objects, previous=previous, now=now)
+    vaults = vault_reports(catalog, objects, previous=previous, now=now)
+    return judged + wrong + collector_reports(catalog, objects, previous=previous, now=now) + vaults
 
 
 def _streams(reports: Iterable[Report], now: datetime) -> Listing:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import is_night_of
-from deltaworks.control.records.approval import Approval
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
-from deltaworks.operations.base import Operation
+from deltaworks.operations.base import Operation, Scope
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ def approved_options(
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, it is of somebody who
             must not give it, or of something else.
     """
-    record = PipelineHome.open(catalog.environment.lake, subject).approvals.approved(declared.name, run)
-    refuse_approver(record, approvers_of(catalog, subject), self_approval=catalog.environment.approvals.self_approval)
-    if record.options != requested(declared, options):
-        raise _refused(record, "it is of other options than those of this job")
+    record = approval_of(declared, catalog, subject, options, run=run)
     bounds = {}
     for option, approved in record.bounds.items():
         bound = getattr(options, option)
@@ -70,9 +68,31 @@ def approved_options(
     return options.model_copy(update=bounds), record
 
 
-def approvers_of(catalog: Catalog, pipeline: str) -> Approvers:
-    """Who may approve operations of a pipeline; empty where nobody is declared."""
-    return catalog.pipeline(pipeline).approvers or catalog.environment.approvals.approvers
+def approval_of(declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
+    """The approval, given in a run of Airflow, of an operation with these options.
+
+    Raises:
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+    """
+    record = approvals_of(declared, catalog, subject).approved(declared.name, run)
+    approvers = approvers_of(catalog, subject, scope=declared.scope)
+    refuse_approver(record, approvers, self_approval=catalog.environment.approvals.self_approval)
+    if record.options != requested(declared, options):
+        raise _refused(record, "it is of other options than those of this job")
+    return record
+
+
+def approvals_of(declared: Operation, catalog: Catalog, subject: str) -> Approvals:
+    """The approvals of operations on a pipeline, or on a namespace of personal data."""
+    if declared.scope == "namespace":
+        return NamespaceApprovals(open_objects(catalog.environment.lake), subject)
+    return PipelineHome.open(catalog.environment.lake, subject).approvals
+
+
+def approvers_of(catalog: Catalog, subject: str, *, scope: Scope = "pipeline") -> Approvers:
+    """Who may approve operations on a pipeline, or on a namespace; empty where nobody is declared."""
+    own = catalog.pipeline(subject).approvers if scope == "pipeline" else ()
+    return own or catalog.environment.approvals.approvers
 
 
 def refuse_approver(approval: Approval, approvers: Approvers, *, self_approval: bool) -> None:

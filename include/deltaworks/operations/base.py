@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.shares import JobClass
 
-Scope = Literal["pipeline", "relay"]
+Scope = Literal["pipeline", "relay", "namespace"]
 #: The jobs of a pipeline that an operation may run beside.
 Neighbour = Literal["stream", "maintenance", "mutations", "gold"]
 #: The class of job by the family of an operation; of others it is `maintenance`.
@@ -45,7 +45,7 @@ class Operation:
         summary: what it does, in one sentence; the help of the command and the description of the DAG.
         run: `module:function` of what it does. The function takes an `OperationContext` and the options, whose model
             is the annotation of its second parameter.
-        scope: what it works on; its name is the first argument of the command.
+        scope: what it works on, a namespace being one of personal data; its name is the first argument of the command.
         needs_spark: its task is a spark-submit job; otherwise a plain process, which may still open a session where a
             table asks for one.
         destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.

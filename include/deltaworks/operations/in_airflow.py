@@ -74,7 +74,7 @@ def run_in_airflow(
         link = airflow.run_link(dag_id, run.run_id)
         say(f"Triggered {dag_id}: run {run.run_id}, {link}")
         approvers = (
-            ", ".join(person.name or person.id for person in approvers_of(catalog, subject)) if declared.asks else ""
+            ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=declared.scope)) if declared.asks else ""
         )
         if wait_minutes <= 0:
             later = "It asks there before it does what it counted. " if _will_ask(declared, options) else ""
@@ -91,7 +91,10 @@ def form_of(options: Options) -> dict[str, Any]:
 
 
 def _check_offered(declared: Operation, catalog: Catalog, subject: str) -> None:
-    if declared.scope == "relay":
+    if declared.scope == "namespace":
+        catalog.namespace(subject)
+        reason = None
+    elif declared.scope == "relay":
         relay = catalog.relay(subject)
         reason = "It declares no `clean`." if declared.name == "clean_source" and relay.clean is None else None
     else:

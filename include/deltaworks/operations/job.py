@@ -7,11 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import print_result_line, run_job
 from deltaworks.control.listing import plain_text, visible
 from deltaworks.control.provenance import airflow_run_id
-from deltaworks.operations.approved import approved_options, is_unattended
+from deltaworks.operations.approved import approvals_of, approved_options, is_unattended
 from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
 from deltaworks.operations.registry import operation
@@ -44,14 +43,11 @@ def run_operation(
     What needs approval is held to it where Airflow runs it; in the nightly upkeep to the bounds of a night.
 
     Raises:
-        ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN or RELAY_UNKNOWN for the subject.
+        ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     options = read_options(declared.options(), {key: value for key, value in values.items() if value is not None})
-    if declared.scope == "pipeline":
-        catalog.pipeline(subject)
-    else:
-        catalog.relay(subject)
+    {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[declared.scope](subject)
     run = airflow_run_id()
     nightly = is_unattended(declared, subject, options)
     context = OperationContext(
@@ -62,7 +58,7 @@ def run_operation(
     options, approval = approved_options(declared, catalog, subject, options, run=run)
     say(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
     report = declared.load()(context, options)
-    PipelineHome.open(catalog.environment.lake, subject).approvals.use(approval)
+    approvals_of(declared, catalog, subject).use(approval)
     return report
 
 

@@ -71,6 +71,23 @@ class Catalog:
         self._check_sound("collector", name)
         return named(name, self.collectors, "collector")
 
+    @property
+    def namespaces(self) -> dict[str, tuple[PipelineSpec, ...]]:
+        """The pipelines with personal data, by the namespace in which their tokens join; sorted."""
+        by_name: dict[str, tuple[PipelineSpec, ...]] = {}
+        for spec in self.pipelines.values():
+            if spec.privacy is not None:
+                by_name[spec.privacy.namespace] = (*by_name.get(spec.privacy.namespace, ()), spec)
+        return dict(sorted(by_name.items()))
+
+    def namespace(self, name: str) -> tuple[PipelineSpec, ...]:
+        """The pipelines of a namespace of personal data.
+
+        Raises:
+            ConfigError: NAMESPACE_UNKNOWN with the nearest one.
+        """
+        return named(name, self.namespaces, "namespace")
+
     def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
         """Whether there is a pipeline or a relay of that name, rightly declared or not."""
         return name in (self.pipelines if kind == "pipeline" else self.relays) or (kind, name) in self.broken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -171,6 +171,31 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
         max_turn_seconds=declared.max_turn_seconds,
         alert_after_minutes=declared.alert_after_minutes,
         owner=spec.owner,
+    )
+
+
+def vault_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """For `vault__<namespace>`."""
+    return _of_namespace("vault", namespace, pipelines)
+
+
+def vault_upkeep_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """For `keep_vault__<namespace>`."""
+    return _of_namespace("keep_vault", namespace, pipelines)
+
+
+def reveal_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """For `reveal__<namespace>`."""
+    return _of_namespace("reveal", namespace, pipelines)
+
+
+def _of_namespace(page: str, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    specs = tuple(pipelines)
+    return _runbook(
+        page,
+        namespace=namespace,
+        pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
+        owner=", ".join(sorted({spec.owner for spec in specs})),
     )
 
 

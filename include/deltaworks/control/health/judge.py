@@ -34,7 +34,7 @@ from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import Throughput, rejection
 from deltaworks.errors import DeltaworksError
 
-SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector"]
+SubjectKind = Literal["relay", "stream", "rules", "feeds", "remediation", "collector", "vault"]
 #: A cause of verdicts, and the alert on it.
 ROWS_QUARANTINED = "ROWS_QUARANTINED"
 

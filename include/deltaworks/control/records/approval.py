@@ -15,6 +15,7 @@ from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError
+from deltaworks.privacy.paths import privacy_control
 
 _KIND = RecordKind(
     noun="record of an approval",
@@ -111,8 +112,19 @@ class Approvals:
         self._objects.put(self._key(record.operation, record.run), record.encode())
 
     def _key(self, operation: str, run: str) -> str:
-        # Run ids have characters that names of objects had better not have.
-        return paths.approval(self._pipeline, f"{operation}-{hashlib.sha256(run.encode()).hexdigest()[:16]}")
+        return paths.approval(self._pipeline, _name(operation, run))
+
+
+class NamespaceApprovals(Approvals):
+    """The approvals of operations on a namespace of personal data."""
+
+    def _key(self, operation: str, run: str) -> str:
+        return privacy_control(self._pipeline, f"approvals/{_name(operation, run)}.json")
+
+
+def _name(operation: str, run: str) -> str:
+    # Run ids have characters that names of objects had better not have.
+    return f"{operation}-{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
 def _missing(operation: str, run: str) -> ContractError:

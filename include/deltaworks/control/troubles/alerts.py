@@ -54,6 +54,12 @@ STREAMS: Final = (
         "a collector is silent, or what it has acknowledged does not leave its disk",
     ),
     AlertCause(
+        "VAULT_UNHEALTHY",
+        "critical",
+        "vault.md#when-something-is-wrong",
+        "the vault of personal data falls behind, gets no keys, or has files that it cannot open",
+    ),
+    AlertCause(
         "EVENTS_LOST",
         "critical",
         "collector.md#events-are-lost",

@@ -87,6 +87,34 @@ HEALTH: Final = (
         alert="EVENTS_LOST",
     ),
     Trouble(
+        "VAULT_BEHIND",
+        "the vault's job has not taken in all that was sealed for an hour",
+        "look at the last runs of its DAG; what is sealed waits, and nothing is lost",
+        runbook="vault.md#it-falls-behind",
+        alert="VAULT_UNHEALTHY",
+    ),
+    Trouble(
+        "KEYS_UNREACHABLE",
+        "the vault's job gets no keys from the key service",
+        "see whether the service answers and grants the role its keys; collectors stop taking events after a day",
+        runbook="vault.md#keys-cannot-be-had",
+        alert="VAULT_UNHEALTHY",
+    ),
+    Trouble(
+        "VAULT_UNREADABLE",
+        "sealed files cannot be opened by the vault's job; they stay where they are",
+        "see under which keyring they were sealed, and whether they were cut or moved",
+        runbook="vault.md#files-that-cannot-be-opened",
+        alert="VAULT_UNHEALTHY",
+    ),
+    Trouble(
+        "VAULT_EPOCH_OLD",
+        "the keys of the vault were not rotated for forty days, so copies of destroyed ones may still open",
+        "look at its DAG of upkeep, or run `deltaworks privacy keep NAMESPACE --no-dry-run`",
+        runbook="vault.md#rotation",
+        alert="VAULT_UNHEALTHY",
+    ),
+    Trouble(
         "START_SLOW", "it has been starting for more than ten minutes", "open its driver log", alert="STREAM_UNHEALTHY"
     ),
     Trouble(

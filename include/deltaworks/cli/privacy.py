@@ -1,0 +1,30 @@
+"""`deltaworks privacy`: who opened what of the vault, and why."""
+
+from __future__ import annotations
+
+import typer
+
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import listing_command
+from deltaworks.control.listing import Cell, Listing
+
+app = typer.Typer(no_args_is_help=True)
+_NAMESPACE = typer.Argument(help="The namespace of personal data.", show_default=False)
+
+
+@app.command("reveals")
+@listing_command
+def list_reveals(namespace: str = _NAMESPACE) -> Listing:
+    """List what was opened of the vault of a namespace, the newest first: when, by whom, of whom, and why."""
+    from deltaworks.privacy.keys.opening import privacy_settings
+    from deltaworks.tables.lake import Lake
+    from deltaworks.vault.reveal import reveals
+
+    project = catalog()
+    project.namespace(namespace)
+    listing = Listing(("at", "by", "subject", "kinds", "reason", "approval"), title="reveals")
+    for row in reveals(Lake(privacy_settings(project.environment).vault), namespace):
+        at = Cell(row["at"], f"{row['at']:%Y-%m-%d %H:%M:%S}")
+        kinds = ", ".join(row["kinds"]) or "all"
+        listing.add(at, row["by"], row["subject"], kinds, row["reason"], row["approval"] or "")
+    return listing

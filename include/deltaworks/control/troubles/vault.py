@@ -1,0 +1,78 @@
+"""Conditions of the vault of personal data: where it lies, its keys, its cells, and who opens it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+
+VAULT: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble(
+            "NAMESPACE_UNKNOWN",
+            "no pipeline declares personal data of that namespace",
+            "use the nearest one that is given",
+        ),
+        Trouble(
+            "VAULT_NOT_APART",
+            "the vault lies in the storage of the lake or of the landing objects, which others read",
+            "give `privacy.vault` of the environment a bucket of its own",
+            runbook="vault.md#where-it-lies",
+        ),
+        Trouble(
+            "VAULT_KEEPS_VERSIONS",
+            "the vault's bucket is versioned or replicated, or does not say: destroyed keys would still be there",
+            "make a new bucket without versioning, replication and backup; a suspended one keeps what it had",
+            runbook="vault.md#where-it-lies",
+        ),
+        Trouble(
+            "REVEAL_REFUSED",
+            "a reveal names no token or no reason, or was begun where its values would land in a log",
+            "name tokens and a reason, at a terminal",
+            runbook="vault.md#reveal",
+        ),
+    ),
+    *raised_as(
+        ContractError,
+        Trouble(
+            "VAULT_KEYS_UNREADABLE",
+            "a page of subjects' keys is torn, was changed, or is of another release",
+            "nothing is opened by it; see who writes to the vault",
+            runbook="vault.md#keys",
+        ),
+        Trouble(
+            "VAULT_EPOCH_GONE",
+            "a key page is older than the last rotation: what wrapped it was destroyed",
+            "nothing where somebody put an old page back; else put the key store back",
+            runbook="vault.md#rotation",
+        ),
+        Trouble(
+            "VAULT_KEY_REMAINS",
+            "a key that was removed is there when it is read back",
+            "see what restores the vault's objects, then run it again",
+            runbook="vault.md#keys",
+        ),
+        Trouble(
+            "VAULT_CELL_UNREADABLE",
+            "a sealed value was changed, or belongs to another row or key",
+            "nothing of it is shown; see who writes to the vault's tables",
+            runbook="vault.md#reveal",
+        ),
+        Trouble(
+            "VAULT_RECORD_UNREADABLE",
+            "what the vault's job put on record is of another release, or torn",
+            "run the release that the job runs, or a later one",
+        ),
+    ),
+    *raised_as(
+        ConcurrencyError,
+        Trouble("VAULT_BUSY", "another run works on the vault of a namespace", "nothing: the next run continues"),
+        Trouble(
+            "VAULT_KEYS_CONTENDED",
+            "a page of keys was replaced by others at each of many attempts",
+            "run it again",
+        ),
+    ),
+)

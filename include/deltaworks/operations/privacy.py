@@ -1,0 +1,152 @@
+"""The vault of personal data: filled, kept, and opened for a reason."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from deltaworks.control.listing import Listing
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options, Positional
+
+if TYPE_CHECKING:
+    from deltaworks.vault.reveal import Revealed
+
+
+class FillOptions(Options):
+    """Options of a run of the vault's job."""
+
+    minutes: float = Field(30, ge=1, le=720, description="Begin nothing more after so long; the next run continues.")
+    dry_run: bool = Field(True, description="Only open and count.")
+
+
+def fill(context: OperationContext, options: FillOptions) -> Report:
+    """Take in what waits in the vault. Idempotent; what cannot be opened stays, and is named."""
+    from deltaworks.vault.job import take_in
+
+    of_namespace = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
+    result = take_in(
+        context.catalog.environment,
+        context.subject,
+        elsewhere=context.catalog.pipelines.keys() - of_namespace,
+        minutes=options.minutes,
+        dry_run=options.dry_run,
+    )
+    parts = [
+        f"{result.files:,} sealed files: {result.identities:,} values of {result.subjects:,} subjects, "
+        f"{result.links:,} links, {result.unreadable:,} bodies that could not be read; {result.suppressed:,} dropped "
+        f"as suppressed; {result.left:,} files left."
+    ]
+    parts += [f"  cannot be opened: {name}" for name in result.damaged[:20]]
+    if options.dry_run:
+        parts.append("Nothing was changed: --no-dry-run does it.")
+    return Report(parts=parts, results=[result])
+
+
+class KeepOptions(Options):
+    """Options of the upkeep of the vault."""
+
+    rotate: bool = Field(False, description="Rotate the keys whatever their age, as after a copy of them was lost.")
+    dry_run: bool = Field(True, description="Only say what is due.")
+
+
+def keep(context: OperationContext, options: KeepOptions) -> Report:
+    """Rotate, destroy and compact what is due. Idempotent; final for keys that are destroyed."""
+    from deltaworks.vault import job
+
+    privacies = [spec.privacy for spec in context.catalog.namespace(context.subject) if spec.privacy is not None]
+    rotation, days, upkeep = job.keep(
+        context.catalog.environment,
+        context.subject,
+        # The shortest that any of its pipelines declares holds for all: a day has one key.
+        unreadable_days=min(privacy.erase.unreadable_days for privacy in privacies),
+        rotate_now=options.rotate,
+        dry_run=options.dry_run,
+    )
+    would = "would be " if options.dry_run else ""
+    parts = [
+        f"Epoch {rotation.epoch}, {rotation.age_days:g} days old, {rotation.pages:,} pages of keys: "
+        + (f"{rotation.keys:,} keys rewrapped, epochs destroyed: {rotation.destroyed}." if rotation.destroyed else "")
+        + ("" if rotation.destroyed else "a rotation is due." if rotation.due else "no rotation is due."),
+        f"Keys of {days.days:,} days before {days.before} {would}destroyed, with {days.objects:,} objects.",
+        *(f"{table.table}: {table.merged:,} files into {table.files:,}, {table.deleted:,} deleted" for table in upkeep),
+    ]
+    if options.dry_run:
+        parts.append("Nothing was changed: --no-dry-run does it.")
+    return Report(parts=parts, results=[rotation, days, *upkeep])
+
+
+class RevealOptions(Options):
+    """Options of a reveal."""
+
+    subjects: Annotated[tuple[str, ...], Positional()] = Field(
+        description="Tokens of the subjects, with commas between; they begin with p1_."
+    )
+    kind: tuple[str, ...] = Field((), description="Only values of these kinds, such as email; all by default.")
+    reason: str = Field(description="Why, such as the number of a ticket; it is on record for ever.")
+    approval: str | None = Field(
+        None, description="The run of the DAG of reveals in which it was approved; needed above ten subjects."
+    )
+    dry_run: bool = Field(False, description="Only count what would be opened.")
+
+
+def reveal(context: OperationContext, options: RevealOptions) -> Report:
+    """Put a reveal on record, then open the values. Repeated, it is on record twice.
+
+    Raises:
+        ConfigError: REVEAL_REFUSED, no token, no reason, or within Airflow, whose logs are no place for values.
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+    """
+    from deltaworks.operations.approved import approval_of, approvals_of
+    from deltaworks.vault import reveal as revealing
+    from deltaworks.vault.home import VaultHome
+
+    subjects = sorted(set(options.subjects))
+    _check(context, options)
+    home = VaultHome.open(context.catalog.environment, context.subject)
+    if options.dry_run:
+        counted = revealing.count(home, subjects, options.kind)
+        return Report(results=counted)
+    approval = None
+    if len(subjects) > revealing.MOST_WITHOUT_APPROVAL or options.approval:
+        bare = options.model_copy(update={"approval": None})
+        run = options.approval or "(none is named)"
+        approval = approval_of(context.operation, context.catalog, context.subject, bare, run=run)
+    values = revealing.reveal(
+        home, subjects, options.kind, reason=options.reason, by=getpass.getuser(), approval=options.approval or ""
+    )
+    if approval is not None:
+        approvals_of(context.operation, context.catalog, context.subject).use(approval)
+    return _shown(values, len(subjects))
+
+
+def _check(context: OperationContext, options: RevealOptions) -> None:
+    from deltaworks.privacy.tokens import is_token
+
+    problem = ""
+    if not options.subjects:
+        problem = "No subject is named"
+    elif wrong := [subject for subject in options.subjects if not is_token(subject)]:
+        problem = f"{wrong[0]!r} is no token"
+    elif not options.reason.strip():
+        problem = "No reason is given"
+    elif context.run_id and not options.dry_run:
+        problem = "Values are shown where a person is, and not in the logs of Airflow"
+    if problem:
+        raise ConfigError(
+            "REVEAL_REFUSED",
+            f"{problem}: nothing was opened.",
+            hint='deltaworks privacy reveal NAMESPACE p1_… --kind email --reason "ticket 4711"',
+        )
+
+
+def _shown(values: list[Revealed], subjects: int) -> Report:
+    listing = Listing(("subject", "kind", "value", "first seen", "last seen", ""))
+    for value in values:
+        listing.add(value.subject, value.kind, value.value, value.first_seen, value.last_seen, value.problem)
+    closed = sum(bool(value.problem) for value in values)
+    end = [f"{closed:,} values do not open."] if closed else []
+    return Report(parts=[f"{len(values):,} values of {subjects:,} subjects.", listing, *end], results=values)

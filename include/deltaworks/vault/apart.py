@@ -1,0 +1,113 @@
+"""Whether a storage may be a vault: apart from the lake, and with nothing that keeps what was deleted.
+
+A bucket that keeps versions, or copies its objects elsewhere, still has a key after it was shredded. So everything that
+opens the vault looks first, and refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlparse
+
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.specs.base import resolve_text
+from deltaworks.specs.storage import StorageSpec
+
+#: What stores answer that have no such thing at all.
+_WITHOUT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405", "XNotImplemented"})
+_NO_REPLICATION = frozenset({"ReplicationConfigurationNotFoundError", "ReplicationConfigurationNotFound"})
+
+
+def check_vault(vault: StorageSpec, *others: StorageSpec) -> None:
+    """Refuse a storage that cannot be a vault.
+
+    Args:
+        others: the storages it must be apart from: the lake and the landing storage.
+
+    Raises:
+        ConfigError: VAULT_NOT_APART; VAULT_KEEPS_VERSIONS, it is versioned or replicated, or does not say.
+        TransientError: STORAGE_UNREACHABLE.
+    """
+    for other in others:
+        if _overlap(vault, other):
+            raise ConfigError(
+                "VAULT_NOT_APART",
+                f"The vault {vault.root} lies in {other.root}, which others than its job may read.",
+                hint="Give `privacy.vault` of the environment a bucket of its own.",
+            )
+    if vault.scheme == "s3":
+        _check_bucket(vault)
+
+
+def _overlap(vault: StorageSpec, other: StorageSpec) -> bool:
+    if vault.scheme != other.scheme:
+        return False
+    if vault.scheme == "file":
+        return _within(vault.prefix, other.prefix) or _within(other.prefix, vault.prefix)
+    # Rights, versions and replication are a bucket's: a folder of the lake's bucket is not apart, whatever its name.
+    return vault.bucket == other.bucket and _server(vault) == _server(other)
+
+
+def _within(folder: str, above: str) -> bool:
+    return f"{folder}/".startswith(f"{above}/")
+
+
+def _server(storage: StorageSpec) -> str:
+    return urlparse(resolve_text(storage.endpoint)).netloc if storage.endpoint is not None else ""
+
+
+def _check_bucket(vault: StorageSpec) -> None:
+    from botocore.config import Config
+
+    from deltaworks.control.aws_sessions import aws_session
+
+    config = Config(s3={"addressing_style": "path" if vault.path_style else "auto"}, connect_timeout=5, read_timeout=20)
+    client: Any = aws_session().client("s3", config=config, **vault.boto3_options())
+    versions = _answer(vault, "versioning", lambda: client.get_bucket_versioning(Bucket=vault.bucket), _WITHOUT)
+    # Suspended keeps the versions there are.
+    if versions is not None and versions.get("Status") in ("Enabled", "Suspended"):
+        raise _keeps(vault, f"versioning is {versions['Status'].lower()}")
+    copies = _answer(
+        vault, "replication", lambda: client.get_bucket_replication(Bucket=vault.bucket), _WITHOUT | _NO_REPLICATION
+    )
+    if copies is not None and copies.get("ReplicationConfiguration", {}).get("Rules"):
+        raise _keeps(vault, "its objects are replicated")
+
+
+def _answer(vault: StorageSpec, what: str, ask: Any, without: frozenset[str]) -> dict[str, Any] | None:
+    """What the bucket says; None where it says that there is no such thing."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        answer: dict[str, Any] = ask()
+        return answer
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        if {code, status} & without:
+            return None
+        if code in ("AccessDenied", "403"):
+            raise ConfigError(
+                "VAULT_KEEPS_VERSIONS",
+                f"Whether {vault.root} keeps old versions is not known: reading its {what} is denied.",
+                hint="Allow s3:GetBucketVersioning and s3:GetReplicationConfiguration on the vault's bucket.",
+            ) from error
+        raise _unreachable(vault, error) from error
+    except BotoCoreError as error:
+        raise _unreachable(vault, error) from error
+
+
+def _keeps(vault: StorageSpec, why: str) -> ConfigError:
+    return ConfigError(
+        "VAULT_KEEPS_VERSIONS",
+        f"{vault.root} cannot be the vault: {why}, so a key that was destroyed would still be there.",
+        hint="Make a new bucket without versioning, replication and backup, and name it as `privacy.vault`.",
+    )
+
+
+def _unreachable(vault: StorageSpec, error: Exception) -> TransientError:
+    return TransientError(
+        "STORAGE_UNREACHABLE",
+        f"Could not ask {vault.root} whether it keeps versions: {error}.",
+        hint="Check the vault's endpoint, keys and permissions in include/environments.",
+    )

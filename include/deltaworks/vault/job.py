@@ -1,0 +1,136 @@
+"""Runs the vault's job and its upkeep for a namespace, and puts on record in the lake how the vault is."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator
+from datetime import date
+
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.vault import VaultBeat, read_vault_beat, vault_beat_key
+from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.privacy.sealing import Unsealer
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.vault.home import VaultHome
+from deltaworks.vault.rotation import EVERY_DAYS, Rotation, rotate
+from deltaworks.vault.sealed_files import SealedFiles
+from deltaworks.vault.suppressed import Suppressed
+from deltaworks.vault.tables import Upkeep
+from deltaworks.vault.take_in import TakeIn, TakenIn
+from deltaworks.vault.unreadable import DaysDestroyed, destroy_days
+
+_MOST_NAMED = 5
+
+
+def take_in(
+    environment: EnvironmentSpec,
+    namespace: str,
+    *,
+    elsewhere: Collection[str] = (),
+    minutes: float = 30.0,
+    dry_run: bool = True,
+) -> TakenIn:
+    """Take in what waits for a namespace. Idempotent under kill -9; safe beside writers and other namespaces' jobs.
+
+    Args:
+        elsewhere: the pipelines of other namespaces.
+        minutes: no portion is begun after them; the next run continues.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART, VAULT_KEEPS_VERSIONS, KEYRING_UNUSABLE.
+        ConcurrencyError: VAULT_BUSY, COMMIT_CONTENDED, VAULT_KEYS_CONTENDED.
+        TransientError: KEY_SERVICE_UNREACHABLE, or a storage does not answer.
+    """
+    started_at = iso_now()
+    with _on_record(environment, namespace, dry_run=dry_run):
+        home = VaultHome.open(environment, namespace)
+        unsealer = Unsealer(home.service, day_key=_no_day_key)
+        files = SealedFiles(home.objects, namespace, unsealer, elsewhere=elsewhere)
+        deadline = time.monotonic() + 60 * minutes
+        if dry_run:
+            return TakeIn(home, files, Suppressed.read(home.lake_objects, namespace, home.service), dry_run=True).run()
+        with home.lock():
+            # Behind the lock: an erasure that shreds under it has put its tokens on the list before.
+            suppressed = Suppressed.read(home.lake_objects, namespace, home.service)
+            result = TakeIn(home, files, suppressed, deadline=deadline).run()
+        _write_beat(home, result, started_at)
+        return result
+
+
+def keep(
+    environment: EnvironmentSpec,
+    namespace: str,
+    *,
+    unreadable_days: int,
+    rotate_days: float = EVERY_DAYS,
+    rotate_now: bool = False,
+    today: date | None = None,
+    dry_run: bool = True,
+) -> tuple[Rotation, DaysDestroyed, list[Upkeep]]:
+    """Rotate the epoch where it is due, destroy the keys of days that are over, and compact the tables. Idempotent.
+
+    Raises:
+        as `take_in`; ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
+    """
+    with _on_record(environment, namespace, dry_run=dry_run):
+        home = VaultHome.open(environment, namespace)
+        with contextlib.nullcontext() if dry_run else home.lock():
+            turned = rotate(
+                namespace, home.epochs, home.keys, dry_run=dry_run, every_days=rotate_days, at_once=rotate_now
+            )
+            days = destroy_days(
+                home.objects,
+                namespace,
+                keep_days=unreadable_days,
+                today=today or utc_now().date(),
+                dry_run=dry_run,
+            )
+            upkeep = [] if dry_run else home.tables.keep()
+        return turned, days, upkeep
+
+
+def _no_day_key(namespace: str, day: str) -> bytes:
+    raise AssertionError(f"the vault's job opens nothing that could not be read ({namespace}, {day})")
+
+
+def _write_beat(home: VaultHome, result: TakenIn, started_at: str) -> None:
+    before = read_vault_beat(home.lake_objects, home.namespace)
+    clean = result.left == len(result.damaged)
+    numbers = home.epochs.numbers()
+    epoch = home.epochs.open(numbers[-1]) if numbers else None
+    beat = VaultBeat(
+        namespace=home.namespace,
+        written_at=iso_now(),
+        clean_at=started_at if clean else before.clean_at if before else "",
+        suppression=result.suppression if clean or before is None else before.suppression,
+        waiting=result.left,
+        unreadable=tuple(result.damaged[:_MOST_NAMED]),
+        epoch=epoch.number if epoch else 0,
+        epoch_at=epoch.made_at.isoformat() if epoch else "",
+    )
+    home.lake_objects.put(vault_beat_key(home.namespace), beat.encode())
+
+
+@contextlib.contextmanager
+def _on_record(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
+    """Note the condition on which a run fails; one that met another run has nothing to say."""
+    try:
+        yield
+    except ConcurrencyError:
+        raise
+    except DeltaworksError as error:
+        if not dry_run:
+            # The lake may be what does not answer: the error of the run says more than that of its record.
+            with contextlib.suppress(DeltaworksError):
+                _note_trouble(open_objects(environment.lake), namespace, error.condition)
+        raise
+
+
+def _note_trouble(objects: ObjectStore, namespace: str, condition: str) -> None:
+    now = iso_now()
+    before = read_vault_beat(objects, namespace) or VaultBeat(namespace=namespace, written_at=now)
+    since = before.trouble_since if before.trouble == condition else now
+    beat = before.replace(written_at=now, trouble=condition, trouble_since=since)
+    objects.put(vault_beat_key(namespace), beat.encode())

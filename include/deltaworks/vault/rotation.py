@@ -1,0 +1,97 @@
+"""Rotation: each month the keys of subjects get a new epoch, and the old one is destroyed.
+
+Whoever kept a copy of a page, a backup of the disk below among them, then has keys that nothing unwraps: shredding
+holds for copies as well, at the latest a month later. A rotation that died is continued by the next run: what is left to
+do shows in the vault itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltaworks.control.clock import utc_now
+from deltaworks.errors import ContractError
+from deltaworks.vault.epochs import EpochKeys
+from deltaworks.vault.pages import SubjectKeys
+
+EVERY_DAYS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """What a rotation did, or would do: keys that moved to `epoch`, and the epochs that were destroyed."""
+
+    namespace: str
+    dry_run: bool
+    due: bool
+    epoch: int
+    age_days: float
+    pages: int = 0
+    keys: int = 0
+    destroyed: str = ""
+
+
+def rotate(
+    namespace: str,
+    epochs: EpochKeys,
+    keys: SubjectKeys,
+    *,
+    dry_run: bool = True,
+    every_days: float = EVERY_DAYS,
+    at_once: bool = False,
+    now: datetime | None = None,
+) -> Rotation:
+    """Bring every key under a new epoch and destroy the older ones, where the newest is old enough.
+
+    Idempotent under kill -9: several epochs at once are a rotation that died, which is continued and not begun anew.
+    The caller holds the vault's lock.
+
+    Args:
+        every_days: from which age of the newest epoch on it is due.
+        at_once: it is due whatever its age.
+
+    Raises:
+        ContractError: VAULT_KEYS_UNREADABLE, VAULT_KEY_REMAINS.
+        TransientError: KEY_SERVICE_UNREACHABLE.
+    """
+    now = now or utc_now()
+    numbers = epochs.numbers()
+    if not numbers:
+        # Nothing was ever sealed: the first key makes the first epoch.
+        return Rotation(namespace=namespace, dry_run=dry_run, due=False, epoch=0, age_days=0.0)
+    newest = epochs.newest()
+    age = now - newest.made_at
+    unfinished = len(numbers) > 1
+    due = unfinished or at_once or age >= timedelta(days=every_days)
+    if dry_run or not due:
+        # Pages are not counted here: that reads all of them.
+        return Rotation(
+            namespace=namespace,
+            dry_run=dry_run,
+            due=due,
+            epoch=newest.number,
+            age_days=round(age / timedelta(days=1), 1),
+            pages=len(keys.pages()),
+        )
+    current = newest if unfinished else epochs.begin(newest.number + 1)
+    moved = keys.rewrap()
+    if left := keys.older_than(current.number):
+        raise ContractError(
+            "VAULT_KEY_REMAINS",
+            f"{len(left)} pages of {namespace!r} still have keys of an older epoch, such as {left[0]}.",
+            hint="Nothing was destroyed. See who else writes keys with an old epoch, then run it again.",
+        )
+    older = [number for number in epochs.numbers() if number < current.number]
+    for number in older:
+        epochs.destroy(number)
+    return Rotation(
+        namespace=namespace,
+        dry_run=False,
+        due=True,
+        epoch=current.number,
+        age_days=0.0,
+        pages=moved.pages,
+        keys=moved.keys,
+        destroyed=", ".join(map(str, older)),
+    )

@@ -1,0 +1,110 @@
+"""Sealed files as they wait in the vault: which of them are a namespace's, and what is in them.
+
+A collector whose sources are of several namespaces seals all into one file. Such a file is split first, into one for each
+namespace, with the same bytes whoever does it: so each job deletes what it has taken in, and nothing that another needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ContractError
+from deltaworks.privacy import paths
+from deltaworks.privacy.identities import Identity
+from deltaworks.privacy.sealing import SealedFrame, SealedKind, SealedPayload, Unsealer, read_sealed, write_sealed
+
+#: What stands between the name of a file that was split and the namespace of a part.
+_PART_MARK = "~"
+_SUFFIX = ".dws"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedFile:
+    """One file of one namespace: its frames by day where they hold what could not be read, and its identities."""
+
+    key: str
+    frames: int
+    identities: tuple[Identity, ...]
+    unreadable: dict[str, tuple[SealedFrame, ...]] = field(default_factory=dict)
+
+
+class SealedFiles:
+    """The sealed files of one namespace. Used by one thread.
+
+    Args:
+        elsewhere: the pipelines of other namespaces, whose files are not looked at.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, namespace: str, unsealer: Unsealer, *, elsewhere: Collection[str] = ()
+    ) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._unsealer = unsealer
+        self._elsewhere = frozenset(elsewhere)
+
+    def keys(self) -> list[str]:
+        """What waits and may be the namespace's, the first of each writer first. One listing."""
+        listed = self._objects.list(paths.sealed())
+        return [key for key in listed if key.endswith(_SUFFIX) and self._may_be_ours(key)]
+
+    def open(self, key: str, *, split: bool = True) -> SealedFile | None:
+        """The file with its identities; None where it is gone or another namespace's.
+
+        Args:
+            split: split a file of several namespaces and open the part; without it nothing is written.
+
+        Raises:
+            ContractError: SEALED_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
+            TransientError: KEY_SERVICE_UNREACHABLE.
+        """
+        stored = self._objects.get(key)
+        if stored is None:
+            return None
+        frames = [(frame, SealedPayload.decode(frame.payload)) for frame in read_sealed(stored.data)]
+        namespaces = {payload.namespace for _, payload in frames}
+        if len(namespaces) > 1 and split:
+            self._split(key, frames)
+            return self.open(_part_of(key, self._namespace)) if self._namespace in namespaces else None
+        frames = [(frame, payload) for frame, payload in frames if payload.namespace == self._namespace]
+        if namespaces and not frames:
+            return None
+        identities: list[Identity] = []
+        unreadable: dict[str, tuple[SealedFrame, ...]] = {}
+        for frame, payload in frames:
+            if frame.kind == SealedKind.IDENTITIES:
+                identities += self._unsealer.identities(frame.payload)
+            elif frame.kind == SealedKind.UNREADABLE:
+                unreadable[payload.day] = (*unreadable.get(payload.day, ()), frame)
+            else:
+                raise ContractError(
+                    "SEALED_UNREADABLE",
+                    f"{key} has a frame of kind {frame.kind}, which this release does not know.",
+                    hint="Run the release that sealed it, or a later one; the file stays where it is.",
+                )
+        return SealedFile(key=key, frames=len(frames), identities=tuple(identities), unreadable=unreadable)
+
+    def delete(self, key: str) -> None:
+        """Delete a file that was taken in. Idempotent."""
+        self._objects.delete(key)
+
+    def _may_be_ours(self, key: str) -> bool:
+        writer, _, name = key.removeprefix(paths.sealed()).partition("/")
+        part = name.removesuffix(_SUFFIX).rpartition(_PART_MARK)
+        return writer not in self._elsewhere and (not part[1] or part[2] == self._namespace)
+
+    def _split(self, key: str, frames: list[tuple[SealedFrame, SealedPayload]]) -> None:
+        for namespace, part in _parts(frames):
+            self._objects.put_if_absent(_part_of(key, namespace), part)
+        self._objects.delete(key)
+
+
+def _part_of(key: str, namespace: str) -> str:
+    return f"{key.removesuffix(_SUFFIX)}{_PART_MARK}{namespace}{_SUFFIX}"
+
+
+def _parts(frames: list[tuple[SealedFrame, SealedPayload]]) -> Iterator[tuple[str, bytes]]:
+    for namespace in sorted({payload.namespace for _, payload in frames}):
+        yield namespace, write_sealed(frame for frame, payload in frames if payload.namespace == namespace)

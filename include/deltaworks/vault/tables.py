@@ -1,0 +1,184 @@
+"""The vault's Delta tables: `identities`, what tokens stand for, sealed; and `links`, what was seen in one event.
+
+Rows are merged by subject, kind and token, so what is taken in twice is there once. Namespaces are partitions: the jobs
+of two of them write no file of each other.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from deltaworks.control import vault_paths
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import commit_attempts, contended, refresh
+from deltaworks.tables.lake import Lake, rows_of
+
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+IDENTITIES: Final = pa.schema(
+    [
+        pa.field("namespace", pa.string(), nullable=False),
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("token", pa.string(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("key_version", pa.int32(), nullable=False),
+        pa.field("first_seen", INSTANT, nullable=False),
+        pa.field("last_seen", INSTANT, nullable=False),
+    ]
+)
+LINKS: Final = pa.schema(
+    [
+        pa.field("namespace", pa.string(), nullable=False),
+        pa.field("subject", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("token", pa.string(), nullable=False),
+        pa.field("first_seen", INSTANT, nullable=False),
+    ]
+)
+#: Files that no version in use needs go after so many hours, the least that Delta takes without being forced.
+KEPT_HOURS: Final = 168
+_SAME_ROW = "t.subject = s.subject AND t.kind = s.kind AND t.token = s.token"
+#: By the day: an update for every event of a subject would rewrite the table every five minutes. Sums with intervals
+#: are no part of what delta-rs writes into a log, so the rows bring the instant that is compared.
+_SEEN_LATER, _SEEN_BEFORE = "s.renewed > t.last_seen", "s.first_seen < t.first_seen"
+_RENEWED = "renewed"
+_RENEWED_AFTER = dt.timedelta(days=1)
+_LAST_SEEN, _FIRST_SEEN = {"last_seen": "s.last_seen"}, {"first_seen": "s.first_seen"}
+#: A subject that was shredded and came back has another key, and its old cells are dead.
+_NEW_CELL = {"value": "s.value", "key_version": "s.key_version", "last_seen": "s.last_seen"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What the upkeep of one table did: files merged into fewer, and files deleted."""
+
+    table: str
+    merged: int
+    files: int
+    deleted: int
+
+
+class VaultTables:
+    """The tables, as one namespace's job sees them. Not safe to share between threads."""
+
+    def __init__(self, storage: StorageSpec, namespace: str) -> None:
+        self._lake = Lake(storage)
+        self._namespace = namespace
+        self._opened: dict[str, DeltaTable] = {}
+
+    def merge_identities(self, rows: pa.Table) -> None:
+        """Merge rows of `IDENTITIES`, one for each subject, kind and token. Idempotent.
+
+        Raises:
+            ConcurrencyError: COMMIT_CONTENDED.
+        """
+        renewed = pc.subtract(rows.column("last_seen"), pa.scalar(_RENEWED_AFTER))
+        self._merge(
+            vault_paths.identities(),
+            rows.append_column(_RENEWED, renewed),
+            lambda merger: (
+                merger.when_matched_update(_NEW_CELL, predicate="t.key_version <> s.key_version")
+                .when_matched_update(_LAST_SEEN | _FIRST_SEEN, predicate=f"{_SEEN_LATER} AND {_SEEN_BEFORE}")
+                .when_matched_update(_LAST_SEEN, predicate=_SEEN_LATER)
+                .when_matched_update(_FIRST_SEEN, predicate=_SEEN_BEFORE)
+                .when_not_matched_insert({name: f"s.{name}" for name in IDENTITIES.names})
+            ),
+        )
+
+    def merge_links(self, rows: pa.Table) -> None:
+        """Merge rows of `LINKS`, one for each subject, kind and token. Idempotent.
+
+        Raises:
+            ConcurrencyError: COMMIT_CONTENDED.
+        """
+        self._merge(
+            vault_paths.links(),
+            rows,
+            lambda merger: merger.when_matched_update(
+                _FIRST_SEEN, predicate=_SEEN_BEFORE
+            ).when_not_matched_insert_all(),
+        )
+
+    def identities(self, *, subjects: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of these subjects in `identities`."""
+        return self._rows(vault_paths.identities(), IDENTITIES, pc.field("subject").isin(list(subjects)), columns)
+
+    def links(self, *, tokens: Sequence[str] = (), subjects: Sequence[str] = ()) -> pa.Table:
+        """The rows of `links` with one of these tokens, or of one of these subjects."""
+        wanted = pc.field("token").isin(list(tokens)) | pc.field("subject").isin(list(subjects))
+        return self._rows(vault_paths.links(), LINKS, wanted, None)
+
+    def keep(self) -> list[Upkeep]:
+        """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
+        return [
+            self._kept(key) for key in (vault_paths.identities(), vault_paths.links()) if self._lake.open(key) is not None
+        ]
+
+    def _kept(self, key: str) -> Upkeep:
+        table = self._lake.open(key)
+        if table is None:
+            return Upkeep(table=key, merged=0, files=0, deleted=0)
+        properties = self._properties("keep")
+        try:
+            merged = table.optimize.compact(
+                partition_filters=[("namespace", "=", self._namespace)], commit_properties=properties
+            )
+        except CommitFailedError:
+            # A merge was first; small files of a day are merged the next.
+            merged = {"numFilesRemoved": 0, "numFilesAdded": 0}
+        refresh(table)
+        deleted = table.vacuum(KEPT_HOURS, dry_run=False, commit_properties=properties)
+        table.cleanup_metadata()
+        return Upkeep(
+            table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted)
+        )
+
+    def _merge(self, key: str, rows: pa.Table, clauses: Callable[[Any], Any]) -> None:
+        if not rows.num_rows:
+            return
+        table = self._opened.get(key)
+        if table is None:
+            metadata = self._metadata("create")
+            schema = IDENTITIES if key == vault_paths.identities() else LINKS
+            table = self._lake.ensure(key, schema, user_metadata=metadata, partition_by=["namespace"])
+            self._opened[key] = table
+        # The name is one of a declaration, which has letters, digits and _ alone.
+        predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW}"
+        for _ in commit_attempts():
+            refresh(table)
+            merger = table.merge(
+                rows,
+                predicate,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,
+                commit_properties=self._properties("take_in"),
+            )
+            try:
+                clauses(merger).execute()
+            except CommitFailedError:
+                continue
+            return
+        raise contended(key, "merge into it")
+
+    def _rows(self, key: str, schema: pa.Schema, wanted: Any, columns: Sequence[str] | None) -> pa.Table:
+        table = self._lake.open(key)
+        if table is None:
+            empty = schema.empty_table()
+            return empty.select(list(columns)) if columns else empty
+        return rows_of(table, columns=columns, filters=(pc.field("namespace") == self._namespace) & wanted)
+
+    def _metadata(self, operation: str) -> str:
+        return user_metadata(pipeline=self._namespace, batch=0, operation=f"vault_{operation}")
+
+    def _properties(self, operation: str) -> CommitProperties:
+        return CommitProperties(custom_metadata={"userMetadata": self._metadata(operation)}, max_commit_retries=0)
