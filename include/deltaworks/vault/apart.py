@@ -15,6 +15,8 @@ from deltaworks.specs.storage import StorageSpec
 
 #: What stores answer that have no such thing at all.
 _WITHOUT = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405", "XNotImplemented"})
+#: Suspended keeps the versions there are.
+_KEEPING = ("Enabled", "Suspended")
 _NO_REPLICATION = frozenset({"ReplicationConfigurationNotFoundError", "ReplicationConfigurationNotFound"})
 
 
@@ -64,8 +66,7 @@ def _check_bucket(vault: StorageSpec) -> None:
     config = Config(s3={"addressing_style": "path" if vault.path_style else "auto"}, connect_timeout=5, read_timeout=20)
     client: Any = aws_session().client("s3", config=config, **vault.boto3_options())
     versions = _answer(vault, "versioning", lambda: client.get_bucket_versioning(Bucket=vault.bucket), _WITHOUT)
-    # Suspended keeps the versions there are.
-    if versions is not None and versions.get("Status") in ("Enabled", "Suspended"):
+    if versions is not None and versions.get("Status") in _KEEPING:
         raise _keeps(vault, f"versioning is {versions['Status'].lower()}")
     copies = _answer(
         vault, "replication", lambda: client.get_bucket_replication(Bucket=vault.bucket), _WITHOUT | _NO_REPLICATION

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import vault_paths
@@ -144,7 +144,7 @@ STEPS = st.lists(
 
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None, phases=[Phase.generate])
 @given(STEPS)
 def test_whatever_is_made_shredded_and_rotated_a_subject_has_the_key_a_table_of_keys_would_have(
     steps: list[tuple[str, set[str]]],

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, open_objects
@@ -102,8 +102,8 @@ def test_a_dry_run_opens_and_counts_and_changes_nothing(
     assert read_vault_beat(open_objects(environment.lake), NAMESPACE) is None
 
 
-@settings(max_examples=6, deadline=None)
-@given(st.lists(st.sampled_from(["ada", "bob", "cy"]), min_size=1, max_size=12), st.randoms(use_true_random=False))
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(st.lists(st.sampled_from(["ada", "bob", "cy"]), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_whatever_order_and_however_often_it_comes_the_rows_are_those_of_one_pass(
     names: list[str], chance: random.Random
 ) -> None:
@@ -125,7 +125,9 @@ def test_whatever_order_and_however_often_it_comes_the_rows_are_those_of_one_pas
         assert {(row["subject"], *_times(row)) for row in rows} == {
             (subject_of(name), min(times), max(times)) for name, times in seen.items()
         }
-        assert len(rows) == tables.links(subjects=[subject_of(name) for name in seen]).num_rows == len(seen)
+        # Of each an email, and with it a link to the email and one to the device.
+        assert len(rows) == len(seen)
+        assert tables.links(subjects=[subject_of(name) for name in seen]).num_rows == 2 * len(seen)
 
 
 def _times(row: dict[str, Any]) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from deltaworks.control.troubles.rework import REWORK
 from deltaworks.control.troubles.rows import SEVERITIES, AlertCause, Trouble, rank
 from deltaworks.control.troubles.running import RUNNING
 from deltaworks.control.troubles.stack import STACK
+from deltaworks.control.troubles.vault import VAULT
 from deltaworks.errors import ConfigError
 
 __all__ = [
@@ -68,7 +69,7 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
         row
         for row in (
             *(*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS),
-            *(*STACK, *COLLECTOR, *PRIVACY, *HEALTH),
+            *(*STACK, *COLLECTOR, *PRIVACY, *VAULT, *HEALTH),
         )
         if row.error is not None
     ),

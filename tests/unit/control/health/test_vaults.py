@@ -1,0 +1,56 @@
+"""The verdict on a vault: whether its job takes in what is sealed, and whether it gets its keys."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from deltaworks.control.health.vaults import judge_vault
+from deltaworks.control.records.vault import VaultBeat
+from deltaworks.control.troubles import alert_of_verdict
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def ago(**span: float) -> str:
+    return (NOW - timedelta(**span)).isoformat()
+
+
+def beat(**fields: Any) -> VaultBeat:
+    return VaultBeat(**{"namespace": "players", "written_at": ago(minutes=3), "clean_at": ago(minutes=3), **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({}, "OK"),
+        ({"clean_at": ago(minutes=59)}, "OK"),
+        ({"clean_at": ago(minutes=61), "waiting": 4}, "VAULT_BEHIND"),
+        ({"written_at": ago(hours=3), "clean_at": ago(hours=3)}, "VAULT_BEHIND"),
+        ({"trouble": "STORAGE_UNREACHABLE", "trouble_since": ago(minutes=5)}, "OK"),
+        ({"trouble": "KEY_SERVICE_UNREACHABLE", "trouble_since": ago(minutes=5)}, "KEYS_UNREACHABLE"),
+        ({"unreadable": ("sealed/edge/1-2.dws: SEALED_UNREADABLE",)}, "VAULT_UNREADABLE"),
+        ({"epoch": 3, "epoch_at": ago(days=39)}, "OK"),
+        ({"epoch": 3, "epoch_at": ago(days=41)}, "VAULT_EPOCH_OLD"),
+    ],
+)
+def test_a_vault_is_judged_by_what_its_job_left(fields: dict[str, Any], cause: str) -> None:
+    verdict = judge_vault("players", beat(**fields), now=NOW)
+
+    assert (verdict.kind, verdict.cause, verdict.unhealthy) == ("vault", cause, cause != "OK")
+    assert cause == "OK" or alert_of_verdict(cause) == "VAULT_UNHEALTHY"
+    assert cause == "OK" or verdict.next_step
+
+
+def test_one_whose_job_has_never_run_is_given_an_hour() -> None:
+    first = judge_vault("players", None, now=NOW)
+    later = judge_vault("players", None, now=NOW + timedelta(minutes=30), previous=first)
+    at_last = judge_vault("players", None, now=NOW + timedelta(minutes=61), previous=later)
+    still = judge_vault("players", None, now=NOW + timedelta(minutes=62), previous=at_last)
+
+    assert [verdict.cause for verdict in (first, later, at_last, still)] == [
+        *("STARTING", "STARTING"),
+        *("VAULT_BEHIND", "VAULT_BEHIND"),
+    ]
