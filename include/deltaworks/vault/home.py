@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from deltaworks.control import paths, vault_paths
 from deltaworks.control.locks.exclusive import TTL_SECONDS, ExclusiveLock, exclusive_lock
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConcurrencyError
+from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.opening import open_key_service, privacy_settings
+from deltaworks.privacy.keys.opening import open_key_service
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.vault.apart import check_vault
 from deltaworks.vault.epochs import EpochKeys
@@ -20,6 +21,21 @@ from deltaworks.vault.tables import VaultTables
 
 #: A run of the job ends within this, or between two of its portions.
 WAIT_SECONDS = 60.0
+
+
+def settings_of(environment: EnvironmentSpec) -> PrivacySettings:
+    """What an environment says of keys and vault.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED.
+    """
+    if environment.privacy is None:
+        raise ConfigError(
+            "KEY_SERVICE_UNDECLARED",
+            f"The environment {environment.environment} declares no vault and no key service.",
+            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments.",
+        )
+    return environment.privacy
 
 
 class VaultHome:
@@ -45,7 +61,7 @@ class VaultHome:
             ConfigError: KEY_SERVICE_UNDECLARED; VAULT_NOT_APART, VAULT_KEEPS_VERSIONS; KEYRING_UNUSABLE.
             TransientError: STORAGE_UNREACHABLE.
         """
-        settings = privacy_settings(environment)
+        settings = settings_of(environment)
         check_vault(settings.vault, environment.lake, environment.landing)
         service = open_key_service(settings.keys)
         return cls(settings.vault, environment.lake, namespace, service, open_objects(settings.vault))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy.identities import Identity
-from deltaworks.privacy.keys.base import TOKEN, KeyService, context_of
-from deltaworks.privacy.keys.opening import stored_key
-from deltaworks.privacy.paths import token_key
-from deltaworks.privacy.suppression import NOBODY, Suppression, read_suppression
+from deltaworks.privacy.keys.base import KeyService
+from deltaworks.privacy.keys.opening import namespace_key
+from deltaworks.privacy.suppression import Suppression, read_suppression
 
 
 class Suppressed:
@@ -28,13 +27,7 @@ class Suppressed:
         suppression = read_suppression(lake, namespace)
         if not len(suppression):
             return cls(suppression, b"")
-        context = context_of(namespace, TOKEN)
-        return cls(suppression, stored_key(service, lake, key=token_key(namespace), context=context))
-
-    @classmethod
-    def nobody(cls) -> Suppressed:
-        """An empty list."""
-        return cls(NOBODY, b"")
+        return cls(suppression, namespace_key(service, lake, namespace))
 
     @property
     def number(self) -> int:

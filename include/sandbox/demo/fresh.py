@@ -86,7 +86,7 @@ def empty_lake(say: Callable[[str], None]) -> None:
             hint="`deltaworks down` first, or `deltaworks demo --no-fresh` on an empty lake.",
         )
     # Airflow's own database goes too: runs of an earlier demo would be finished first.
-    for folder in (home.lake, home.landing_journal.parent, home.spool, home.kafka, home.airflow):
+    for folder in (home.lake, home.landing_journal.parent, home.spool, home.keyring, home.kafka, home.airflow):
         if folder.exists():
             say(f"emptying {folder}")
             shutil.rmtree(folder)

@@ -28,7 +28,7 @@ from moto.s3.notifications import S3NotificationEvent, _get_s3_event
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
-from sandbox.servers.landing import LAKE_BUCKET
+from sandbox.servers.landing import LAKE_BUCKET, VAULT_BUCKET
 from sandbox.servers.landing_journal import Announcement, LandingJournal
 from sandbox.servers.lasting_messages import ACCOUNT
 from sandbox.servers.object_store import ObjectStoreAddress
@@ -121,14 +121,14 @@ class LastingObjects:
 
     @staticmethod
     def _is_kept_from_all(target: _Target, environ: Environ) -> bool:
-        """Whether a request is or could be about the lake, which asks for keys of its own: here nobody's are checked.
+        """Whether a request is or could be about the lake or the vault, which ask for keys of their own: here nobody's are checked.
 
         A key that climbs out of its bucket could end in another one of the same store.
         """
         source = unquote(str(environ.get("HTTP_X_AMZ_COPY_SOURCE", "")))
         places = [unquote(f"{target.bucket}/{target.key}"), source.lstrip("/").partition("?")[0]]
         return any(
-            place.partition("/")[0] == LAKE_BUCKET or {".", ".."} & set(place.replace("\\", "/").split("/"))
+            place.partition("/")[0] in (LAKE_BUCKET, VAULT_BUCKET) or {".", ".."} & set(place.replace("\\", "/").split("/"))
             for place in places
         )
 
