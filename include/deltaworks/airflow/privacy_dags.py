@@ -24,7 +24,9 @@ _FILL_SCHEDULE = "*/5 * * * *"
 _KEEP_SCHEDULE = "25 3 * * *"
 #: A scheduled run does what waits; one by hand does what its form says, which counts by default.
 _DRY_RUN = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
-_APPROVED = "The person who asks then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`: no value gets here."
+_APPROVED = (
+    "The person who asks then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`: no value gets here."
+)
 
 
 def vault_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
@@ -60,7 +62,7 @@ def vault_upkeep_dag(namespace: str, pipelines: Iterable[PipelineSpec], environm
 
 
 def reveal_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
-    """The DAG that counts what a reveal would open and asks people whether it may. It opens nothing itself."""
+    """The DAG that asks people whether a reveal may be made. It opens nothing itself."""
     declared = operation("reveal")
     pipelines = tuple(pipelines)
     share = environment.shares.of(declared.job_class)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, Manifest, metadata
+from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, VAULT_ACCOUNT, Manifest, metadata
 from deltaworks.specs.kubernetes import KubernetesSpec
 
 _SUBMITTER = "deltaworks-submitter"
@@ -15,13 +15,18 @@ _DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", 
 _SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
 
 
-def accounts(spec: KubernetesSpec) -> Iterator[Manifest]:
-    """The accounts of pods and what they may do, within the namespace alone."""
-    for name in (ACCOUNT, DRIVER_ACCOUNT):
+def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]:
+    """The accounts of pods and what they may do, within the namespace alone.
+
+    Args:
+        vault: with the account of the vault's jobs, whose role is another than that of all others.
+    """
+    roles = dict.fromkeys((ACCOUNT, DRIVER_ACCOUNT), spec.service_account_annotations)
+    for name, notes in (roles | ({VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {})).items():
         yield {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": metadata(spec, name, "accounts") | _annotations(spec),
+            "metadata": metadata(spec, name, "accounts") | ({"annotations": dict(notes)} if notes else {}),
             "automountServiceAccountToken": name == DRIVER_ACCOUNT,
         }
     yield _role(spec, DRIVER_ACCOUNT, {"": ["configmaps", "persistentvolumeclaims", "pods", "services"]}, _DRIVER_VERBS)
@@ -29,11 +34,6 @@ def accounts(spec: KubernetesSpec) -> Iterator[Manifest]:
     submitted = {"": ["configmaps", "pods", "services"], "networking.k8s.io": ["networkpolicies"]}
     yield _role(spec, _SUBMITTER, submitted, _SUBMITTER_VERBS)
     yield _binding(spec, _SUBMITTER, spec.airflow_service_accounts)
-
-
-def _annotations(spec: KubernetesSpec) -> Manifest:
-    annotations = spec.service_account_annotations
-    return {"annotations": dict(annotations)} if annotations else {}
 
 
 def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]], verbs: Sequence[str]) -> Manifest:

@@ -9,6 +9,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.kubernetes.accounts import accounts
 from deltaworks.kubernetes.pods import Manifest
 from deltaworks.kubernetes.settings import settings_maps
+from deltaworks.kubernetes.vault_jobs import vault_jobs
 from deltaworks.kubernetes.workloads import workloads
 from deltaworks.specs.base import references_of
 from deltaworks.specs.catalog import Catalog
@@ -42,7 +43,9 @@ def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
         ConfigError: KUBERNETES_UNDECLARED.
     """
     spec = kubernetes_of(catalog)
-    return [*accounts(spec), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
+    vault = list(vault_jobs(catalog, spec, settings))
+    made = [*accounts(spec, vault=bool(vault)), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
+    return [*made, *vault]
 
 
 def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:

@@ -17,6 +17,8 @@ Manifest = dict[str, Any]
 USER: Final = 50_000
 SETTINGS: Final = "deltaworks-settings"
 ACCOUNT, DRIVER_ACCOUNT = "deltaworks", "deltaworks-driver"
+#: Of nothing but the vault's jobs.
+VAULT_ACCOUNT: Final = "deltaworks-vault"
 #: The image's own entry point waits for Airflow's database, which these processes have nothing to do with.
 _ENTRY_POINT = ("/usr/bin/dumb-init", "--")
 

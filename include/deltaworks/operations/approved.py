@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.provenance import is_night_of
 from deltaworks.control.objects import open_objects
+from deltaworks.control.provenance import is_night_of
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.base import Operation, Scope

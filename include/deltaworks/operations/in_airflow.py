@@ -74,7 +74,9 @@ def run_in_airflow(
         link = airflow.run_link(dag_id, run.run_id)
         say(f"Triggered {dag_id}: run {run.run_id}, {link}")
         approvers = (
-            ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=declared.scope)) if declared.asks else ""
+            ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=declared.scope))
+            if declared.asks
+            else ""
         )
         if wait_minutes <= 0:
             later = "It asks there before it does what it counted. " if _will_ask(declared, options) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -79,6 +80,15 @@ def keep(context: OperationContext, options: KeepOptions) -> Report:
     return Report(parts=parts, results=[rotation, days, *upkeep])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevealRequest:
+    """What an approval is asked for: of how many subjects values of which kinds are opened, and why."""
+
+    subjects: int
+    kinds: str
+    reason: str
+
+
 class RevealOptions(Options):
     """Options of a reveal."""
 
@@ -106,6 +116,10 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
 
     subjects = sorted(set(options.subjects))
     _check(context, options)
+    if context.run_id:
+        # Its tasks have no rights on the vault: what people approve is who is opened, for what and why.
+        kinds = ", ".join(options.kind) or "all"
+        return Report(results=[RevealRequest(subjects=len(subjects), kinds=kinds, reason=options.reason)])
     home = VaultHome.open(context.catalog.environment, context.subject)
     if options.dry_run:
         counted = revealing.count(home, subjects, options.kind)

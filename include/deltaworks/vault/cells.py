@@ -1,7 +1,7 @@
 """Cells: one value of one subject as it lies in `identities`.
 
-`u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, whose associated data are namespace, subject, kind and token: a cell
-that somebody puts into another row does not open there.
+`u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, whose associated data are namespace, subject, kind and token:
+a cell that somebody puts into another row does not open there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,11 @@ def open_cell(cell: bytes, key: SubjectKey, place: Place) -> str:
         raise _unreadable(place, f"it is of key {version}, and the subject has key {key.version}")
     body = cell[_HEAD.size :]
     try:
-        return AESGCM(key.key).decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], place.associated).decode("utf-8", "surrogatepass")
+        return (
+            AESGCM(key.key)
+            .decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], place.associated)
+            .decode("utf-8", "surrogatepass")
+        )
     except InvalidTag as error:
         raise _unreadable(place, "it was changed, or belongs to another row") from error
 

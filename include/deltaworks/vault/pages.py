@@ -8,6 +8,7 @@ in every version and every copy of the tables.
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -117,7 +118,7 @@ class SubjectKeys:
         """
         keys: dict[str, SubjectKey] = {}
         for page, members in _by_page(subjects):
-            stored = self._change(page, lambda held, wanting=members: self._with_keys(held, wanting))
+            stored = self._change(page, functools.partial(self._with_keys, subjects=members))
             keys |= self._opened(stored, members)
         return keys
 
@@ -189,7 +190,7 @@ class SubjectKeys:
         self._change(page, under_newest)
         return count
 
-    def _with_keys(self, held: KeyPage, subjects: Collection[str]) -> KeyPage | None:
+    def _with_keys(self, held: KeyPage, *, subjects: Collection[str]) -> KeyPage | None:
         missing = [subject for subject in subjects if subject not in held.keys]
         if not missing:
             return None

@@ -1,7 +1,7 @@
 """Reveals: what stands behind the tokens of a subject, opened for a reason that is on record before.
 
-A row a subject is committed to `reveals` first. A run that dies behind it has opened nothing, and is on record; one that
-cannot commit opens nothing either.
+A row a subject is committed to `reveals` first. A run that dies behind it has opened nothing, and is on record; one
+that cannot commit opens nothing either.
 """
 
 from __future__ import annotations

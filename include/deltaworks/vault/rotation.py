@@ -1,8 +1,8 @@
 """Rotation: each month the keys of subjects get a new epoch, and the old one is destroyed.
 
 Whoever kept a copy of a page, a backup of the disk below among them, then has keys that nothing unwraps: shredding
-holds for copies as well, at the latest a month later. A rotation that died is continued by the next run: what is left to
-do shows in the vault itself.
+holds for copies as well, at the latest a month later. A rotation that died is continued by the next run: what is left
+to do shows in the vault itself.
 """
 
 from __future__ import annotations

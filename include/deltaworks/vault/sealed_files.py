@@ -1,7 +1,8 @@
 """Sealed files as they wait in the vault: which of them are a namespace's, and what is in them.
 
-A collector whose sources are of several namespaces seals all into one file. Such a file is split first, into one for each
-namespace, with the same bytes whoever does it: so each job deletes what it has taken in, and nothing that another needs.
+A collector whose sources are of several namespaces seals all into one file. Such a file is split first, into one for
+each namespace, with the same bytes whoever does it: so each job deletes what it has taken in, and nothing that another
+needs.
 """
 
 from __future__ import annotations

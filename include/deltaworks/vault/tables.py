@@ -120,7 +120,9 @@ class VaultTables:
     def keep(self) -> list[Upkeep]:
         """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
         return [
-            self._kept(key) for key in (vault_paths.identities(), vault_paths.links()) if self._lake.open(key) is not None
+            self._kept(key)
+            for key in (vault_paths.identities(), vault_paths.links())
+            if self._lake.open(key) is not None
         ]
 
     def _kept(self, key: str) -> Upkeep:
@@ -138,9 +140,7 @@ class VaultTables:
         refresh(table)
         deleted = table.vacuum(KEPT_HOURS, dry_run=False, commit_properties=properties)
         table.cleanup_metadata()
-        return Upkeep(
-            table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted)
-        )
+        return Upkeep(table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted))
 
     def _merge(self, key: str, rows: pa.Table, clauses: Callable[[Any], Any]) -> None:
         if not rows.num_rows:
@@ -177,7 +177,7 @@ class VaultTables:
         if table is None:
             return form.empty_table()
         # Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
-        query = f"SELECT {', '.join(names)} FROM t WHERE namespace = '{self._namespace}' AND ({wanted})"  # noqa: S608
+        query = f"SELECT {', '.join(names)} FROM t WHERE namespace = '{self._namespace}' AND ({wanted})"
         return pa.table(QueryBuilder().register("t", table).execute(query).read_all()).cast(form)
 
     def _metadata(self, operation: str) -> str:

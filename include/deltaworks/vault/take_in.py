@@ -84,8 +84,9 @@ class TakeIn:
         started, result = time.monotonic(), self.result
         keys = self._files.keys()
         portion: list[SealedFile] = []
-        at = 0
-        for at, key in enumerate(keys, 1):
+        looked_at = 0
+        for key in keys:
+            looked_at += 1
             if (opened := self._opened(key)) is not None:
                 portion.append(opened)
             if len(portion) >= FILES_AT_ONCE or sum(len(f.identities) for f in portion) >= IDENTITIES_AT_ONCE:
@@ -94,7 +95,7 @@ class TakeIn:
                 if time.monotonic() > self._deadline:
                     break
         self._take(portion)
-        result.left = len(keys) - at + len(result.damaged)
+        result.left = len(keys) - looked_at + len(result.damaged)
         result.seconds = time.monotonic() - started
         return result
 
@@ -112,7 +113,9 @@ class TakeIn:
         kept = self._kept(identity for file in portion for identity in file.identities)
         result.files += len(portion)
         result.identities += sum(identity.value is not None for identity in kept)
-        result.links += len({(identity.subject, identity.kind, identity.token) for identity in kept if _links(identity)})
+        result.links += len(
+            {(identity.subject, identity.kind, identity.token) for identity in kept if _links(identity)}
+        )
         result.subjects += len({identity.subject for identity in kept if identity.value is not None})
         result.unreadable += sum(len(frames) for file in portion for frames in file.unreadable.values())
         if result.dry_run:

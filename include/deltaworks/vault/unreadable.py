@@ -1,7 +1,7 @@
 """What could not be read: kept sealed under the key of its day, and gone with that key.
 
-Nobody can say whose it is, so nobody can be erased from it: after some days the key of a day is destroyed, and the bodies
-with it. Until then they lie here, apart from the sealed files, which the job deletes.
+Nobody can say whose it is, so nobody can be erased from it: after some days the key of a day is destroyed, and the
+bodies with it. Until then they lie here, apart from the sealed files, which the job deletes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ class DaysDestroyed:
     objects: int
 
 
-def keep_unreadable(
-    objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]
-) -> None:
+def keep_unreadable(objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]) -> None:
     """Keep the frames of one sealed file below their day. Idempotent: the same file makes the same object."""
     name = source.removeprefix(paths.sealed()).replace("/", "-")
     objects.put_if_absent(vault_paths.unreadable(namespace, day, name), write_sealed(frames))

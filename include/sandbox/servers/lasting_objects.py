@@ -121,14 +121,17 @@ class LastingObjects:
 
     @staticmethod
     def _is_kept_from_all(target: _Target, environ: Environ) -> bool:
-        """Whether a request is or could be about the lake or the vault, which ask for keys of their own: here nobody's are checked.
+        """Whether a request is or could be about the lake or the vault, which ask for keys of their own.
+
+        Here nobody's are checked.
 
         A key that climbs out of its bucket could end in another one of the same store.
         """
         source = unquote(str(environ.get("HTTP_X_AMZ_COPY_SOURCE", "")))
         places = [unquote(f"{target.bucket}/{target.key}"), source.lstrip("/").partition("?")[0]]
         return any(
-            place.partition("/")[0] in (LAKE_BUCKET, VAULT_BUCKET) or {".", ".."} & set(place.replace("\\", "/").split("/"))
+            place.partition("/")[0] in (LAKE_BUCKET, VAULT_BUCKET)
+            or {".", ".."} & set(place.replace("\\", "/").split("/"))
             for place in places
         )
 

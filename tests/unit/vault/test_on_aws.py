@@ -1,4 +1,4 @@
-"""The vault on AWS, over the wire: buckets that keep versions are refused, and KMS opens keys for their context alone."""
+"""The vault on AWS, over the wire: buckets with versions are refused, KMS opens keys for their context alone."""
 
 from __future__ import annotations
 

@@ -142,8 +142,6 @@ STEPS = st.lists(
 )
 
 
-
-
 @settings(max_examples=8, deadline=None, phases=[Phase.generate])
 @given(STEPS)
 def test_whatever_is_made_shredded_and_rotated_a_subject_has_the_key_a_table_of_keys_would_have(

@@ -44,7 +44,9 @@ def recorded(home: VaultHome) -> list[dict[str, Any]]:
     return revealing.reveals(Lake(home.storage), NAMESPACE)
 
 
-def test_a_reveal_is_on_record_and_gives_the_values_of_its_subject_alone(environment: EnvironmentSpec, ada: str) -> None:
+def test_a_reveal_is_on_record_and_gives_the_values_of_its_subject_alone(
+    environment: EnvironmentSpec, ada: str
+) -> None:
     report = reveal(context_of(environment), RevealOptions(subjects=(ada,), kind=("email",), reason="ticket 4711"))
 
     (value,) = report.results
@@ -91,7 +93,10 @@ def test_a_cell_of_another_row_does_not_open_and_stops_no_other(environment: Env
 
     values = revealing.reveal(home, [ada, subject_of("bob")], [], reason="ticket", by="eve")
 
-    assert {(value.value, value.problem) for value in values} == {("", "VAULT_CELL_UNREADABLE"), ("bob@example.org", "")}
+    assert {(value.value, value.problem) for value in values} == {
+        ("", "VAULT_CELL_UNREADABLE"),
+        ("bob@example.org", ""),
+    }
 
 
 def test_without_associated_data_a_swapped_cell_would_open(
@@ -119,7 +124,12 @@ def test_of_a_subject_that_was_shredded_nothing_opens(environment: EnvironmentSp
 
 @pytest.mark.parametrize(
     ("subjects", "reason", "run"),
-    [((), "ticket", ""), (("ada",), "ticket", ""), ((subject_of("ada"),), " ", ""), ((subject_of("ada"),), "ticket", "r")],
+    [
+        ((), "ticket", ""),
+        (("ada",), "ticket", ""),
+        ((subject_of("ada"),), " ", ""),
+        ((subject_of("ada"),), "ticket", "r"),
+    ],
 )
 def test_without_tokens_or_a_reason_or_within_airflow_nothing_is_opened(
     subjects: tuple[str, ...], reason: str, run: str, environment: EnvironmentSpec
@@ -128,6 +138,15 @@ def test_without_tokens_or_a_reason_or_within_airflow_nothing_is_opened(
         reveal(context_of(environment, run_id=run), RevealOptions(subjects=subjects, reason=reason))
 
     assert recorded(VaultHome.open(environment, NAMESPACE)) == []
+
+
+def test_within_airflow_it_says_what_is_asked_for_and_does_not_touch_the_vault(environment: EnvironmentSpec) -> None:
+    without_vault = environment.model_copy(update={"privacy": None})
+    options = RevealOptions(subjects=(subject_of("ada"),), kind=("email",), reason="ticket", dry_run=True)
+
+    (request,) = reveal(context_of(without_vault, run_id="manual__1"), options).results
+
+    assert (getattr(request, "subjects", 0), getattr(request, "kinds", "")) == (1, "email")
 
 
 def test_more_than_ten_subjects_need_an_approval_of_just_these_options(environment: EnvironmentSpec, ada: str) -> None:
@@ -167,5 +186,3 @@ def test_what_only_counts_needs_no_key_and_is_not_on_record(environment: Environ
     (count,) = report.results
     assert (getattr(count, "values", None), getattr(count, "kinds", None)) == (1, "email")
     assert recorded(VaultHome.open(environment, NAMESPACE)) == []
-
-

@@ -115,7 +115,9 @@ def test_whatever_order_and_however_often_it_comes_the_rows_are_those_of_one_pas
             at = AT_MS + chance.randrange(5) * 2 * DAY_MS
             seen[name].append(at)
             for copy in range(chance.randrange(1, 3)):
-                seal_file(objects, keyring, f"{number}-{copy}", [email_of(name, at_ms=at), device_of(name, "x", at_ms=at)])
+                seal_file(
+                    objects, keyring, f"{number}-{copy}", [email_of(name, at_ms=at), device_of(name, "x", at_ms=at)]
+                )
             if chance.random() < 0.3:
                 take_in(environment, NAMESPACE, dry_run=False)
         take_in(environment, NAMESPACE, dry_run=False)

@@ -1,0 +1,63 @@
+"""The vault's jobs on a cluster: CronJobs under an account of their own, the one whose role may open the vault.
+
+A task of Airflow has Airflow's account, and a driver the one of all drivers: with the vault's rights either would give
+them to every pipeline's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from deltaworks.kubernetes.pods import (
+    VAULT_ACCOUNT,
+    Manifest,
+    container,
+    from_secret,
+    labels,
+    metadata,
+    pod,
+    secret_names,
+)
+from deltaworks.specs.base import references_of
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.kubernetes import KubernetesSpec
+
+#: What runs when, by the operation; as Airflow runs them elsewhere.
+_SCHEDULES: Mapping[str, tuple[str, str, int]] = {
+    "fill": ("fill_vault", "*/5 * * * *", 3600),
+    "keep": ("keep_vault", "25 3 * * *", 6 * 3600),
+}
+_JOBS = "/opt/airflow/spark_jobs"
+
+
+def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
+    """A CronJob for each namespace and operation; none where the environment declares no vault."""
+    environment = catalog.environment
+    if environment.privacy is None:
+        return
+    refers_to = [environment.lake, environment.landing, environment.privacy]
+    variables = from_secret(spec, secret_names(references_of(refers_to), settings))
+    for namespace in catalog.namespaces:
+        for word, (operation, schedule, seconds) in _SCHEDULES.items():
+            arguments = ["python", f"{_JOBS}/{operation}.py", "--namespace", namespace, "--no-dry-run"]
+            main = container(spec, "vault", arguments, size=spec.vault, variables=variables)
+            details = pod(spec, [main], restartPolicy="Never") | {"serviceAccountName": VAULT_ACCOUNT}
+            name = f"vault-{word}-{namespace.replace('_', '-')}"
+            yield {
+                "apiVersion": "batch/v1",
+                "kind": "CronJob",
+                "metadata": metadata(spec, name, "vault", namespace),
+                "spec": {
+                    "schedule": schedule,
+                    "timeZone": "Etc/UTC",
+                    # What waits is taken by the next run; two at once would wait for each other's lock.
+                    "concurrencyPolicy": "Forbid",
+                    "jobTemplate": {
+                        "spec": {
+                            "backoffLimit": 1,
+                            "activeDeadlineSeconds": seconds,
+                            "template": {"metadata": {"labels": labels("vault", namespace)}, "spec": details},
+                        }
+                    },
+                },
+            }

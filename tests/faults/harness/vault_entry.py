@@ -1,0 +1,88 @@
+"""Runs the vault's job in a process of its own, which is killed at one of its steps; protections can be taken away.
+
+`python -m tests.faults.harness.vault_entry FOLDER [--kill STEP] [--off NAME]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deltaworks.control.locks import exclusive
+from deltaworks.control.objects import LocalObjects
+from deltaworks.vault import home, take_in
+from deltaworks.vault.job import take_in as run_job
+from deltaworks.vault.pages import SubjectKeys
+from deltaworks.vault.tables import VaultTables
+from tests.unit.vault.vault_stage import NAMESPACE, environment_of
+
+#: Where it dies, by what it has just done or is about to do.
+STEPS: dict[str, tuple[Any, str, str]] = {
+    "keys are made": (SubjectKeys, "get_or_make", "after"),
+    "cells are merged": (VaultTables, "merge_identities", "after"),
+    "links are merged": (VaultTables, "merge_links", "after"),
+    "files are to be deleted": (LocalObjects, "delete", "before"),
+    "the first file is deleted": (LocalObjects, "delete", "after"),
+}
+
+
+def _die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_at(step: str) -> None:
+    owner, name, when = STEPS[step]
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def dying(self: Any, *arguments: Any, **more: Any) -> Any:
+        # The lock's object is deleted as well, at the end.
+        counts = name != "delete" or str(arguments[0]).startswith("sealed/")
+        if counts and when == "before":
+            _die()
+        result = original(self, *arguments, **more)
+        if counts:
+            _die()
+        return result
+
+    setattr(owner, name, dying)
+
+
+def _state_after_deed() -> None:
+    """Files are deleted before what is in them has landed."""
+    landed = take_in.TakeIn._land
+
+    def deleted_first(self: Any, kept: Any, portion: Any) -> None:
+        for file in portion:
+            self._files.delete(file.key)
+        landed(self, kept, portion)
+
+    take_in.TakeIn._land = deleted_first  # type: ignore[method-assign]
+
+
+PROTECTIONS: dict[str, Callable[[], None]] = {"state_after_deed": _state_after_deed}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kill", choices=STEPS)
+    parser.add_argument("--off", choices=PROTECTIONS)
+    options = parser.parse_args(arguments)
+    # Who was killed holds the lock for its time: here that is short.
+    home.TTL_SECONDS = exclusive.TTL_SECONDS = 1.0
+    home.VaultHome.lock.__wrapped__.__kwdefaults__["ttl_seconds"] = 1.0  # type: ignore[attr-defined]
+    if options.off:
+        PROTECTIONS[options.off]()
+    if options.kill:
+        _kill_at(options.kill)
+    run_job(environment_of(options.folder), NAMESPACE, dry_run=False)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
