@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from pydantic import Field
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.options import Options, Positional
+from deltaworks.operations.options import Options, Positional, split_names
 
 if TYPE_CHECKING:
     from deltaworks.vault.reveal import Revealed
@@ -92,7 +93,7 @@ class RevealRequest:
 class RevealOptions(Options):
     """Options of a reveal."""
 
-    subjects: Annotated[tuple[str, ...], Positional()] = Field(
+    subjects: Annotated[str, Positional()] = Field(
         description="Tokens of the subjects, with commas between; they begin with p1_."
     )
     kind: tuple[str, ...] = Field((), description="Only values of these kinds, such as email; all by default.")
@@ -114,8 +115,8 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     from deltaworks.vault import reveal as revealing
     from deltaworks.vault.home import VaultHome
 
-    subjects = sorted(set(options.subjects))
-    _check(context, options)
+    subjects = sorted(set(split_names(options.subjects)))
+    _check(context, subjects, options)
     if context.run_id:
         # Its tasks have no rights on the vault: what people approve is who is opened, for what and why.
         kinds = ", ".join(options.kind) or "all"
@@ -137,13 +138,13 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     return _shown(values, len(subjects))
 
 
-def _check(context: OperationContext, options: RevealOptions) -> None:
+def _check(context: OperationContext, subjects: Sequence[str], options: RevealOptions) -> None:
     from deltaworks.privacy.tokens import is_token
 
     problem = ""
-    if not options.subjects:
+    if not subjects:
         problem = "No subject is named"
-    elif wrong := [subject for subject in options.subjects if not is_token(subject)]:
+    elif wrong := [subject for subject in subjects if not is_token(subject)]:
         problem = f"{wrong[0]!r} is no token"
     elif not options.reason.strip():
         problem = "No reason is given"

@@ -143,8 +143,8 @@ def _rows(
     home: VaultHome, subjects: Sequence[str], kinds: Sequence[str], columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     rows = home.tables.identities(subjects=subjects, columns=columns).to_pylist()
-    wanted = [row for row in rows if not kinds or row["kind"] in kinds]
-    return sorted(wanted, key=lambda row: (row["subject"], row["kind"], row.get("token", "")))
+    chosen = [row for row in rows if not kinds or row["kind"] in kinds]
+    return sorted(chosen, key=lambda row: (row["subject"], row["kind"], row.get("token", "")))
 
 
 def _second(at: datetime) -> str:

@@ -114,8 +114,8 @@ class VaultTables:
 
     def links(self, *, tokens: Sequence[str] = (), subjects: Sequence[str] = ()) -> pa.Table:
         """The rows of `links` with one of these tokens, or of one of these subjects."""
-        wanted = f"{_one_of('token', tokens)} OR {_one_of('subject', subjects)}"
-        return self._rows(vault_paths.links(), LINKS, wanted, None)
+        condition = f"{_one_of('token', tokens)} OR {_one_of('subject', subjects)}"
+        return self._rows(vault_paths.links(), LINKS, condition, None)
 
     def keep(self) -> list[Upkeep]:
         """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
@@ -170,14 +170,14 @@ class VaultTables:
             return
         raise contended(key, "merge into it")
 
-    def _rows(self, key: str, schema: pa.Schema, wanted: str, columns: Sequence[str] | None) -> pa.Table:
+    def _rows(self, key: str, schema: pa.Schema, condition: str, columns: Sequence[str] | None) -> pa.Table:
         names = list(columns or schema.names)
         form = pa.schema([schema.field(name) for name in names])
         table = self._lake.open(key)
         if table is None:
             return form.empty_table()
         # Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
-        query = f"SELECT {', '.join(names)} FROM t WHERE namespace = '{self._namespace}' AND ({wanted})"
+        query = f"SELECT {', '.join(names)} FROM t WHERE namespace = '{self._namespace}' AND ({condition})"
         return pa.table(QueryBuilder().register("t", table).execute(query).read_all()).cast(form)
 
     def _metadata(self, operation: str) -> str:

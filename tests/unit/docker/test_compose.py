@@ -130,12 +130,26 @@ def test_every_volume_that_is_mounted_is_declared_and_used() -> None:
 
 def test_what_a_collector_acknowledged_is_on_a_volume_and_it_has_time_to_end() -> None:
     service = SERVICES["collector"]
-    (mount,) = service["volumes"]
+    mount, _ = service["volumes"]
     spool = service["command"][service["command"].index("--spool") + 1]
 
     assert mount == f"collector-spool:{spool}"
     assert f"{spool} " in (ROOT / "Dockerfile").read_text(), "else the volume would be root's"
     assert int(service["stop_grace_period"].removesuffix("s")) > 30
+
+
+def test_the_keyring_is_one_volume_of_those_who_strip_and_of_the_vaults_job() -> None:
+    mounted = {
+        name: volume.partition(":")[2]
+        for name, service in SERVICES.items()
+        for volume in service.get("volumes", [])
+        if volume.startswith("keyring:")
+    }
+
+    assert set(mounted) == {"airflow-scheduler", "collector", "spark-worker-1", "spark-worker-2"}
+    assert f"DELTAWORKS_KEYRING={mounted['collector']}\n" in (ROOT / "docker" / "local.env").read_text()
+    assert len(set(mounted.values())) == 1
+    assert f"{mounted['collector']} " in (ROOT / "Dockerfile").read_text(), "else the volume would be root's"
 
 
 def test_no_two_services_publish_one_port() -> None:

@@ -42,7 +42,7 @@ ROWS = LIBRARY / "deltaworks" / "control" / "troubles"
 CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
 KINDS = (DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
 #: Built from the kind of thing that is unknown.
-BUILT = {f"{kind}_UNKNOWN" for kind in ("PIPELINE", "RELAY", "DASHBOARD", "COLLECTOR", "FEED", "MODEL")}
+BUILT = {f"{kind}_UNKNOWN" for kind in ("PIPELINE", "RELAY", "DASHBOARD", "COLLECTOR", "FEED", "MODEL", "NAMESPACE")}
 
 
 def sources() -> dict[Path, str]:

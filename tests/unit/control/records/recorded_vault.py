@@ -1,0 +1,28 @@
+"""Records of the vault of personal data, as their first release wrote them."""
+
+from __future__ import annotations
+
+from deltaworks.control.records.store import UnversionedRecord
+from deltaworks.control.records.vault import VaultBeat
+from deltaworks.vault.pages import KeyPage, WrappedKey
+
+AT = "2026-01-02T03:04:05.678+00:00"
+VAULT: dict[str, UnversionedRecord] = {
+    "vault_beat": VaultBeat(
+        namespace="players",
+        written_at=AT,
+        clean_at=AT,
+        suppression=3,
+        waiting=2,
+        unreadable=("sealed/edge/1-2.dws: SEALED_UNREADABLE",),
+        trouble="KEY_SERVICE_UNREACHABLE",
+        trouble_since=AT,
+        epoch=4,
+        epoch_at=AT,
+    ),
+    "key_page": KeyPage(
+        namespace="players",
+        page="0af",
+        keys={"p1_abcdefghijklmnopqrstuvwxyz": WrappedKey(epoch=4, version=40_961, wrapped="bm9uY2Vub25jZWtleQ==")},
+    ),
+}
