@@ -82,7 +82,7 @@ _OPERATIONS = (
     Operation(
         name="expire_quarantine",
         command="quarantine expire",
-        summary="Remove rows in quarantine, messages of no use and archived payloads that are older than declared.",
+        summary="Remove what is older than declared: rows in quarantine, messages, archived payloads, rows of tables.",
         run="deltaworks.operations.upkeep:expire",
         destructive=True,
         unattended=True,

@@ -125,10 +125,10 @@ def test_of_a_subject_that_was_shredded_nothing_opens(environment: EnvironmentSp
 @pytest.mark.parametrize(
     ("subjects", "reason", "run"),
     [
-        ((), "ticket", ""),
-        (("ada",), "ticket", ""),
-        ((subject_of("ada"),), " ", ""),
-        ((subject_of("ada"),), "ticket", "r"),
+        ("", "ticket", ""),
+        ("ada", "ticket", ""),
+        (subject_of("ada"), " ", ""),
+        (subject_of("ada"), "ticket", "r"),
     ],
 )
 def test_without_tokens_or_a_reason_or_within_airflow_nothing_is_opened(

@@ -1,9 +1,11 @@
-"""Removes what has lain for longer than is declared: rows that did not fit, messages of no use, archived payloads.
+"""Removes what has lain for longer than is declared: rows that did not fit, messages, archived payloads, old rows.
 
 Raw values are kept for a replay, and may say more of people than any column does. After `quarantine.retain_days` a row
 goes, whether it was landed by a replay, or is open still: a promise to forget does not depend on somebody's work. How
-many open ones went is told. Of the archive whole dates go, after `archive.retain_days`. The rows can be read by time
-travel until a VACUUM after the table's retention; the table of messages is vacuumed here, which no other job does.
+many open ones went is told. Of the archive whole dates go, after `archive.retain_days`, and of a table with
+`retention_days` those of its `event_date`: gold tables that read them follow, as they do any change. The rows can be
+read by time travel until a VACUUM after the table's retention; the table of messages is vacuumed here, which no other
+job does.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -19,7 +21,8 @@ from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.provenance import user_metadata
+from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
@@ -28,10 +31,12 @@ from deltaworks.sources.objects.log import message_quarantine_key
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, rows_of
 from deltaworks.tables.replacement import content
 
 OPERATION = "expire_quarantine"
+_EVENT_DATE = "event_date"
 #: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
 _KEPT_HOURS = 168
 _INSTANT = 'Timestamp(Microsecond, Some("UTC"))'
@@ -39,7 +44,7 @@ _INSTANT = 'Timestamp(Microsecond, Some("UTC"))'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryResult:
-    """Rows of one table that were removed (in a dry run: would be); `open` of them no replay had landed."""
+    """Rows of one table that were removed (in a dry run: would be); of quarantine `open` ones no replay had landed."""
 
     table: str
     dry_run: bool
@@ -58,7 +63,7 @@ def expire_quarantine(
     now: dt.datetime | None = None,
     bound: NightBound | None = None,
 ) -> list[ExpiryResult]:
-    """Remove what is older than declared from a pipeline's quarantine, its archive, and its relay's message quarantine.
+    """Remove what is older than declared from a pipeline's quarantine, archive and tables, and its relay's messages.
 
     Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
 
@@ -67,7 +72,7 @@ def expire_quarantine(
             So what is declared is kept, if later, and nobody has to be there for it.
 
     Raises:
-        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST; not in a dry run.
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, TURN_NOT_GRANTED, TURN_LOST; not in a dry run.
     """
     spec, lake, now = catalog.pipeline(pipeline), Lake(catalog.environment.lake), now or utc_now()
     run = _Expiry(lake, pipeline, dry_run=dry_run, now=now, bound=bound)
@@ -75,6 +80,7 @@ def expire_quarantine(
 
     def results() -> list[ExpiryResult]:
         of_tables = [run.rows(QUARANTINE, spec.quarantine.retain_days)]
+        of_tables += [run.retained(table) for table in spec.tables if table.retention_days is not None]
         if spec.archive is not None:
             of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
         return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.messages_retain_days)]
@@ -98,7 +104,19 @@ class _Expiry:
 
     def rows(self, name: str, days: int | None) -> ExpiryResult:
         """Rows of the quarantine or of the archive."""
-        started, column = time.monotonic(), f"{name}_date"
+        return self._dates(name, days, f"{name}_date")
+
+    def retained(self, spec: TableSpec) -> ExpiryResult:
+        """Rows of a table whose events are older than it declares. One that requests change is taken for a turn."""
+        if spec.mutable is None or self._dry_run:
+            return self._dates(spec.name, spec.retention_days, _EVENT_DATE)
+        with write_turn(self._home.objects, self._pipeline, spec.name, by=current_run()) as turn:
+            return self._dates(spec.name, spec.retention_days, _EVENT_DATE, check=turn.check)
+
+    def _dates(
+        self, name: str, days: int | None, column: str, *, check: Callable[[], None] = lambda: None
+    ) -> ExpiryResult:
+        started = time.monotonic()
         table = self._lake.open(self._home.table(name))
         if table is None or days is None:
             return self._left(name, days)
@@ -114,6 +132,7 @@ class _Expiry:
             older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
             still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows
         if old.num_rows and not self._dry_run:
+            check()
             self._delete(table, f"{column} < CAST('{before.isoformat()}' AS DATE)", before.isoformat())
         return ExpiryResult(
             table=name,

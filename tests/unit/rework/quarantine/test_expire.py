@@ -178,3 +178,32 @@ def test_archived_payloads_go_by_whole_dates(
     assert left is not None
     assert sorted(left.column("_seq").to_pylist()) == [batch for batch, age in enumerate(ages) if age <= days]
     assert (done.table, counted.rows, done.rows) == ("archive", len(ages) - left.num_rows, counted.rows)
+
+
+def with_retention(days: int | None) -> PipelineSpec:
+    return shop(
+        {**orders("int"), "retention_days": days, "partition_by": ["event_date"]}, quarantine={"retain_days": None}
+    )
+
+
+def test_rows_of_a_table_go_by_the_date_of_their_event_once_they_are_as_old_as_it_declares(tmp_path: Path) -> None:
+    stage, first = Stage(tmp_path), dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
+    times = [int((first + number * DAY).timestamp()) for number in range(5)]
+    stage.ingest(
+        with_retention(30), *(json.dumps({"name": "order", "time": time, "level": time}).encode() for time in times)
+    )
+
+    def run(spec: PipelineSpec, *, dry_run: bool) -> list[ExpiryResult]:
+        return expire_quarantine(stage.catalog(spec), "shop", dry_run=dry_run, now=first + 33 * DAY)
+
+    counted = run(with_retention(30), dry_run=True)[1]
+    assert (counted.table, counted.rows, counted.before) == ("orders", 3, "2023-11-17")
+    assert len(stage.rows("orders")) == 5
+    assert [result.table for result in run(with_retention(None), dry_run=False)] == ["quarantine"]
+    assert len(stage.rows("orders")) == 5
+
+    done = run(with_retention(30), dry_run=False)[1]
+
+    assert (done.rows, done.open) == (3, 0)
+    assert sorted(row["level_int"] for row in stage.rows("orders")) == times[3:]
+    assert run(with_retention(30), dry_run=False)[1].rows == 0
