@@ -34,7 +34,7 @@ _START = ("/usr/bin/dumb-init", "--", "bash", "/opt/deltaworks/spark_pod.sh")
 
 def driver_variables(environment: EnvironmentSpec, pipelines: Iterable[PipelineSpec]) -> set[str]:
     """The variables that the driver of some pipelines refers to."""
-    stores = [environment.lake, environment.landing, environment.messaging, environment.lineage]
+    stores = [environment.lake, environment.landing, environment.messaging, environment.lineage, environment.privacy]
     return {reference.name for _, reference in references_of([*stores, *pipelines])}
 
 

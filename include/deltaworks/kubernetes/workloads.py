@@ -87,7 +87,7 @@ def _collector(
     """
     collector = catalog.collector(declared.name)
     environment = catalog.environment
-    refers_to = [environment.lake, environment.landing, environment.messaging, collector]
+    refers_to = [environment.lake, environment.landing, environment.messaging, environment.privacy, collector]
     main = container(
         spec,
         "collector",

@@ -1,0 +1,51 @@
+"""The vault's jobs on a cluster: CronJobs under the one account whose role may open the vault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, Rendered
+
+VAULT = """\
+privacy:
+  keys: {kind: kms, key_id: alias/privacy}
+  vault: {root: "s3://vault", access_key: env:VAULT_ACCESS_KEY, secret_key: env:VAULT_SECRET_KEY}
+"""
+PRIVATE = """\
+privacy:
+  namespace: shop_customers
+  fields: [{path: email, action: vault, as: email}]
+"""
+
+
+def with_vault(render: Callable[..., Rendered]) -> Rendered:
+    environment = ENVIRONMENT.replace(
+        "service_account_annotations: {role: deltaworks}",
+        "service_account_annotations: {role: deltaworks}\n  vault_account_annotations: {role: vault}",
+    )
+    return render(environment=environment + VAULT, pipeline=PIPELINE.replace("tables:\n", PRIVATE + "tables:\n", 1))
+
+
+def test_filling_and_keeping_run_under_an_account_that_nothing_else_has(render: Callable[..., Rendered]) -> None:
+    objects = with_vault(render).objects
+    jobs = {name: item for (kind, name), item in objects.items() if kind == "CronJob"}
+
+    assert set(jobs) == {"vault-fill-shop-customers", "vault-keep-shop-customers"}
+    for job in jobs.values():
+        pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert (pod["serviceAccountName"], pod["restartPolicy"]) == ("deltaworks-vault", "Never")
+        assert job["spec"]["concurrencyPolicy"] == "Forbid"
+        (container,) = pod["containers"]
+        assert container["args"][-3:] == ["--namespace", "shop_customers", "--no-dry-run"]
+        assert {"VAULT_ACCESS_KEY", "VAULT_SECRET_KEY"} <= {variable["name"] for variable in container["env"]}
+    account = objects["ServiceAccount", "deltaworks-vault"]
+    assert account["metadata"]["annotations"] == {"role": "vault"}
+    assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
+    others = [item for (kind, _), item in objects.items() if kind in ("Deployment", "StatefulSet")]
+    assert all(item["spec"]["template"]["spec"]["serviceAccountName"] != "deltaworks-vault" for item in others)
+
+
+def test_without_a_vault_there_is_neither_a_job_nor_its_account(render: Callable[..., Rendered]) -> None:
+    objects = render().objects
+
+    assert not [name for kind, name in objects if kind == "CronJob" or name == "deltaworks-vault"]
