@@ -260,6 +260,7 @@ def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_pr
         ("stream_group__small", ["edits", "games"]),
         ("stream_health", ["edits", "games"]),
         ("rules__judging", ["edits", "games"]),
+        ("vault__players", ["edits", "games"]),
         (None, ["edits", "games"]),
     ],
 )

@@ -10,9 +10,13 @@ from collections.abc import Collection
 from airflow.sdk import get_parsing_context
 
 from deltaworks.control.rule_paths import RULES_DAG
+from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog, project_root
 from deltaworks.specs.groups import GROUP_KIND
 from deltaworks.specs.project import load_catalog, pipeline_files
+
+#: DAGs of groups of streams and of namespaces of personal data, whose pipelines have other names than the DAG says.
+_OF_SEVERAL = {GROUP_KIND, *(item.dag or item.name for item in OPERATIONS.values() if item.scope == "namespace")}
 
 
 def parsed_catalog() -> Catalog:
@@ -23,7 +27,7 @@ def parsed_catalog() -> Catalog:
 def needed_pipelines(dag_id: str | None) -> Collection[str] | None:
     """The pipelines that are declared for one DAG; None for all, where it is about many or none is asked for."""
     kind, separator, subject = (dag_id or "").partition("__")
-    if not separator or kind == GROUP_KIND or dag_id == RULES_DAG:
+    if not separator or kind in _OF_SEVERAL or dag_id == RULES_DAG:
         return None
     # What is none is a relay's, which needs no pipeline.
     return [subject] if subject in pipeline_files(project_root()) else []
