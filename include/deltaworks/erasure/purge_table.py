@@ -1,0 +1,286 @@
+"""Takes the rows of some people out of one table, in one commit; needs no JVM.
+
+Every row that has one of their tokens in any column goes, or loses the token where the pipeline keeps rows without a
+name. Files in which none is stay as they are, so the cost is that of the files and not of the requests. What is written
+is read back before it is committed: a person's row in it, or another number of rows, ends the purge with nothing
+changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+import pyarrow as pa
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import read_user_metadata, user_metadata
+from deltaworks.erasure.purge_counts import Survey, TablePurge
+from deltaworks.erasure.random_identities import RandomIdentities
+from deltaworks.erasure.table_files import TableFiles
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.tables.commit import Step, commit_attempts, contended
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, FileId, TableState, commit_history, read_commits, state_at
+from deltaworks.tables.rearrangement import keep_checkpoints
+from deltaworks.tables.restore import RestoreCommit, Target, commit_restore
+
+OPERATION = "erase"
+Mode = Literal["rows", "identity"]
+
+
+class TablePurger:
+    """Surveys and purges one table. Used by one thread.
+
+    Args:
+        key: of the table, in the lake that is given.
+        requests: the tokens of each request, by its id.
+    """
+
+    def __init__(
+        self, lake: Lake, objects: ObjectStore, key: str, *, pipeline: str, table: str, requests: Mapping[str, TokenSearch]
+    ) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._key = key
+        self._pipeline = pipeline
+        self._table = table
+        self._requests = requests
+        self._everybody = TokenSearch({token for search in requests.values() for token in search.tokens})
+        self._identities = RandomIdentities(self._everybody)
+        self._counted: dict[FileId, Counter[str]] = {}
+
+    def survey(self, state: TableState | None = None) -> Survey:
+        """Whose rows are where in the newest version, or in this one. Files that were gone through are not again.
+
+        Raises:
+            ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_APART, and what reading the log raises.
+        """
+        if state is None and self._lake.open(self._key) is None:
+            return Survey(version=-1, rows=0)
+        state = state or state_at(self._lake, self._objects, self._key)
+        files = TableFiles(self._lake, state)
+        partition = next(iter(state.metadata.get("partitionColumns") or ()), "")
+        by_file: dict[FileId, int] = {}
+        by_request: Counter[str] = Counter()
+        dates: Counter[str] = Counter()
+        for name, added in state.files.items():
+            if name not in self._counted:
+                self._counted[name] = self._count(files, added)
+            counted = self._counted[name]
+            if counted[""]:
+                by_file[name] = counted[""]
+                by_request.update({request: count for request, count in counted.items() if request})
+                dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted[""]
+        return Survey(
+            version=state.version, rows=state.rows, by_file=by_file, by_request=dict(by_request), dates=dict(dates)
+        )
+
+    def purge(
+        self, window: int, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
+    ) -> TablePurge:
+        """Take the rows out in one commit. Idempotent by the number of the window; nothing is committed for nobody.
+
+        Call it under the table's write turn: a stream that appends meanwhile is no conflict, and its rows are looked at
+        as well, but a merge would have to be begun again.
+
+        Args:
+            mode: `identity` leaves the rows, with random tokens that nobody keeps in place of theirs.
+            before_commit: called before each attempt; what it raises ends the purge, with nothing committed.
+
+        Raises:
+            ContractError: ERASURE_MISCOUNTED, RESTORE_UNSUPPORTED, and what `survey` raises.
+            ConcurrencyError: COMMIT_CONTENDED.
+        """
+        step = Step(f"{self._pipeline}/erasure/{self._table}", window)
+        if self._lake.open(self._key) is None:
+            return self._nothing(Survey(version=-1, rows=0))
+        for _ in commit_attempts():
+            state = state_at(self._lake, self._objects, self._key)
+            if state.transactions.get(step.app_id, -1) >= step.version:
+                return self._landed(state, window)
+            survey = self.survey(state)
+            if not survey.by_file:
+                return self._nothing(survey)
+            done = self._replaced(state, survey, step, mode, before_commit)
+            if done is not None:
+                return done
+        raise contended(self._key, "take an erased person's rows out of it")
+
+    def _count(self, files: TableFiles, added: Action) -> Counter[str]:
+        """Rows of a file with tokens: of each request, and of any under the empty name."""
+        counted: Counter[str] = Counter()
+        for batch in files.read(added, as_codes=True):
+            mask = self._everybody.rows(batch)
+            if not mask.any():
+                continue
+            counted[""] += int(mask.sum())
+            theirs = batch.filter(pa.array(mask))
+            for request, search in self._requests.items():
+                counted[request] += int(search.rows(theirs).sum())
+        return counted
+
+    def _replaced(
+        self, state: TableState, survey: Survey, step: Step, mode: Mode, before_commit: Callable[[], None]
+    ) -> TablePurge | None:
+        """Write the files anew and commit; None where another writer has replaced one of them meanwhile."""
+        files = TableFiles(self._lake, state)
+        written: dict[FileId, Action] = {}
+        try:
+            for name in survey.by_file:
+                for added in self._rewritten(files, state.files[name], survey.by_file[name], mode):
+                    written[added["path"], ""] = added
+            purge = self._result(state, survey, written, mode)
+            outcome = commit_restore(
+                self._lake,
+                self._objects,
+                self._key,
+                lambda current: _target(current, state, survey, written),
+                commit=self._commit(step, purge),
+                before_commit=before_commit,
+            )
+        except _Overtaken:
+            files.discard(written.values())
+            return None
+        keep_checkpoints(self._lake, self._key, outcome.version)
+        return self._after(purge, outcome.version)
+
+    def _rewritten(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
+        def parts() -> Iterator[pa.RecordBatch]:
+            for batch in files.read(added):
+                mask = self._everybody.rows(batch)
+                yield batch.filter(pa.array(~mask))
+                if mode == "identity" and mask.any():
+                    yield self._identities.replaced(batch.filter(pa.array(mask)))
+
+        before = sum(batch.num_rows for batch in files.read(added))
+        written = files.write(added, parts())
+        rows = theirs = 0
+        for new in written:
+            for batch in files.read(new):
+                rows += batch.num_rows
+                theirs += int(self._everybody.rows(batch).sum())
+        if theirs or rows != (before if mode == "identity" else before - hits):
+            files.discard(written)
+            raise ContractError(
+                "ERASURE_MISCOUNTED",
+                f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them of people who go; written anew "
+                f"there are {rows:,}, {theirs:,} of them theirs. Nothing was committed.",
+                hint="Run it again; if it comes again, keep the file and report it.",
+            )
+        return written
+
+    def _result(self, state: TableState, survey: Survey, written: Mapping[FileId, Action], mode: Mode) -> TablePurge:
+        gone = 0 if mode == "identity" else survey.hits
+        return TablePurge(
+            pipeline=self._pipeline,
+            table=self._table,
+            version=None,
+            at_ms=0,
+            all_before=survey.rows,
+            erased_before=survey.hits,
+            all_after=survey.rows - gone,
+            erased_after=0,
+            others_before=survey.rows - survey.hits,
+            others_after=survey.rows - survey.hits,
+            by_request=dict(survey.by_request),
+            dates=dict(survey.dates),
+            removed=tuple(sorted(name for name, _ in survey.by_file)),
+            bytes_written=sum(int(added["size"]) for added in written.values()),
+        )
+
+    def _commit(self, step: Step, purge: TablePurge) -> RestoreCommit:
+        metadata = user_metadata(
+            pipeline=self._pipeline,
+            batch="none",
+            operation=OPERATION,
+            window=step.version,
+            step=step.app_id,
+            all_before=purge.all_before,
+            all_after=purge.all_after,
+            erased=purge.erased_before,
+            requests=purge.by_request,
+            dates=purge.dates,
+        )
+        # Of a predicate only this: with tokens in it the log would name whom it forgets.
+        parameters: dict[str, str | None] = {"predicate": '["erased"]'}
+        return RestoreCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
+
+    def _after(self, purge: TablePurge, version: int) -> TablePurge:
+        """What the table holds in the version that was made, counted again."""
+        state = state_at(self._lake, self._objects, self._key, version)
+        survey = self.survey(state)
+        counts = {
+            "all_after": survey.rows,
+            "erased_after": survey.hits,
+            "others_after": survey.rows - survey.hits - (purge.all_after - purge.others_before),
+        }
+        return replace(purge, version=version, at_ms=self._committed_at(version), **counts)
+
+    def _committed_at(self, version: int) -> int:
+        commit = next(commit_history(self._lake, self._key, newest=version, limit=1))
+        return int(commit.at.timestamp() * 1000)
+
+    def _nothing(self, survey: Survey) -> TablePurge:
+        return TablePurge(
+            pipeline=self._pipeline,
+            table=self._table,
+            version=None,
+            at_ms=0,
+            all_before=survey.rows,
+            erased_before=0,
+            all_after=survey.rows,
+            erased_after=0,
+            others_before=survey.rows,
+            others_after=survey.rows,
+            by_request={},
+            dates={},
+        )
+
+    def _landed(self, state: TableState, window: int) -> TablePurge:
+        """The purge of this window that has landed before, from its commit."""
+        for commit in commit_history(self._lake, self._key, newest=state.version):
+            metadata = commit.metadata
+            if metadata.get("operation") == OPERATION and metadata.get("window") == window:
+                before, erased = int(metadata["all_before"]), int(metadata["erased"])
+                purge = TablePurge(
+                    pipeline=self._pipeline,
+                    table=self._table,
+                    version=commit.version,
+                    at_ms=int(commit.at.timestamp() * 1000),
+                    all_before=before,
+                    erased_before=erased,
+                    all_after=int(metadata["all_after"]),
+                    erased_after=0,
+                    others_before=before - erased,
+                    others_after=before - erased,
+                    by_request=dict(metadata["requests"]),
+                    dates=dict(metadata["dates"]),
+                    removed=removed_paths(self._lake, self._key, commit.version),
+                )
+                return self._after(purge, commit.version)
+        raise ConcurrencyError(
+            "COMMIT_CONTENDED",
+            f"{self._key} has the purge of window {window}, and its log no longer has the commit.",
+            hint="Begin another window: it finds nothing left and records that.",
+        )
+
+
+class _Overtaken(Exception):
+    """Another writer has replaced a file that was read."""
+
+
+def _target(current: TableState, read: TableState, survey: Survey, written: Mapping[FileId, Action]) -> Target:
+    if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):
+        raise _Overtaken
+    kept = {name: added for name, added in current.files.items() if name not in survey.by_file}
+    return Target({**kept, **written})
+
+
+def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:
+    """The paths, as the log writes them, that a commit took out."""
+    ((_, actions),) = read_commits(lake, key, [version])
+    return tuple(sorted(action["remove"]["path"] for action in actions or () if "remove" in action))

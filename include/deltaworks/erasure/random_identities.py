@@ -1,0 +1,48 @@
+"""Rows that stay without whose they were: each token of a person who goes becomes a random one that nobody records."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.erasure.token_search import TokenSearch
+
+
+class RandomIdentities:
+    """Random tokens in place of those of people who go: the same for the same while this lives, and kept nowhere."""
+
+    def __init__(self, search: TokenSearch) -> None:
+        self._search = search
+        self._random: dict[str, str] = {}
+
+    def replaced(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with other tokens. Few at a time: each is taken apart."""
+        columns = [pa.array([self._value(value) for value in column.to_pylist()], column.type) for column in rows.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, bytes):
+            return self._text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        if isinstance(value, dict):
+            return {name: self._value(item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._value(item) for item in value)
+        return value
+
+    def _text(self, text: str) -> str:
+        if text in self._search.tokens:
+            return self._token(text)
+        for token in self._search.in_bytes(text.encode("utf-8", "surrogateescape")):
+            text = text.replace(token, self._token(token))
+        return text
+
+    def _token(self, token: str) -> str:
+        if token not in self._random:
+            self._random[token] = "x1_" + base64.b32encode(os.urandom(16)).decode().rstrip("=").lower()
+        return self._random[token]
+

@@ -1,0 +1,141 @@
+"""Reads and writes data files of one table for whoever takes rows out of them, in parts that fit into memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
+
+from deltaworks.errors import ContractError
+from deltaworks.maintenance.compaction import as_type
+from deltaworks.tables.files import write_body
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, TableState
+from deltaworks.tables.statistics import IndexedColumns
+from deltaworks.tables.vector_rows import deleted_positions
+
+_ROWS_AT_ONCE: Final = 65_536
+#: What a written file holds in memory at most; OPTIMIZE makes larger files of several.
+_BYTES_PER_FILE: Final = 128 << 20
+
+
+class TableFiles:
+    """The files of a table as it is at one version. Used by one thread."""
+
+    def __init__(self, lake: Lake, state: TableState) -> None:
+        self._lake = lake
+        self._root = arrow_path(lake.storage, state.key)
+        self._key = state.key
+        declared = pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow())
+        apart = set(state.metadata.get("partitionColumns") or ())
+        self._columns = pa.schema([column for column in declared if column.name not in apart])
+        self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
+
+    def read(self, added: Action, *, as_codes: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows of the file of an add action, with the columns that the file has.
+
+        Args:
+            as_codes: texts come as codes of a dictionary, which holds each of them once.
+
+        Raises:
+            ContractError: ERASURE_FILE_APART, it belongs to another table; ERASURE_FILE_DAMAGED.
+        """
+        if "://" in added["path"] or added["path"].startswith("/"):
+            raise ContractError(
+                "ERASURE_FILE_APART",
+                f"{self._key} has a file of an absolute path, which belongs to another table too.",
+                hint="Copy the table with its rows into files of its own, then run the window again.",
+            )
+        marked = deleted_positions(self._lake, self._key, added)
+        position = 0
+        for batch in self._batches(added, as_codes):
+            following = position + batch.num_rows
+            if len(marked):
+                batch = batch.filter(_alive(marked, position, following))
+            position = following
+            yield batch
+
+    def _batches(self, added: Action, as_codes: bool) -> Iterator[pa.RecordBatch]:
+        path = f"{self._root}/{unquote(added['path'])}"
+        try:
+            with self._lake.filesystem.open_input_file(path) as source:
+                yield from parquet_batches(source, as_codes=as_codes)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise ContractError(
+                "ERASURE_FILE_DAMAGED",
+                f"{self._key}/{added['path']} cannot be read, so nobody can say whose rows it has: {error}"[:400] + ".",
+                hint="`deltaworks tables check` says how to have it again; then run the window again.",
+            ) from error
+
+    def write(self, added: Action, parts: Iterable[pa.RecordBatch]) -> list[Action]:
+        """Write rows of the file of an add action into new files of its partition; their add actions."""
+        values = dict(added.get("partitionValues") or {})
+        return [self._written(values, rows) for rows in _gathered(map(self._as_declared, parts))]
+
+    def discard(self, written: Iterable[Action]) -> None:
+        """Delete files that no commit names."""
+        for added in written:
+            self._lake.filesystem.delete_file(f"{self._root}/{unquote(added['path'])}")
+
+    def _written(self, values: dict[str, Any], rows: pa.Table) -> Action:
+        file = write_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
+        return {
+            "path": quote(file.path, safe="/=~"),
+            "partitionValues": values,
+            "size": file.size,
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": True,
+            "stats": file.stats,
+        }
+
+    def _as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the table's columns as they are now: what an older file lacks is null, what is gone goes."""
+        arrays = []
+        for column in self._columns:
+            index = batch.schema.get_field_index(column.name)
+            values = pa.nulls(batch.num_rows, column.type) if index < 0 else as_type(batch.column(index), column.type)
+            arrays.append(values)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+
+
+def parquet_batches(
+    source: Any, *, as_codes: bool = False, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of an open Parquet file in parts; texts of the first level as codes where that is asked for.
+
+    A dictionary comes whole, also with what no row of it has.
+    """
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    if as_codes:
+        texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=texts)
+    yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=None if columns is None else list(columns))
+
+
+def _alive(marked: npt.NDArray[np.int64], first: int, end: int) -> pa.Array:
+    here = marked[(marked >= first) & (marked < end)] - first
+    alive = np.ones(end - first, dtype=np.bool_)
+    alive[here] = False
+    return pa.array(alive)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _BYTES_PER_FILE:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

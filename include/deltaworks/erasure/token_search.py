@@ -1,0 +1,154 @@
+"""Finds tokens in bytes and in columns of any shape: whole values, parts of texts, fields of structs, lists and maps.
+
+A token is told by its form, so that a text is gone through once however many tokens are looked for. What has not that
+form, as an id that a mutation gave, is found as a whole value only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: `p1_` and 16 bytes in lower-case base32.
+TOKEN_FORM: Final = re.compile(rb"p1_[a-z2-7]{26}")
+TOKEN_LENGTH: Final = 29
+Mask = npt.NDArray[np.bool_]
+
+
+class TokenSearch:
+    """Looks for some tokens. Stateless once built, safe to share between threads.
+
+    Args:
+        tokens: what is looked for.
+        names: of a text of the form of a token, whether it is looked for too; for whoever knows tokens by a digest.
+    """
+
+    def __init__(self, tokens: Iterable[str], *, names: Callable[[str], bool] | None = None) -> None:
+        self.tokens = frozenset(tokens)
+        self._names = names
+        self._encoded = frozenset(token.encode() for token in self.tokens if TOKEN_FORM.fullmatch(token.encode()))
+        self._values = pa.array(sorted(self.tokens), pa.string())
+
+    def in_bytes(self, data: bytes | memoryview) -> set[str]:
+        """The tokens that stand in these bytes."""
+        return {match.decode() for match in set(TOKEN_FORM.findall(data)) if self._is_meant(match)}
+
+    def in_values(self, values: Any) -> set[str]:
+        """The tokens that stand in a column."""
+        present: set[str] = set()
+        for leaf in _leaves(values):
+            exact = leaf.filter(self._exact(leaf))
+            present.update(exact.unique().to_pylist())
+            present |= self.in_bytes(_text_of(leaf))
+        return present
+
+    def rows(self, batch: pa.RecordBatch) -> Mask:
+        """Which rows of a batch have any of the tokens, in any column."""
+        mask = np.zeros(batch.num_rows, dtype=np.bool_)
+        for column in batch.columns:
+            mask |= self._mask(column)
+        return mask
+
+    def _is_meant(self, text: bytes) -> bool:
+        return text in self._encoded or (self._names is not None and self._names(text.decode()))
+
+    def _exact(self, leaf: pa.Array) -> pa.Array:
+        return pc.is_in(leaf, value_set=self._values.cast(leaf.type))
+
+    def _mask(self, values: pa.Array) -> Mask:
+        kind = values.type
+        if pa.types.is_dictionary(kind):
+            return self._of_codes(values)
+        if _is_text(kind):
+            return self._of_texts(_as_large(values))
+        mask = np.zeros(len(values), dtype=np.bool_)
+        if pa.types.is_struct(kind):
+            for index in range(kind.num_fields):
+                mask |= self._mask(pc.struct_field(values, [index]))
+        elif pa.types.is_map(kind):
+            return self._mask(values.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))))
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            inner = self._mask(pc.list_flatten(values))
+            mask[np.asarray(pc.list_parent_indices(values))[inner]] = True
+        return mask
+
+    def _of_codes(self, values: pa.DictionaryArray) -> Mask:
+        known = self._mask(values.dictionary)
+        if not known.any():
+            return np.zeros(len(values), dtype=np.bool_)
+        codes = values.indices
+        return np.asarray(known[pc.fill_null(codes, 0).to_numpy()] & pc.is_valid(codes).to_numpy(zero_copy_only=False))
+
+    def _of_texts(self, values: pa.Array) -> Mask:
+        mask = np.asarray(self._exact(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        # A text of a token's length is that token or none; only longer ones may have one inside.
+        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
+        least = TOKEN_LENGTH if self._names is not None else TOKEN_LENGTH + 1
+        rows = np.flatnonzero(lengths >= least)
+        if len(rows):
+            mask[rows[self._parts(values.take(pa.array(rows)))]] = True
+        return mask
+
+    def _parts(self, texts: pa.Array) -> list[int]:
+        data, offsets = _text_of(texts), _offsets(texts)
+        hits = [match for match in TOKEN_FORM.finditer(data) if self._is_meant(match.group())]
+        if not hits:
+            return []
+        rows = np.searchsorted(offsets, [match.start() for match in hits], side="right") - 1
+        # One that begins in a text and ends in the next stands in neither.
+        return [int(row) for row, match in zip(rows, hits, strict=True) if match.end() <= offsets[row + 1]]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return views or any(
+        check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def _as_large(values: pa.Array) -> pa.Array:
+    """Texts and bytes as large texts of a buffer of their own; what is no UTF-8 stays as it is."""
+    if pa.types.is_binary(values.type) or pa.types.is_binary_view(values.type) or pa.types.is_large_binary(values.type):
+        values = values.cast(pa.large_binary())
+        return pa.Array.from_buffers(pa.large_string(), len(values), values.buffers(), offset=values.offset)
+    return values.cast(pa.large_string())
+
+
+def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each text begins in `_text_of`, and where the last one ends."""
+    buffer = texts.buffers()[1]
+    offsets = np.frombuffer(buffer, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return offsets - offsets[0]
+
+
+def _text_of(texts: pa.Array) -> memoryview:
+    """The bytes of all texts, one behind the other."""
+    offset_buffer, data = texts.buffers()[1], texts.buffers()[2]
+    if data is None or not len(texts):
+        return memoryview(b"")
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def _leaves(values: Any) -> list[pa.Array]:
+    """The texts of a column, whatever its shape, in parts."""
+    if isinstance(values, pa.ChunkedArray):
+        return [leaf for chunk in values.chunks for leaf in _leaves(chunk)]
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _leaves(values.dictionary)
+    if _is_text(kind):
+        return [_as_large(values)] if len(values) else []
+    if pa.types.is_struct(kind):
+        return [leaf for index in range(kind.num_fields) for leaf in _leaves(pc.struct_field(values, [index]))]
+    if pa.types.is_map(kind):
+        return [*_leaves(values.keys), *_leaves(values.items)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _leaves(pc.list_flatten(values))
+    return []

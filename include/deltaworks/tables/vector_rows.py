@@ -1,0 +1,128 @@
+"""The rows that a deletion vector marks, by their positions in the file; needs no JVM.
+
+A vector is a row of Roaring bitmaps, one for each 2^32 positions, within the file that the log names or, in Z85, in
+the log itself. The forms are those of Delta's protocol ("Deletion Vector Format") and of the RoaringFormatSpec.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from deltaworks.errors import ContractError
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action
+from deltaworks.tables.needed_files import vector_path
+
+_MAGIC: Final = 1681511377
+_COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
+_NO_OFFSETS_BELOW: Final = 4
+_ARRAY_UP_TO: Final = 4096
+_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+Positions = npt.NDArray[np.int64]
+
+
+def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
+    """The positions, from 0 and ascending, that the vector of an add action marks; none where it has no vector.
+
+    Raises:
+        ContractError: VECTOR_UNREADABLE.
+    """
+    vector = added.get("deletionVector")
+    if not vector:
+        return np.zeros(0, dtype=np.int64)
+    try:
+        positions = decoded(_stored(lake, key, vector))
+    except (struct.error, ValueError, OSError, IndexError) as error:
+        raise _unreadable(key, added, str(error)) from error
+    if len(positions) != int(vector["cardinality"]):
+        raise _unreadable(key, added, f"it marks {len(positions)} rows, and its log says {vector['cardinality']}")
+    return positions
+
+
+def decoded(data: bytes) -> Positions:
+    """The positions of an encoded vector.
+
+    Raises:
+        ValueError, struct.error: it is damaged.
+    """
+    magic, count = struct.unpack_from("<iq", data, 0)
+    if magic != _MAGIC:
+        raise ValueError(f"it begins with {magic}")
+    at, parts = 12, [np.zeros(0, dtype=np.int64)]
+    for _ in range(count):
+        (high,) = struct.unpack_from("<I", data, at)
+        low, at = _bitmap(data, at + 4)
+        parts.append(low + (high << 32))
+    return np.concatenate(parts)
+
+
+def _bitmap(data: bytes, at: int) -> tuple[Positions, int]:
+    """The values of one bitmap of 32 bits, and where it ends."""
+    (cookie,) = struct.unpack_from("<I", data, at)
+    runs: npt.NDArray[np.uint8] | None = None
+    if cookie & 0xFFFF == _COOKIE_RUNS:
+        size = (cookie >> 16) + 1
+        width = (size + 7) // 8
+        runs = np.unpackbits(np.frombuffer(data, np.uint8, width, at + 4), bitorder="little")
+        at += 4 + width
+    elif cookie == _COOKIE_PLAIN:
+        (size,) = struct.unpack_from("<I", data, at + 4)
+        at += 8
+    else:
+        raise ValueError(f"a bitmap begins with {cookie}")
+    heads = np.frombuffer(data, "<u2", 2 * size, at).reshape(size, 2).astype(np.int64)
+    at += 4 * size
+    if runs is None or size >= _NO_OFFSETS_BELOW:
+        at += 4 * size
+    values = [np.zeros(0, dtype=np.int64)]
+    for index, (high, less_one) in enumerate(heads.tolist()):
+        low, at = _container(data, at, less_one + 1, is_run=runs is not None and bool(runs[index]))
+        values.append(low + (high << 16))
+    return np.concatenate(values), at
+
+
+def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple[Positions, int]:
+    if is_run:
+        (count,) = struct.unpack_from("<H", data, at)
+        pairs = np.frombuffer(data, "<u2", 2 * count, at + 2).reshape(count, 2).astype(np.int64)
+        ranges = [np.arange(first, first + more + 1) for first, more in pairs.tolist()]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *ranges]), at + 2 + 4 * count
+    if cardinality <= _ARRAY_UP_TO:
+        return np.frombuffer(data, "<u2", cardinality, at).astype(np.int64), at + 2 * cardinality
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, 8192, at), bitorder="little")
+    return np.flatnonzero(bits).astype(np.int64), at + 8192
+
+
+def _stored(lake: Lake, key: str, vector: Action) -> bytes:
+    """The encoded vector: of the file, behind its length; or of the log."""
+    if vector["storageType"] == "i":
+        return _from_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
+    if vector["storageType"] != "u":
+        raise ValueError("it lies at an absolute path")
+    path = f"{arrow_path(lake.storage, key)}/{vector_path(vector['pathOrInlineDv'])}"
+    with lake.filesystem.open_input_file(path) as source:
+        source.seek(int(vector.get("offset") or 0))
+        (length,) = struct.unpack(">i", source.read(4))
+        return bytes(source.read(length))
+
+
+def _from_z85(text: str) -> bytes:
+    data = b""
+    for start in range(0, len(text), 5):
+        number = 0
+        for letter in text[start : start + 5]:
+            number = number * 85 + _Z85.index(letter)
+        data += number.to_bytes(4, "big")
+    return data
+
+
+def _unreadable(key: str, added: Action, why: str) -> ContractError:
+    return ContractError(
+        "VECTOR_UNREADABLE",
+        f"The deletion vector of {key}/{added['path']} cannot be read: {why}.",
+        hint="`REORG TABLE … APPLY (PURGE)` by Spark writes the file without it; then run this again.",
+    )
