@@ -20,7 +20,7 @@ from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.erasure.purge_counts import Survey, TablePurge
 from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
-from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.lake import Lake
@@ -38,10 +38,19 @@ class TablePurger:
     Args:
         key: of the table, in the lake that is given.
         requests: the tokens of each request, by its id.
+        everybody: whose rows go, where that is more than the requests name.
     """
 
     def __init__(
-        self, lake: Lake, objects: ObjectStore, key: str, *, pipeline: str, table: str, requests: Mapping[str, TokenSearch]
+        self,
+        lake: Lake,
+        objects: ObjectStore,
+        key: str,
+        *,
+        pipeline: str,
+        table: str,
+        requests: Mapping[str, TokenSearch],
+        everybody: TokenSearch | None = None,
     ) -> None:
         self._lake = lake
         self._objects = objects
@@ -49,7 +58,7 @@ class TablePurger:
         self._pipeline = pipeline
         self._table = table
         self._requests = requests
-        self._everybody = TokenSearch({token for search in requests.values() for token in search.tokens})
+        self._everybody = everybody or all_of(requests.values())
         self._identities = RandomIdentities(self._everybody)
         self._counted: dict[FileId, Counter[str]] = {}
 
@@ -80,9 +89,9 @@ class TablePurger:
         )
 
     def purge(
-        self, window: int, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
+        self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
     ) -> TablePurge:
-        """Take the rows out in one commit. Idempotent by the number of the window; nothing is committed for nobody.
+        """Take the rows out in one commit. Idempotent by its step; nothing is committed for nobody.
 
         Call it under the table's write turn: a stream that appends meanwhile is no conflict, and its rows are looked at
         as well, but a merge would have to be begun again.
@@ -95,13 +104,12 @@ class TablePurger:
             ContractError: ERASURE_MISCOUNTED, RESTORE_UNSUPPORTED, and what `survey` raises.
             ConcurrencyError: COMMIT_CONTENDED.
         """
-        step = Step(f"{self._pipeline}/erasure/{self._table}", window)
         if self._lake.open(self._key) is None:
             return self._nothing(Survey(version=-1, rows=0))
         for _ in commit_attempts():
             state = state_at(self._lake, self._objects, self._key)
             if state.transactions.get(step.app_id, -1) >= step.version:
-                return self._landed(state, window)
+                return self._landed(state, step)
             survey = self.survey(state)
             if not survey.by_file:
                 return self._nothing(survey)
@@ -197,8 +205,8 @@ class TablePurger:
             pipeline=self._pipeline,
             batch="none",
             operation=OPERATION,
-            window=step.version,
             step=step.app_id,
+            step_version=step.version,
             all_before=purge.all_before,
             all_after=purge.all_after,
             erased=purge.erased_before,
@@ -240,11 +248,11 @@ class TablePurger:
             dates={},
         )
 
-    def _landed(self, state: TableState, window: int) -> TablePurge:
-        """The purge of this window that has landed before, from its commit."""
+    def _landed(self, state: TableState, step: Step) -> TablePurge:
+        """The purge of this step that has landed before, from its commit."""
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
-            if metadata.get("operation") == OPERATION and metadata.get("window") == window:
+            if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
                 before, erased = int(metadata["all_before"]), int(metadata["erased"])
                 purge = TablePurge(
                     pipeline=self._pipeline,
@@ -264,9 +272,14 @@ class TablePurger:
                 return self._after(purge, commit.version)
         raise ConcurrencyError(
             "COMMIT_CONTENDED",
-            f"{self._key} has the purge of window {window}, and its log no longer has the commit.",
+            f"{self._key} has the purge {step.version}, and its log no longer has the commit.",
             hint="Begin another window: it finds nothing left and records that.",
         )
+
+
+def erasure_step(pipeline: str, table: str, window: int) -> Step:
+    """The application transaction of one table in one window."""
+    return Step(f"{pipeline}/erasure/{table}", window)
 
 
 class _Overtaken(Exception):

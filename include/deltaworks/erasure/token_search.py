@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 #: `p1_` and 16 bytes in lower-case base32.
 TOKEN_FORM: Final = re.compile(rb"p1_[a-z2-7]{26}")
 TOKEN_LENGTH: Final = 29
+_MOST_ANSWERS: Final = 1_000_000
 Mask = npt.NDArray[np.bool_]
 
 
@@ -32,6 +33,7 @@ class TokenSearch:
     def __init__(self, tokens: Iterable[str], *, names: Callable[[str], bool] | None = None) -> None:
         self.tokens = frozenset(tokens)
         self._names = names
+        self._answers: dict[bytes, bool] = {}
         self._encoded = frozenset(token.encode() for token in self.tokens if TOKEN_FORM.fullmatch(token.encode()))
         self._values = pa.array(sorted(self.tokens), pa.string())
 
@@ -56,7 +58,16 @@ class TokenSearch:
         return mask
 
     def _is_meant(self, text: bytes) -> bool:
-        return text in self._encoded or (self._names is not None and self._names(text.decode()))
+        return text in self._encoded or (self._names is not None and self._named(text))
+
+    def _named(self, text: bytes) -> bool:
+        # Most texts come again and again, and each answer costs an HMAC.
+        known = self._answers.get(text)
+        if known is None:
+            known = self._names is not None and self._names(text.decode())
+            if len(self._answers) < _MOST_ANSWERS:
+                self._answers[text] = known
+        return known
 
     def _exact(self, leaf: pa.Array) -> pa.Array:
         return pc.is_in(leaf, value_set=self._values.cast(leaf.type))
@@ -103,6 +114,11 @@ class TokenSearch:
         rows = np.searchsorted(offsets, [match.start() for match in hits], side="right") - 1
         # One that begins in a text and ends in the next stands in neither.
         return [int(row) for row, match in zip(rows, hits, strict=True) if match.end() <= offsets[row + 1]]
+
+
+def all_of(searches: Iterable[TokenSearch]) -> TokenSearch:
+    """The search for all that any of these looks for."""
+    return TokenSearch({token for search in searches for token in search.tokens})
 
 
 def _is_text(kind: pa.DataType) -> bool:

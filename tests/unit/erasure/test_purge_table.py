@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.purge_table import TablePurger, erasure_step
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
@@ -26,6 +26,7 @@ from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import state_at
 
 KEY = paths.table("shop", "orders")
+STEP = erasure_step("shop", "orders", 1)
 SCHEMA = pa.schema(
     [
         ("event_date", pa.string()),
@@ -115,7 +116,7 @@ def test_only_rows_of_the_people_who_go_are_gone(
             table.add(added)
     before = table.rows()
 
-    purge = table.purger(**{name: [name] for name in erased}).purge(1)
+    purge = table.purger(**{name: [name] for name in erased}).purge(STEP)
 
     assert table.rows() == [line for line in before if line["id"] in kept]
     assert (purge.all_before, purge.erased_before) == (len(rows), theirs)
@@ -126,10 +127,10 @@ def test_only_rows_of_the_people_who_go_are_gone(
 
 def test_a_purge_lands_once_a_window_and_says_again_what_it_did(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "raw", 0)])
-    first = table.purger(r1=["ann"]).purge(1)
+    first = table.purger(r1=["ann"]).purge(STEP)
     version = state_at(table.lake, table.objects, KEY).version
 
-    again = table.purger(r1=["ann"]).purge(1)
+    again = table.purger(r1=["ann"]).purge(STEP)
 
     assert (again, state_at(table.lake, table.objects, KEY).version) == (
         again.__class__(**{name: getattr(first, name) for name in first.__slots__} | {"bytes_written": 0}),
@@ -142,7 +143,7 @@ def test_files_without_a_row_of_theirs_are_not_touched(table: Table) -> None:
     table.add([row(2, "ann", "player", 0)])
     before = state_at(table.lake, table.objects, KEY).files
 
-    purge = table.purger(r1=["ann"]).purge(1)
+    purge = table.purger(r1=["ann"]).purge(STEP)
 
     after = state_at(table.lake, table.objects, KEY).files
     assert len(purge.removed) == 1
@@ -151,7 +152,7 @@ def test_files_without_a_row_of_theirs_are_not_touched(table: Table) -> None:
 
 def test_the_log_of_a_purge_names_nobody(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0)])
-    table.purger(r1=["ann"]).purge(1)
+    table.purger(r1=["ann"]).purge(STEP)
     version = state_at(table.lake, table.objects, KEY).version
     stored = table.objects.get(f"{KEY}/_delta_log/{version:020d}.json")
     assert stored is not None
@@ -167,7 +168,7 @@ def test_a_stream_that_appends_meanwhile_loses_nothing_and_hides_nobody(table: T
         if late:
             table.add(late.pop())
 
-    purge = table.purger(r1=["ann"]).purge(1, before_commit=append_once)
+    purge = table.purger(r1=["ann"]).purge(STEP, before_commit=append_once)
 
     assert [line["id"] for line in table.rows()] == [2, 4]
     assert purge.erased_before == 2
@@ -177,7 +178,7 @@ def test_rows_that_stay_lose_whose_they_were(table: Table) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "ann", "raw", 0), row(3, "bob", "friends", 0)])
     before = table.rows()
 
-    purge = table.purger(r1=["ann"]).purge(1, mode="identity")
+    purge = table.purger(r1=["ann"]).purge(STEP, mode="identity")
 
     after = table.rows()
     assert [line["id"] for line in after] == [1, 2, 3]
@@ -202,5 +203,5 @@ def test_what_is_written_wrongly_is_not_committed(table: Table, monkeypatch: pyt
 
     monkeypatch.setattr(purger._everybody, "rows", blind_once)
     with pytest.raises(ContractError, match="ERASURE_MISCOUNTED"):
-        purger.purge(1)
+        purger.purge(STEP)
     assert state_at(table.lake, table.objects, KEY).version == version

@@ -232,12 +232,18 @@ class Erasures:
         return ErasureRequest((*request.steps, step))
 
     def refuse(self, request: ErasureRequest, *, reason: str, by: str) -> ErasureRequest:
-        """Refuse a request for good (article 17(3)). What was suppressed or shredded by then stays so.
+        """Refuse a request for good (article 17(3)), before anything of it is done.
 
         Raises:
-            ConfigError: ERASURE_ENDED, ERASURE_REASON.
+            ConfigError: ERASURE_ENDED, ERASURE_BEGUN, ERASURE_REASON.
         """
         _refuse_ended(request)
+        if request.has_reached("suppressed"):
+            raise ConfigError(
+                "ERASURE_BEGUN",
+                f"The erasure {request.request_id} is {request.state}: what is done cannot be taken back.",
+                hint="Let it end. A refusal is decided before the first run.",
+            )
         _refuse_without_reason(reason)
         return self.append(request, "refused", by=by, detail={"reason": reason})
 

@@ -1,0 +1,100 @@
+"""Windows: runs that take the rows of all open requests out at once, and what each did to each table.
+
+The cost of a purge is that of files, so a hundred requests that wait for a night cost what one does. A window is fixed
+before it begins, so that whoever continues it purges for the same requests; a table is noted once its purge is done.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from deltaworks.control import erasure_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Record, RecordKind, RecordStore
+
+_KIND = RecordKind(
+    noun="record of a window of erasures",
+    unreadable="ERASURE_UNREADABLE",
+    hint="Restore it from the storage's versions, or run the release that wrote it.",
+)
+
+
+class ErasureWindow(Record):
+    """A window, fixed: the requests that it purges for, each with the objects that had tokens of theirs before it."""
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    namespace: str
+    number: int
+    requests: dict[str, int]
+    at: str
+
+
+class PurgedTable(Record):
+    """What a window did to one table, as `erasure.purge_counts.TablePurge` counts it."""
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    pipeline: str
+    table: str
+    version: int | None
+    at_ms: int
+    all_before: int
+    erased_before: int
+    all_after: int
+    erased_after: int
+    others_before: int
+    others_after: int
+    by_request: dict[str, int] = Field(default_factory=dict)
+    dates: dict[str, int] = Field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    bytes_written: int = 0
+    kept_because: str = ""
+
+
+class ErasureWindows:
+    """The windows of one namespace, numbered from 1 without gaps."""
+
+    def __init__(self, objects: ObjectStore, namespace: str) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._windows = RecordStore(objects, ErasureWindow)
+        self._tables = RecordStore(objects, PurgedTable)
+
+    def newest(self) -> int:
+        """The highest number; 0 before the first. One listing."""
+        folder = erasure_paths.erasure_window(self._namespace, 1).rpartition("/")[0] + "/"
+        names = (key.removeprefix(folder).partition("/")[0].removesuffix(".json") for key in self._objects.list(folder))
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def read(self, number: int) -> ErasureWindow | None:
+        """One window.
+
+        Raises:
+            ContractError: ERASURE_UNREADABLE.
+        """
+        return self._windows.read(erasure_paths.erasure_window(self._namespace, number))
+
+    def begin(self, requests: dict[str, int]) -> ErasureWindow:
+        """Fix the next window; returns the one that stands, which is another process's where that one was first."""
+        number = self.newest() + 1
+        window = ErasureWindow(namespace=self._namespace, number=number, requests=requests, at=iso_now())
+        return self._windows.fix(erasure_paths.erasure_window(self._namespace, number), window)
+
+    def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
+        """What a window did to a table; None while it has not."""
+        return self._tables.read(erasure_paths.purged_table(self._namespace, number, pipeline, table))
+
+    def note(self, number: int, purged: PurgedTable) -> PurgedTable:
+        """Note what was done to a table. Idempotent."""
+        key = erasure_paths.purged_table(self._namespace, number, purged.pipeline, purged.table)
+        return self._tables.fix(key, purged)
+
+    def tables(self, number: int) -> list[PurgedTable]:
+        """All that a window has done so far. One listing, and a read for each."""
+        folder = erasure_paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
+        read = (self._tables.read(key) for key in self._objects.list(folder))
+        return [purged for purged in read if purged is not None]

@@ -1,0 +1,79 @@
+"""What still names rows that a window took out: prepared batches and replays, and rows that Spark handed over as files.
+
+A prepared batch has the paths of its files, and bounds of their columns with tokens in them; recovered by it, a file
+would come back. Those that are complete go with the window, and not after the days they are kept for otherwise. One
+that is not complete stays: `suppress` has seen to it that it names nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.scan_formats import scan_object
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.tables.steps import read_last_completed, read_last_replay
+
+_PREPARED = re.compile(r"/prepared/g(\d+)/(\d+)\.json$")
+_REPLAY = re.compile(r"/replays/(\d+)\.json$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remnants:
+    """How many objects of which kind were removed."""
+
+    prepared: int = 0
+    replays: int = 0
+    staged: int = 0
+
+
+def remove_remnants(
+    namespace: Namespace, pipeline: str, search: TokenSearch, *, purged: Mapping[str, frozenset[str]]
+) -> Remnants:
+    """Remove what a pipeline's control folder has of people who go. Idempotent; safe beside the stream.
+
+    Args:
+        purged: the files that windows took out, by `<pipeline>.<table>`.
+    """
+    home = namespace.home(pipeline)
+    names = frozenset(path.rpartition("/")[2].encode() for paths in purged.values() for path in paths)
+    prepared = _removed(home, _complete_batches(namespace, home), search, names)
+    replays = _removed(home, _complete_replays(namespace, home), search, names)
+    staged = 0
+    for folder in ("staging", "reprocess", "gold_shadows", "deaths"):
+        for key in home.objects.list(f"{home.control(folder)}/"):
+            if scan_object(namespace.lake, key, search).tokens:
+                home.objects.delete(key)
+                staged += 1
+    return Remnants(prepared=prepared, replays=replays, staged=staged)
+
+
+def _removed(home: PipelineHome, keys: Iterator[str], search: TokenSearch, names: frozenset[bytes]) -> int:
+    removed = 0
+    for key in keys:
+        stored = home.objects.get(key)
+        if stored is not None and (search.in_bytes(stored.data) or any(name in stored.data for name in names)):
+            home.objects.delete(key)
+            removed += 1
+    return removed
+
+
+def _complete_batches(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
+    """Those of the present generation behind which the ledger is, and all of earlier ones."""
+    generation = home.generations.current()
+    last = read_last_completed(namespace.lake, home.pipeline, generation)
+    for key in home.objects.list(f"{home.control('prepared')}/"):
+        match = _PREPARED.search(key)
+        if match is not None and (int(match[1]), int(match[2])) < (generation, -1 if last is None else last):
+            yield key
+
+
+def _complete_replays(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
+    last = read_last_replay(namespace.lake, home.pipeline)
+    for key in home.objects.list(f"{home.control('replays')}/"):
+        match = _REPLAY.search(key)
+        if match is not None and int(match[1]) <= last:
+            yield key

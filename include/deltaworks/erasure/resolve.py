@@ -1,0 +1,152 @@
+"""Whom a request is about: the tokens of a person, from the one that the request names.
+
+They are the subjects that the vault has for it, what else it has of these, and one hop of links: a device seen with the
+subject in one event. Not the hops behind that: a shared tablet would make one person of a family. A token that others
+are linked to as well is not this person's alone: it is neither suppressed nor looked for, and rows that it alone names
+stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+import pyarrow.compute as pc
+
+from deltaworks.control import paths, vault_paths
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Whom a request is about.
+
+    Args:
+        subjects: the tokens under which the vault keeps keys.
+        tokens: all that is to be nowhere any more, the subjects among them.
+        shared: how many tokens are linked to the person and to others, and so stay.
+    """
+
+    subjects: tuple[str, ...]
+    tokens: tuple[str, ...]
+    shared: int = 0
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the tokens, by which a certificate names them."""
+        return digest_of(self.tokens)
+
+    def encode(self) -> bytes:
+        """The object's bytes, for the vault."""
+        return json.dumps({"format": 1, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Person:
+        """What `encode` made."""
+        fields = json.loads(data)
+        subjects, tokens = (tuple(map(str, fields[name])) for name in ("subjects", "tokens"))
+        return cls(subjects=subjects, tokens=tokens, shared=int(fields["shared"]))
+
+
+def digest_of(tokens: Iterable[str]) -> str:
+    """SHA-256 over tokens, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(tokens)).encode()).hexdigest()
+
+
+class Identities(Protocol):
+    """What is asked of the vault. `VaultTables` answers from its tables."""
+
+    def subjects_of(self, tokens: Collection[str]) -> set[str]:
+        """The subjects that any of these tokens was kept for."""
+
+    def kept_for(self, subjects: Collection[str]) -> set[str]:
+        """The tokens whose values are kept for these subjects."""
+
+    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
+        """Subject and token of every link of these subjects, or of these tokens."""
+
+
+class Origins(Protocol):
+    """What is asked of the mutations of a pipeline."""
+
+    def origins_of(self, ids: Collection[str]) -> set[str]:
+        """The ids as they arrived of rows that end under these."""
+
+
+def resolve(token: str, identities: Identities, origins: Iterable[Origins] = ()) -> Person:
+    """Whom a token is of. Reads only.
+
+    Origins of merged ids are taken once: intervals say where every id ends, whatever lies between.
+    """
+    subjects = identities.subjects_of([token])
+    if identities.links(subjects=[token]):
+        subjects.add(token)
+    subjects = subjects or {token}
+    own = {token, *subjects, *identities.kept_for(subjects)}
+    linked = one_hop(subjects, identities)
+    shared = shared_tokens(linked - own, subjects, identities)
+    tokens = own | (linked - shared)
+    for mutations in origins:
+        tokens |= mutations.origins_of(tokens)
+    return Person(subjects=tuple(sorted(subjects)), tokens=tuple(sorted(tokens)), shared=len(shared))
+
+
+def one_hop(subjects: Collection[str], identities: Identities) -> set[str]:
+    """The tokens seen with these subjects in one event."""
+    return {token for _, token in identities.links(subjects=subjects)}
+
+
+def shared_tokens(tokens: Collection[str], subjects: Collection[str], identities: Identities) -> set[str]:
+    """Those of the tokens that were seen with somebody else as well."""
+    if not tokens:
+        return set()
+    return {token for subject, token in identities.links(tokens=tokens) if subject not in subjects and subject != token}
+
+
+class VaultTables:
+    """Identities and links of one namespace, from the tables of the vault."""
+
+    def __init__(self, vault: Lake, namespace: str) -> None:
+        self._vault = vault
+        self._namespace = namespace
+
+    def subjects_of(self, tokens: Collection[str]) -> set[str]:
+        """What `Identities` says."""
+        return {subject for subject, _ in self._pairs(vault_paths.identities(), "token", tokens)} | {
+            subject for subject, token in self._pairs(vault_paths.identities(), "subject", tokens) if subject
+        }
+
+    def kept_for(self, subjects: Collection[str]) -> set[str]:
+        """What `Identities` says."""
+        return {token for _, token in self._pairs(vault_paths.identities(), "subject", subjects)}
+
+    def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
+        """What `Identities` says."""
+        of_subjects = self._pairs(vault_paths.links(), "subject", subjects)
+        return of_subjects | self._pairs(vault_paths.links(), "token", tokens)
+
+    def _pairs(self, key: str, column: str, values: Collection[str]) -> set[tuple[str, str]]:
+        if not values:
+            return set()
+        chosen = pc.field(column).isin(sorted(values)) & (pc.field("namespace") == self._namespace)
+        rows = self._vault.rows(key, columns=["subject", "token"], filters=chosen)
+        return set() if rows is None else {(row["subject"], row["token"]) for row in rows.to_pylist()}
+
+
+class MutationOrigins:
+    """The resolved intervals of one pipeline."""
+
+    def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._key = "" if spec.mutations is None else paths.table(spec.pipeline, spec.mutations.intervals)
+
+    def origins_of(self, ids: Collection[str]) -> set[str]:
+        """What `Origins` says."""
+        if not self._key:
+            return set()
+        rows = self._lake.rows(self._key, columns=["id"], filters=pc.field("final_id").isin(sorted(ids)))
+        return set() if rows is None else set(rows.column("id").to_pylist())

@@ -1,0 +1,130 @@
+"""The scan of a whole lake for tokens: every object under tables, control folders, readers and the vault's tables.
+
+What is found is sorted by where it lies. A row, a page that is left, a bound in a prepared batch are leaks. Bounds in
+the log of a table are not of a file any more and go with the log, so they are counted apart, with the day on which the
+log is clean. Tables that are kept on purpose are counted apart too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Literal
+
+from pyarrow import fs
+
+from deltaworks.control import paths
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.scan_formats import Scanned, scan_path
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.tables.lake import Lake, arrow_path
+
+_READERS = 4
+_LOG = "/_delta_log/"
+_INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
+_HOURS = {"hour": 1, "day": 24, "week": 168}
+_LOG_DAYS = 30
+#: A log is cleaned when its next checkpoint is written behind the retention, on a day's boundary.
+_LOG_MARGIN = timedelta(days=1)
+MOST_NAMED = 20
+Place = Literal["leak", "log", "kept"]
+PLACES: tuple[Place, ...] = ("leak", "log", "kept")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanReport:
+    """What a scan came to.
+
+    Args:
+        places: the keys of objects that have a token, by the token, of those where none may be, in Delta logs, and of
+            tables that are kept.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    damaged: tuple[str, ...] = ()
+    places: Mapping[Place, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+
+    def keys(self, place: Place, tokens: Iterable[str]) -> set[str]:
+        """The objects of a place that have any of these tokens."""
+        by_token = self.places.get(place, {})
+        return {key for token in tokens for key in by_token.get(token, ())}
+
+    def of(self, tokens: Iterable[str]) -> int:
+        """How many objects have any of these tokens, wherever they lie."""
+        wanted = frozenset(tokens)
+        return sum(len(self.keys(place, wanted)) for place in PLACES)
+
+
+def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
+    """Scan everything that the lake has, and the tables of the vault. Reads only; memory is bounded."""
+    kept = [
+        paths.table(spec.pipeline, table.name) + "/"
+        for spec in namespace.pipelines
+        for table in spec.tables
+        if table.erase == "keep"
+    ]
+    lakes = [(namespace.lake, "", ""), (namespace.vault_lake, "", "vault/")]
+    return sorted_hits(_scanned(lakes, search), kept=kept)
+
+
+def scan_folder(lake: Lake, folder: str, search: TokenSearch) -> ScanReport:
+    """Scan everything below a folder of a lake."""
+    return sorted_hits(_scanned([(lake, folder, "")], search), kept=())
+
+
+def sorted_hits(scanned: Iterable[Scanned], *, kept: Iterable[str]) -> ScanReport:
+    """A report of what was read, object by object."""
+    of_kept = tuple(kept)
+    objects = size = 0
+    damaged: list[str] = []
+    places: dict[Place, dict[str, list[str]]] = {place: {} for place in PLACES}
+    for one in scanned:
+        objects, size = objects + 1, size + one.bytes
+        damaged += [f"{one.key}: {one.damaged}"] if one.damaged else []
+        kept_here = bool(of_kept) and one.key.startswith(of_kept)
+        place: Place = "kept" if kept_here else "log" if _LOG in one.key else "leak"
+        for token in one.tokens:
+            places[place].setdefault(token, []).append(one.key)
+    return ScanReport(
+        objects=objects,
+        bytes=size,
+        damaged=tuple(damaged[:MOST_NAMED]),
+        places={place: {token: tuple(keys) for token, keys in by.items()} for place, by in places.items()},
+    )
+
+
+def _scanned(lakes: Iterable[tuple[Lake, str, str]], search: TokenSearch) -> Iterator[Scanned]:
+    for lake, folder, prefix in lakes:
+        root = arrow_path(lake.storage, folder).rstrip("/")
+        base = arrow_path(lake.storage, "").rstrip("/")
+        read = partial(_one, lake.filesystem, search, base, prefix)
+        with ThreadPoolExecutor(_READERS) as pool:
+            yield from pool.map(read, _files(lake, root))
+
+
+def _one(filesystem: fs.FileSystem, search: TokenSearch, base: str, prefix: str, path: str) -> Scanned:
+    return scan_path(filesystem, path, search, key=prefix + path.removeprefix(f"{base}/"))
+
+
+def _files(lake: Lake, root: str) -> list[str]:
+    listed = lake.filesystem.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    return sorted(info.path for info in listed if info.type is fs.FileType.File)
+
+
+def log_clean_after(retentions: Iterable[str], purged_at: datetime) -> datetime:
+    """From when no log has bounds of rows that were purged by then.
+
+    Args:
+        retentions: `delta.logRetentionDuration` of the tables, empty for Delta's own.
+    """
+    return purged_at + timedelta(hours=max(map(_hours, retentions), default=_LOG_DAYS * 24)) + _LOG_MARGIN
+
+
+def _hours(interval: str) -> int:
+    match = _INTERVAL.search(interval)
+    return int(match[1]) * _HOURS[match[2]] if match else _LOG_DAYS * 24

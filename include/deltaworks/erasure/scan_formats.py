@@ -1,0 +1,107 @@
+"""Goes through one object for tokens as a reader of its format would: pages, dictionaries, footers, compressed lines.
+
+Grep finds a token in compressed pages by luck. What is decoded here is what anybody could read: every value of every
+column, dictionaries with entries that no row has any more, bounds in footers, and what is inflated. Memory is bounded
+by a part of a row group or some megabytes of text, however large the object.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from deltaworks.erasure.table_files import parquet_batches
+from deltaworks.erasure.token_search import TOKEN_LENGTH, TokenSearch
+from deltaworks.tables.lake import Lake, arrow_path
+
+_CHUNK: Final = 4 << 20
+_PARQUET: Final = b"PAR1"
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_MAGIC_LENGTH: Final = 4
+_FOOTER_END: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What was read of one object; `damaged` says why a part of it was read as plain bytes only."""
+
+    key: str
+    bytes: int
+    tokens: frozenset[str]
+    damaged: str = ""
+
+
+def scan_object(lake: Lake, key: str, search: TokenSearch) -> Scanned:
+    """Look for tokens in the object at `key`, by its content and not by its name. One that is gone has none."""
+    return scan_path(lake.filesystem, arrow_path(lake.storage, key), search, key=key)
+
+
+def scan_path(filesystem: fs.FileSystem, path: str, search: TokenSearch, *, key: str = "") -> Scanned:
+    """`scan_object` of a place in terms of a filesystem."""
+    tokens: set[str] = set()
+    damaged, size = "", 0
+    try:
+        with filesystem.open_input_file(path) as source:
+            size = source.size()
+            try:
+                for part in _parts(source, size, search):
+                    tokens |= part
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, zlib.error, EOFError) as error:
+                damaged = f"{type(error).__name__}: {error}"[:200]
+                source.seek(0)
+                for part in _texts(iter(lambda: source.read(_CHUNK), b""), search):
+                    tokens |= part
+    except FileNotFoundError:
+        return Scanned(key=key or path, bytes=0, tokens=frozenset())
+    return Scanned(key=key or path, bytes=size, tokens=frozenset(tokens), damaged=damaged)
+
+
+def _parts(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
+    magic = source.read(_MAGIC_LENGTH)
+    source.seek(0)
+    if magic == _PARQUET:
+        yield from _of_parquet(source, size, search)
+    elif magic[:2] == _GZIP:
+        yield from _texts(_inflated(source), search)
+    elif magic == _ZSTD:
+        with pa.CompressedInputStream(source, "zstd") as plain:
+            yield from _texts(iter(lambda: plain.read(_CHUNK), b""), search)
+    else:
+        yield from _texts(iter(lambda: source.read(_CHUNK), b""), search)
+
+
+def _of_parquet(source: Any, size: int, search: TokenSearch) -> Iterator[set[str]]:
+    source.seek(max(0, size - _FOOTER_END))
+    length = int.from_bytes(source.read(4), "little")
+    source.seek(max(0, size - _FOOTER_END - length))
+    yield search.in_bytes(source.read(length))
+    source.seek(0)
+    for batch in parquet_batches(source, as_codes=True):
+        for column in batch.columns:
+            yield search.in_values(column)
+
+
+def _inflated(source: Any) -> Iterator[bytes]:
+    """The content of a gzip file, of several members too."""
+    inflater = zlib.decompressobj(wbits=31)
+    while data := source.read(_CHUNK):
+        while data:
+            yield inflater.decompress(data, _CHUNK)
+            data = inflater.unconsumed_tail
+            if inflater.eof:
+                data, inflater = inflater.unused_data, zlib.decompressobj(wbits=31)
+
+
+def _texts(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:
+    """A token may lie across two chunks: the end of one is looked at again with the next."""
+    rest = b""
+    for chunk in chunks:
+        data = rest + chunk
+        yield search.in_bytes(data)
+        rest = data[-(TOKEN_LENGTH - 1) :]

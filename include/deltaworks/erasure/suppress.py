@@ -1,0 +1,106 @@
+"""Puts a person's tokens on the list of those whose events are dropped, and says which streams may still bring some.
+
+A batch that was prepared before is not stopped by the list: what it has prepared is committed. So a request goes on
+only after each stream has completed a batch that knew of it, or has none under way, and no share of an older one waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from deltaworks.control import paths as lake_paths
+from deltaworks.control.attempts import attempts
+from deltaworks.control.clock import iso_now, parse_iso
+from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.health.judge import is_live
+from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.resolve import Person
+from deltaworks.errors import ConcurrencyError
+from deltaworks.privacy import paths
+from deltaworks.privacy.suppression import SuppressionRecord
+from deltaworks.privacy.tokens import suppression_digest
+from deltaworks.tables.needed_files import uncommitted_files
+from deltaworks.tables.steps import read_last_completed
+
+_ATTEMPTS = 12
+#: Clocks of writers differ by less.
+_CLOCKS = timedelta(seconds=30)
+
+
+def suppress(namespace: Namespace, request: ErasureRequest, person: Person) -> SuppressionRecord:
+    """Have every reader drop what names the person from now on; the record that says so. Idempotent.
+
+    Raises:
+        ConcurrencyError: ERASURE_OVERTAKEN, others put their records first again and again.
+        ContractError: SUPPRESSION_UNREADABLE.
+    """
+    digests = tuple(sorted(suppression_digest(namespace.token_key, token) for token in person.tokens))
+    for _ in attempts(_ATTEMPTS, first_seconds=0.05, longest_seconds=1.0):
+        keys = namespace.objects.list(paths.suppressions(namespace.name))
+        records = [_read(namespace, key) for key in keys]
+        for record in records:
+            if record.request_id == request.request_id and set(digests) <= set(record.digests):
+                return record
+        record = SuppressionRecord(
+            namespace=namespace.name,
+            number=max((record.number for record in records), default=0) + 1,
+            request_id=request.request_id,
+            created_at=iso_now(),
+            digests=digests,
+        )
+        if namespace.objects.put_if_absent(paths.suppression(namespace.name, record.number), record.encode()):
+            return record
+    raise ConcurrencyError(
+        "ERASURE_OVERTAKEN",
+        f"{_ATTEMPTS} attempts to suppress the person of {request.request_id} all met another request.",
+        hint="Run it again.",
+    )
+
+
+def _read(namespace: Namespace, key: str) -> SuppressionRecord:
+    stored = namespace.objects.get(key)
+    if stored is None:
+        return SuppressionRecord(namespace=namespace.name, number=0, request_id="", created_at="", digests=())
+    return SuppressionRecord.decode(stored.data, key=key)
+
+
+def streams_behind(namespace: Namespace, suppression: SuppressionRecord, *, now: datetime) -> list[str]:
+    """What may still land rows that were prepared without this record, in words; empty where nothing can."""
+    return [reason for spec in namespace.pipelines for reason in _behind(namespace, spec.pipeline, suppression, now)]
+
+
+def _behind(namespace: Namespace, pipeline: str, suppression: SuppressionRecord, now: datetime) -> Iterator[str]:
+    home = namespace.home(pipeline)
+    for table in home.held.read():
+        yield f"{pipeline}.{table} is held: `deltaworks tables resume {pipeline} {table}`"
+    for table, files in uncommitted_files(namespace.lake, home).items():
+        if files.held_back:
+            yield f"{pipeline}.{table} waits for batches that were held back"
+    generation = home.generations.current()
+    last = read_last_completed(namespace.lake, pipeline, generation)
+    newest = None if last is None else home.prepared.read(generation, last)
+    if newest is not None and (newest.suppression or 0) >= suppression.number:
+        return
+    following = home.prepared.read(generation, 0 if last is None else last + 1)
+    if following is not None and (following.suppression or 0) < suppression.number:
+        yield f"{pipeline}: batch {following.batch_id} was prepared before and is not complete"
+    elif _may_prepare(home, suppression, now):
+        yield f"{pipeline}: its stream runs and has completed no batch since"
+
+
+def _may_prepare(home: PipelineHome, suppression: SuppressionRecord, now: datetime) -> bool:
+    """Whether a stream may be preparing a batch with the list as it was before."""
+    heartbeat = read_heartbeat(home.objects, lake_paths.heartbeat(home.control()))
+    if heartbeat is None or not is_live(heartbeat, HealthLimits(), now):
+        return False
+    return not _idle_since(heartbeat, suppression)
+
+
+def _idle_since(heartbeat: Heartbeat, suppression: SuppressionRecord) -> bool:
+    """Whether it has said since that it has nothing under way: its next batch reads the list anew."""
+    written, created = parse_iso(heartbeat.written_at), parse_iso(suppression.created_at)
+    return heartbeat.state == "idle" and written is not None and created is not None and written > created + _CLOCKS

@@ -1,0 +1,118 @@
+"""VACUUM of what windows took out: when its retention has passed, what holds it back, and whether the files are gone.
+
+Time decides nothing here: a VACUUM that only counts, one that leaves a table out, and one that keeps more for a reader
+all end without an error. So the files that the purges took out are looked for one by one, and as long as one is there
+no request that needed it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.window import READERS, VAULT, PurgedPlace, places
+from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
+from deltaworks.maintenance.vacuum_files import vacuum_files
+from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import arrow_path
+from deltaworks.tables.needed_files import file_infos
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumOutcome:
+    """What became of a VACUUM for erasures.
+
+    Args:
+        due_at: from when it may delete what was purged; it has not begun before.
+        holds: who holds files back, in words.
+        left: files that are still there though their time has passed, as `<pipeline>.<table>: <why>`.
+    """
+
+    due_at: datetime
+    holds: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is gone."""
+        return not self.holds and not self.left
+
+
+def due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
+    """From when VACUUM may delete what these purges took out."""
+    newest = max((record.at_ms for record in purged), default=0)
+    retention = max(namespace.retention, timedelta(hours=MINIMUM_RETENTION_HOURS))
+    return datetime.fromtimestamp(newest / 1000, tz=UTC) + retention
+
+
+def vacuum_purged(namespace: Namespace, purged: Sequence[PurgedTable], *, now: datetime) -> VacuumOutcome:
+    """Delete the files that these purges took out, by listing folders: what no commit ever named goes as well.
+
+    Idempotent; safe beside writers and readers, as any VACUUM is. Before its time it does nothing.
+    """
+    due = due_at(namespace, purged)
+    if now < due:
+        return VacuumOutcome(due_at=due)
+    touched = [record for record in purged if record.removed]
+    holds = tuple(holding(namespace, touched))
+    reasons: dict[str, str] = {}
+    for spec in namespace.pipelines:
+        for result in vacuum_tables(None, namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
+            reasons[f"{spec.pipeline}.{result.table}"] = result.reason
+    for place in places(namespace):
+        if place.pipeline in (READERS, VAULT):
+            _vacuum_apart(place, now)
+    return VacuumOutcome(due_at=due, holds=holds, left=tuple(files_left(namespace, touched, reasons)))
+
+
+def holding(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:
+    """Who needs files that these purges took out: readers, restores and turns that began before, in words."""
+    by_pipeline = {spec.pipeline: spec for spec in namespace.pipelines}
+    for record in purged:
+        if record.pipeline not in by_pipeline:
+            continue
+        at = datetime.fromtimestamp(record.at_ms / 1000, tz=UTC)
+        home = namespace.home(record.pipeline)
+        for hold in holds_on(namespace.catalog, namespace.lake, home, record.table):
+            if hold.since is None or hold.since - timedelta(hours=MARGIN_HOURS) < at:
+                yield f"{record.pipeline}.{record.table}: {hold.by}"
+
+
+def files_left(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
+    """The tables of which files that these purges took out are still there, with what VACUUM said of each."""
+    by_name = {(place.pipeline, place.table): place for place in places(namespace)}
+    for record in purged:
+        place = by_name.get((record.pipeline, record.table))
+        if place is None:
+            continue
+        root = arrow_path(place.lake.storage, place.key)
+        left = sum(1 for _ in file_infos(place.lake, [f"{root}/{unquote(path)}" for path in record.removed]))
+        if left:
+            name = f"{record.pipeline}.{record.table}"
+            yield f"{name}: {left} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
+
+
+def dry_vacuums(specs: Sequence[PipelineSpec]) -> list[str]:
+    """The pipelines whose VACUUM only counts at night."""
+    return [spec.pipeline for spec in specs if spec.maintenance.vacuum_dry_run]
+
+
+def _vacuum_apart(place: PurgedPlace, now: datetime) -> None:
+    opened = place.lake.open(place.key)
+    if opened is None:
+        return
+    hours = MINIMUM_RETENTION_HOURS
+    metadata = user_metadata(
+        pipeline=place.pipeline, batch=opened.version(), operation=OPERATION, retention_hours=hours, mode="full"
+    )
+    vacuum_files(
+        place.lake, place.objects, place.key, hours=hours, full=True, dry_run=False, now=now, user_metadata=metadata
+    )

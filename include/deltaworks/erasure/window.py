@@ -1,0 +1,214 @@
+"""One window: takes the rows of all people who wait for it out of every table of their namespace.
+
+A table of a stream is purged under its write turn, so that nothing is merged meanwhile; what waits in prepared batches
+was looked after before. Gold tables are not written here: they follow by the dates that changed, and the window waits
+for that. A window that was interrupted goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+
+from pyarrow import fs
+
+from deltaworks.control import paths, vault_paths
+from deltaworks.control.locks.turn import WriteTurn, write_turn
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_run
+from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
+from deltaworks.control.records.reprocess import ReprocessRecords
+from deltaworks.erasure.namespace import Namespace, privacy_of
+from deltaworks.erasure.purge_table import Mode, TablePurger, erasure_step
+from deltaworks.erasure.remnants import remove_remnants
+from deltaworks.erasure.scan import ScanReport
+from deltaworks.erasure.token_search import TokenSearch, all_of
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake, arrow_path
+
+#: In place of a pipeline's name, of tables that no pipeline has.
+READERS, VAULT = "readers", "vault"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgedPlace:
+    """A table that a window looks after.
+
+    Args:
+        turn: whether a stream writes it, so that its write turn is needed.
+        kept_because: why its rows stay; empty where they go.
+    """
+
+    lake: Lake
+    objects: ObjectStore
+    key: str
+    pipeline: str
+    table: str
+    turn: bool = False
+    mode: Mode = "rows"
+    kept_because: str = ""
+
+
+def places(namespace: Namespace) -> Iterator[PurgedPlace]:
+    """Every table that may have rows of a person, but for gold, which follows by itself."""
+    for spec in namespace.pipelines:
+        yield from _of_pipeline(namespace, spec)
+    lake = namespace.lake
+    selector = fs.FileSelector(arrow_path(lake.storage, paths.readers()), allow_not_found=True)
+    for info in sorted(lake.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
+        if info.type is fs.FileType.Directory:
+            key = paths.reader(info.base_name)
+            yield PurgedPlace(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
+    for key in (vault_paths.identities(), vault_paths.links()):
+        yield PurgedPlace(lake=namespace.vault_lake, objects=namespace.vault, key=key, pipeline=VAULT, table=key)
+
+
+def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPlace]:
+    mode = privacy_of(spec).erase.mode
+    kept = {table.name: table.erase_reason for table in spec.tables if table.erase == "keep"}
+    of_stream = [*(table.name for table in spec.tables), *spec.own_tables]
+    of_stream += [keyed.name for keyed in (*spec.keyed_tables, *spec.latest_tables)]
+    others = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
+    for name in dict.fromkeys([*of_stream, *others]):
+        yield PurgedPlace(
+            lake=namespace.lake,
+            objects=namespace.objects,
+            key=paths.table(spec.pipeline, name),
+            pipeline=spec.pipeline,
+            table=name,
+            turn=name in of_stream,
+            mode=mode,
+            kept_because=kept.get(name, ""),
+        )
+
+
+def unfinished_work(namespace: Namespace) -> list[str]:
+    """Restores, start-overs and reprocesses under way, which would bring old rows behind a window, in words."""
+    return [reason for spec in namespace.pipelines for reason in _unfinished(namespace, spec.pipeline)]
+
+
+def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
+    home = namespace.home(pipeline)
+    rollback = home.rollbacks.unfinished()
+    if rollback is not None:
+        yield f"the restore of {pipeline}.{rollback.table}"
+    if not home.start_overs.newest()[1]:
+        yield f"the start-over of {pipeline}"
+    folder = home.control("reprocess") + "/"
+    names = {key.removeprefix(folder).partition("/")[0].partition(".")[0] for key in home.objects.list(folder)}
+    for name in sorted(names):
+        records = ReprocessRecords(home.objects, pipeline, name)
+        if records.plan() is not None and records.end() is None:
+            yield f"the reprocess {name} of {pipeline}"
+
+
+class Window:
+    """Runs one window. Used by one thread, under the namespace's lease.
+
+    Args:
+        requests: the tokens of each request, by its id.
+        turn_of: gives the write turn of a pipeline's table.
+        fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, by tests.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        window: ErasureWindow,
+        requests: dict[str, TokenSearch],
+        *,
+        turn_of: Callable[[ObjectStore, str, str], AbstractContextManager[WriteTurn]] | None = None,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._namespace = namespace
+        self._window = window
+        self._requests = requests
+        self._records = ErasureWindows(namespace.objects, namespace.name)
+        self._turn_of = turn_of or (lambda objects, pipeline, table: write_turn(objects, pipeline, table, by=current_run()))
+        self._fault = fault
+
+    def run(self) -> list[PurgedTable]:
+        """Purge every table that the window has not purged yet; what it did to all. Idempotent.
+
+        Raises:
+            ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED: run it again.
+            ContractError: what `TablePurger.purge` raises.
+        """
+        purged = [self._purged(place) for place in places(self._namespace)]
+        gone = {f"{record.pipeline}.{record.table}": frozenset(record.removed) for record in purged if record.removed}
+        for spec in self._namespace.pipelines:
+            remove_remnants(self._namespace, spec.pipeline, all_of(self._requests.values()), purged=gone)
+        return purged
+
+    def gold_behind(self) -> list[str]:
+        """Gold tables that still have rows of these people: their builds have not followed yet."""
+        behind = []
+        for spec in self._namespace.pipelines:
+            for name in [table.name for table in spec.gold.tables]:
+                key = paths.table(spec.pipeline, name)
+                purger = TablePurger(
+                    self._namespace.lake,
+                    self._namespace.objects,
+                    key,
+                    pipeline=spec.pipeline,
+                    table=name,
+                    requests=self._requests,
+                )
+                if purger.survey().hits:
+                    behind.append(f"{spec.pipeline}.{name}")
+        return behind
+
+    def _purged(self, place: PurgedPlace) -> PurgedTable:
+        number = self._window.number
+        noted = self._records.table(number, place.pipeline, place.table)
+        if noted is not None:
+            return noted
+        purger = TablePurger(
+            place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=self._requests
+        )
+        if place.kept_because:
+            rows = purger.survey().rows
+            counts = dict.fromkeys(("all_before", "all_after", "others_before", "others_after"), rows)
+            kept = PurgedTable(
+                pipeline=place.pipeline,
+                table=place.table,
+                version=None,
+                at_ms=0,
+                erased_before=0,
+                erased_after=0,
+                kept_because=place.kept_because,
+                **counts,
+            )
+            return self._records.note(number, kept)
+        with contextlib.ExitStack() as stack:
+            check: Callable[[], None] = lambda: None  # noqa: E731
+            # A table that nobody of the window is in needs no turn, and no stream waits for it.
+            if place.turn and purger.survey().hits:
+                check = stack.enter_context(self._turn_of(place.objects, place.pipeline, place.table)).check
+            purge = purger.purge(erasure_step(place.pipeline, place.table, number), mode=place.mode, before_commit=check)
+        self._fault(f"purged {place.pipeline}.{place.table}")
+        noted = self._records.note(number, PurgedTable(**asdict(purge)))
+        self._fault(f"noted {place.pipeline}.{place.table}")
+        return noted
+
+
+def next_window(
+    namespace: Namespace, waiting: Mapping[str, TokenSearch], *, scan: Callable[[], ScanReport]
+) -> ErasureWindow | None:
+    """The window that was interrupted, or one for those who wait; None where nobody does.
+
+    Args:
+        waiting: of the requests that are shredded and not purged.
+        scan: looks for all of them in the lake, before anything is taken out: what the scan at the end would find.
+    """
+    records = ErasureWindows(namespace.objects, namespace.name)
+    newest = records.newest()
+    window = records.read(newest) if newest else None
+    if window is not None and set(window.requests) & set(waiting):
+        return window
+    if not waiting:
+        return None
+    report = scan()
+    return records.begin({request: report.of(search.tokens) for request, search in sorted(waiting.items())})
