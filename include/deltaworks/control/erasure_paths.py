@@ -5,10 +5,7 @@ None of these objects names a person: tokens lie in the vault alone, and here is
 
 from __future__ import annotations
 
-
-def privacy_control(namespace: str, name: str = "") -> str:
-    """The control folder of a namespace of tokens, or one thing in it."""
-    return f"control/privacy/{namespace}/{name}".rstrip("/")
+from deltaworks.privacy.paths import privacy_control
 
 
 def erasure_requests(namespace: str) -> str:

@@ -20,7 +20,7 @@ from deltaworks.control.records.erasure_window import ErasureWindows
 from deltaworks.erasure.certify import certify
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.receiving import forget_person, note_person, person_of
-from deltaworks.erasure.resolve import MutationOrigins, VaultTables, resolve
+from deltaworks.erasure.resolve import MutationOrigins, VaultIdentities, resolve
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
 from deltaworks.erasure.suppress import streams_behind, suppress
 from deltaworks.erasure.token_search import TokenSearch, all_of
@@ -157,7 +157,7 @@ class Advance:
         space = self._namespace
         received = person_of(space, request)
         origins = [MutationOrigins(space.lake, spec) for spec in space.pipelines]
-        person = resolve(received.subjects[0], VaultTables(space.vault_lake, space.name), origins)
+        person = resolve(received.subjects[0], VaultIdentities(space.vault), origins)
         note_person(space, request, person)
         return "resolved", {"tokens": len(person.tokens), "tokens_sha256": person.digest, "shared": person.shared}
 
@@ -171,7 +171,9 @@ class Advance:
 
     def _shred(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
         person = person_of(self._namespace, request)
-        self._namespace.keys.shred(person.subjects)
+        # A job of the vault that began with an older list would make the key again.
+        with self._namespace.vault.lock():
+            self._namespace.vault.keys.shred(person.subjects)
         pages = sorted({vault_paths.page_of(subject) for subject in person.subjects})
         return "shredded", {"pages": pages}
 

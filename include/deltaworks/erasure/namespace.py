@@ -6,25 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Protocol
 
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.errors import ConfigError
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, privacy_settings
+from deltaworks.privacy.keys.opening import namespace_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import EraseSpec, PrivacySpec
-from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-
-
-class Shredder(Protocol):
-    """Whoever destroys the keys of subjects."""
-
-    def shred(self, subjects: Iterable[str]) -> Any:
-        """Remove the keys from their pages, and read the pages back. Idempotent."""
+from deltaworks.vault.home import VaultHome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +44,8 @@ class Namespace:
     catalog: Catalog
     pipelines: tuple[PipelineSpec, ...]
     objects: ObjectStore
-    vault_storage: StorageSpec
-    vault: ObjectStore
+    vault: VaultHome
     token_key: bytes = field(repr=False)
-    keys: Shredder
 
     @cached_property
     def lake(self) -> Lake:
@@ -65,7 +55,7 @@ class Namespace:
     @cached_property
     def vault_lake(self) -> Lake:
         """The tables of the vault."""
-        return Lake(self.vault_storage)
+        return Lake(self.vault.storage)
 
     @property
     def erasures(self) -> Erasures:
@@ -94,45 +84,24 @@ def privacy_of(spec: PipelineSpec) -> PrivacySpec:
         ConfigError: NAMESPACE_UNKNOWN, it declares nothing.
     """
     if spec.privacy is None:
-        raise ConfigError(
-            "NAMESPACE_UNKNOWN", f"{spec.pipeline!r} declares no personal data.", hint="Add `privacy` to its file."
-        )
+        raise ConfigError("NAMESPACE_UNKNOWN", f"{spec.pipeline!r} declares no `privacy`.", hint="Add it to its file.")
     return spec.privacy
-
-
-def namespaces(catalog: Catalog) -> dict[str, tuple[PipelineSpec, ...]]:
-    """The namespaces that a project declares, with the pipelines of each, sorted."""
-    declared: dict[str, list[PipelineSpec]] = {}
-    for spec in catalog.pipelines.values():
-        if spec.privacy is not None:
-            declared.setdefault(spec.privacy.namespace, []).append(spec)
-    return {name: tuple(specs) for name, specs in sorted(declared.items())}
 
 
 def open_namespace(catalog: Catalog, name: str) -> Namespace:
     """What erasures of a namespace work with.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE.
+        ConfigError: NAMESPACE_UNKNOWN, KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, VAULT_NOT_APART.
         ContractError, TransientError: what opening its keys raises.
     """
-    declared = namespaces(catalog)
-    if name not in declared:
-        known = ", ".join(declared) or "none; a pipeline declares one under `privacy`"
-        raise ConfigError("NAMESPACE_UNKNOWN", f"There is no namespace called {name!r}.", hint=f"Known: {known}.")
-    from deltaworks.vault.epochs import EpochKeys
-    from deltaworks.vault.pages import SubjectKeys
-
-    settings = privacy_settings(catalog.environment)
-    service = open_key_service(settings.keys)
-    objects, vault = open_objects(catalog.environment.lake), open_objects(settings.vault)
+    pipelines = catalog.namespace(name)
+    vault = VaultHome.open(catalog.environment, name)
     return Namespace(
         name=name,
         catalog=catalog,
-        pipelines=declared[name],
-        objects=objects,
-        vault_storage=settings.vault,
+        pipelines=pipelines,
+        objects=vault.lake_objects,
         vault=vault,
-        token_key=namespace_key(service, objects, name),
-        keys=SubjectKeys(vault, name, EpochKeys(vault, name, service)),
+        token_key=namespace_key(vault.service, vault.lake_objects, name),
     )

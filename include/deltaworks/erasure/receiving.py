@@ -46,7 +46,7 @@ def receive(namespace: Namespace, subject: str, *, received_at: datetime, by: st
     first = Person(subjects=(subject,), tokens=(subject,))
     key = erasure_paths.subjects_of_request(namespace.name, request_id)
     if namespace.erasures.read(request_id) is None:
-        namespace.vault.put_if_absent(key, first.encode())
+        namespace.vault.objects.put_if_absent(key, first.encode())
     terms = namespace.terms
     return namespace.erasures.receive(
         request_id,
@@ -65,7 +65,7 @@ def person_of(namespace: Namespace, request: ErasureRequest) -> Person:
         ConfigError: ERASURE_SUBJECT_GONE.
     """
     key = erasure_paths.subjects_of_request(namespace.name, request.request_id)
-    stored = namespace.vault.get(key)
+    stored = namespace.vault.objects.get(key)
     if stored is None:
         raise ConfigError(
             "ERASURE_SUBJECT_GONE",
@@ -77,9 +77,9 @@ def person_of(namespace: Namespace, request: ErasureRequest) -> Person:
 
 def note_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
     """Keep whom a request is about. Idempotent."""
-    namespace.vault.put(erasure_paths.subjects_of_request(namespace.name, request.request_id), person.encode())
+    namespace.vault.objects.put(erasure_paths.subjects_of_request(namespace.name, request.request_id), person.encode())
 
 
 def forget_person(namespace: Namespace, request: ErasureRequest) -> None:
     """Delete whom a request was about, once it has ended. Idempotent."""
-    namespace.vault.delete(erasure_paths.subjects_of_request(namespace.name, request.request_id))
+    namespace.vault.objects.delete(erasure_paths.subjects_of_request(namespace.name, request.request_id))

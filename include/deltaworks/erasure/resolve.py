@@ -14,11 +14,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-import pyarrow.compute as pc
+import pyarrow as pa
+from deltalake import QueryBuilder
 
 from deltaworks.control import paths, vault_paths
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.vault.home import VaultHome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def digest_of(tokens: Iterable[str]) -> str:
 
 
 class Identities(Protocol):
-    """What is asked of the vault. `VaultTables` answers from its tables."""
+    """What is asked of the vault. `VaultIdentities` answers from its tables."""
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
         """The subjects that any of these tokens was kept for."""
@@ -107,34 +109,28 @@ def shared_tokens(tokens: Collection[str], subjects: Collection[str], identities
     return {token for subject, token in identities.links(tokens=tokens) if subject not in subjects and subject != token}
 
 
-class VaultTables:
+class VaultIdentities:
     """Identities and links of one namespace, from the tables of the vault."""
 
-    def __init__(self, vault: Lake, namespace: str) -> None:
-        self._vault = vault
-        self._namespace = namespace
+    def __init__(self, vault: VaultHome) -> None:
+        self._tables = vault.tables
+        self._lake = Lake(vault.storage)
+        self._namespace = vault.namespace
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
         """What `Identities` says."""
-        return {subject for subject, _ in self._pairs(vault_paths.identities(), "token", tokens)} | {
-            subject for subject, token in self._pairs(vault_paths.identities(), "subject", tokens) if subject
-        }
+        kept = self._tables.identities(subjects=sorted(tokens), columns=["subject"])
+        named = f"namespace = '{self._namespace}' AND {_one_of('token', tokens)}"
+        return set(kept.column("subject").to_pylist()) | _values(self._lake, vault_paths.identities(), "subject", named)
 
     def kept_for(self, subjects: Collection[str]) -> set[str]:
         """What `Identities` says."""
-        return {token for _, token in self._pairs(vault_paths.identities(), "subject", subjects)}
+        return set(self._tables.identities(subjects=sorted(subjects), columns=["token"]).column("token").to_pylist())
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
         """What `Identities` says."""
-        of_subjects = self._pairs(vault_paths.links(), "subject", subjects)
-        return of_subjects | self._pairs(vault_paths.links(), "token", tokens)
-
-    def _pairs(self, key: str, column: str, values: Collection[str]) -> set[tuple[str, str]]:
-        if not values:
-            return set()
-        chosen = pc.field(column).isin(sorted(values)) & (pc.field("namespace") == self._namespace)
-        rows = self._vault.rows(key, columns=["subject", "token"], filters=chosen)
-        return set() if rows is None else {(row["subject"], row["token"]) for row in rows.to_pylist()}
+        rows = self._tables.links(subjects=sorted(subjects), tokens=sorted(tokens))
+        return {(row["subject"], row["token"]) for row in rows.select(["subject", "token"]).to_pylist()}
 
 
 class MutationOrigins:
@@ -148,5 +144,19 @@ class MutationOrigins:
         """What `Origins` says."""
         if not self._key:
             return set()
-        rows = self._lake.rows(self._key, columns=["id"], filters=pc.field("final_id").isin(sorted(ids)))
-        return set() if rows is None else set(rows.column("id").to_pylist())
+        return _values(self._lake, self._key, "id", _one_of("final_id", ids))
+
+
+def _values(lake: Lake, key: str, column: str, condition: str) -> set[str]:
+    """The values of a column in the rows that meet a condition."""
+    opened = lake.open(key)
+    if opened is None:
+        return set()
+    # Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
+    query = f"SELECT DISTINCT {column} FROM t WHERE {condition}"  # noqa: S608  names of ours, and quoted values
+    return set(pa.table(QueryBuilder().register("t", opened).execute(query).read_all()).column(0).to_pylist())
+
+
+def _one_of(column: str, values: Collection[str]) -> str:
+    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in sorted(values))
+    return f"{column} IN ({quoted})" if values else "false"

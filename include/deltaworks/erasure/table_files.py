@@ -116,7 +116,28 @@ def parquet_batches(
     if as_codes:
         texts = [field.name for field in file.schema_arrow if pa.types.is_string(field.type)]
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", read_dictionary=texts)
-    yield from file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=None if columns is None else list(columns))
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=None if columns is None else list(columns)):
+        yield _without_views(batch)
+
+
+def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows without the views of texts that delta-rs writes, which pyarrow can neither filter nor take."""
+    fields = [field.with_type(_plain(field.type)) for field in batch.schema]
+    return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind.fields])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
 
 
 def _alive(marked: npt.NDArray[np.int64], first: int, end: int) -> pa.Array:

@@ -62,7 +62,7 @@ def places(namespace: Namespace) -> Iterator[PurgedPlace]:
             key = paths.reader(info.base_name)
             yield PurgedPlace(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
     for key in (vault_paths.identities(), vault_paths.links()):
-        yield PurgedPlace(lake=namespace.vault_lake, objects=namespace.vault, key=key, pipeline=VAULT, table=key)
+        yield PurgedPlace(lake=namespace.vault_lake, objects=namespace.vault.objects, key=key, pipeline=VAULT, table=key)
 
 
 def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPlace]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.control import paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.erasure.advance import Advance, ErasureResult
 from deltaworks.erasure.namespace import Namespace, open_namespace
@@ -19,6 +19,7 @@ from deltaworks.privacy.tokens import token
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.vault.tables import IDENTITIES, LINKS
 from tests.unit.maintenance.made_tables import project
 
 SHOP = """\
@@ -59,16 +60,6 @@ ORDERS = pa.schema(
 )
 QUARANTINE = pa.schema([("quarantine_date", pa.date32()), ("reason", pa.string()), ("raw", pa.string())])
 INVOICES = pa.schema([("event_date", pa.date32()), ("player", pa.string())])
-IDENTITIES = pa.schema(
-    [
-        ("namespace", pa.string()),
-        ("subject", pa.string()),
-        ("kind", pa.string()),
-        ("token", pa.string()),
-        ("value", pa.binary()),
-    ]
-)
-LINKS = pa.schema([("namespace", pa.string()), ("subject", pa.string()), ("token", pa.string())])
 DAY = dt.date(2026, 3, 1)
 
 
@@ -124,16 +115,17 @@ class PeopleLake:
 
     def identities(self, *rows: tuple[str, str, str]) -> None:
         """Rows of the vault: subject, kind and token."""
-        columns = ("subject", "kind", "token")
-        vault = self.namespace.vault_lake
-        made = [{"namespace": "players", **dict(zip(columns, row, strict=True)), "value": b"sealed"} for row in rows]
-        add_rows(vault, vault_paths.identities(), made, IDENTITIES, partition_by=())
+        seen = {"value": b"sealed", "key_version": 1, "first_seen": self.now, "last_seen": self.now}
+        made = [{"namespace": "players", "subject": row[0], "kind": row[1], "token": row[2], **seen} for row in rows]
+        self.namespace.vault.tables.merge_identities(pa.Table.from_pylist(made, IDENTITIES))
 
     def links(self, *rows: tuple[str, str]) -> None:
         """Links of the vault: subject and token."""
-        vault = self.namespace.vault_lake
-        made = [{"namespace": "players", "subject": subject, "token": linked} for subject, linked in rows]
-        add_rows(vault, vault_paths.links(), made, LINKS, partition_by=())
+        made = [
+            {"namespace": "players", "subject": subject, "kind": "device", "token": linked, "first_seen": self.now}
+            for subject, linked in rows
+        ]
+        self.namespace.vault.tables.merge_links(pa.Table.from_pylist(made, LINKS))
 
     def advance(self, **options: Any) -> list[ErasureResult]:
         """One run, now."""

@@ -107,10 +107,10 @@ def test_the_list_of_the_suppressed_has_the_person_at_once(lake: PeopleLake) -> 
 def test_the_key_of_the_subject_is_destroyed(lake: PeopleLake) -> None:
     space = lake.namespace
     ann, bob = lake.token("player", "ann"), lake.token("player", "bob")
-    space.keys.get_or_make([ann, bob])  # type: ignore[attr-defined]
+    space.vault.keys.get_or_make([ann, bob])
     ask(lake)
     lake.advance(windows=False)
-    assert set(lake.namespace.keys.of([ann, bob])) == {bob}  # type: ignore[attr-defined]
+    assert set(lake.namespace.vault.keys.of([ann, bob])) == {bob}
 
 
 def test_a_second_request_for_the_same_person_on_a_day_is_the_same(lake: PeopleLake) -> None:

@@ -10,10 +10,11 @@ import difflib
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from deltaworks.control.troubles.alerts import JOBS, OUTWARD, RULES, STREAMS, WATCH
+from deltaworks.control.troubles.alerts import ERASURES, JOBS, OUTWARD, RULES, STREAMS, WATCH
 from deltaworks.control.troubles.collector import COLLECTOR
 from deltaworks.control.troubles.data import DATA
 from deltaworks.control.troubles.declarations import DECLARATIONS
+from deltaworks.control.troubles.erasure import ERASURE
 from deltaworks.control.troubles.health import HEALTH
 from deltaworks.control.troubles.outward import OUTWARD_CONDITIONS
 from deltaworks.control.troubles.privacy import PRIVACY
@@ -69,7 +70,7 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
         row
         for row in (
             *(*DECLARATIONS, *DATA, *REWORK, *RUNNING, *OUTWARD_CONDITIONS),
-            *(*STACK, *COLLECTOR, *PRIVACY, *VAULT, *HEALTH),
+            *(*STACK, *COLLECTOR, *PRIVACY, *VAULT, *ERASURE, *HEALTH),
         )
         if row.error is not None
     ),
@@ -77,7 +78,7 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
 )
 
 #: What people are alerted on.
-ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *OUTWARD, *WATCH), lambda row: row.name)
+ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *OUTWARD, *ERASURES, *WATCH), lambda row: row.name)
 _OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
 
 

@@ -137,6 +137,24 @@ OUTWARD: Final = (
     ),
 )
 
+#: Of people who asked to be erased.
+ERASURES: Final = (
+    AlertCause("ERASURE_DUE", "warning", "erasure.md#an-erasure-is-due", "an erasure has little time left"),
+    AlertCause("ERASURE_OVERDUE", "critical", "erasure.md#an-erasure-is-overdue", "the deadline of an erasure has passed"),
+    AlertCause(
+        "ERASURE_BLOCKED",
+        "warning",
+        "erasure.md#an-erasure-is-blocked",
+        "an erasure waits for something that somebody has to end",
+    ),
+    AlertCause(
+        "ERASED_ROWS_BACK",
+        "critical",
+        "erasure.md#erased-rows-are-back",
+        "rows of people who were erased are in a table again",
+    ),
+)
+
 #: Of the watch itself.
 WATCH: Final = (
     AlertCause("HEALTH_SILENT", "critical", "alerts.md#nobody-watches", "the health check has not run for too long"),

@@ -1,0 +1,110 @@
+"""Conditions of erasures: of requests, of taking rows out, and of certificates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.control.troubles.rows import Trouble, raised_as
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+
+ERASURE: Final = (
+    *raised_as(
+        ConfigError,
+        Trouble(
+            "ERASURE_UNKNOWN",
+            "the namespace has no such request",
+            "`deltaworks privacy erasures NAMESPACE` lists them",
+        ),
+        Trouble(
+            "ERASURE_KIND",
+            "the namespace has no identifiers of this kind",
+            "give one of the kinds that its pipelines declare",
+            runbook="erasure.md#receive-a-request",
+        ),
+        Trouble(
+            "ERASURE_VALUE",
+            "the identifier is empty, or no token where one is given",
+            "give it with `--value`",
+            runbook="erasure.md#receive-a-request",
+        ),
+        Trouble(
+            "ERASURE_ENDED",
+            "the request is certified or refused, and nothing of it can be changed",
+            "receive a new one, if the person asks again",
+        ),
+        Trouble(
+            "ERASURE_BEGUN",
+            "the request is suppressed, and can be refused no more",
+            "let it end",
+            runbook="erasure.md#refuse-and-extend",
+        ),
+        Trouble(
+            "ERASURE_REASON",
+            "a refusal or an extension has no reason",
+            "give `--reason`",
+            runbook="erasure.md#refuse-and-extend",
+        ),
+        Trouble(
+            "ERASURE_NOT_EXTENDED",
+            "a deadline moves once, and only before it has passed",
+            "bring the request to its end",
+            runbook="erasure.md#refuse-and-extend",
+        ),
+        Trouble(
+            "ERASURE_SUBJECT_GONE",
+            "the vault no longer says whom a request is about",
+            "receive it again, under the day it was received",
+            runbook="erasure.md#receive-a-request",
+        ),
+    ),
+    *raised_as(
+        ContractError,
+        Trouble(
+            "ERASURE_UNREADABLE",
+            "a record of an erasure is torn or of another release",
+            "put it back, or run the release that wrote it",
+        ),
+        Trouble(
+            "ERASURE_FILE_APART",
+            "a table has a file that belongs to another table too",
+            "copy the table with its rows into files of its own",
+            runbook="erasure.md#an-erasure-is-blocked",
+        ),
+        Trouble(
+            "ERASURE_FILE_DAMAGED",
+            "a data file cannot be read, so nobody can say whose rows it has",
+            "`deltaworks tables check` says how to have it again",
+            runbook="erasure.md#an-erasure-is-blocked",
+        ),
+        Trouble(
+            "ERASURE_MISCOUNTED",
+            "rows of others would go, or rows of the person stay; nothing was committed or certified",
+            "run it again; keep the file and report it, if it comes again",
+            runbook="erasure.md#what-a-certificate-says",
+        ),
+        Trouble(
+            "VECTOR_UNREADABLE",
+            "a deletion vector cannot be read",
+            "have Spark write the file without it: `REORG TABLE … APPLY (PURGE)`",
+        ),
+        Trouble(
+            "CERTIFICATES_BROKEN",
+            "a certificate was changed, or one is missing",
+            "put the object back from the storage's versions",
+            runbook="erasure.md#what-a-certificate-says",
+        ),
+    ),
+    *raised_as(
+        ConcurrencyError,
+        Trouble(
+            "ERASURE_OVERTAKEN",
+            "another process has brought the request on",
+            "nothing: it is run again",
+        ),
+        Trouble(
+            "ERASURE_RUNNING",
+            "another run brings the requests of the namespace on",
+            "nothing: it does what this one would have done",
+        ),
+    ),
+)
