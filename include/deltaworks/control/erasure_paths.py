@@ -8,6 +8,10 @@ from __future__ import annotations
 from deltaworks.privacy.paths import privacy_control
 
 
+#: In the vault: the folder of whom requests under way are about.
+REQUESTS_IN_VAULT = "requests/"
+
+
 def erasure_requests(namespace: str) -> str:
     """The folder of all requests of a namespace."""
     return privacy_control(namespace, "requests") + "/"
@@ -45,4 +49,4 @@ def erasure_lease(namespace: str) -> str:
 
 def subjects_of_request(namespace: str, request_id: str) -> str:
     """In the vault: the tokens of whoever asked, until the certificate is written."""
-    return f"requests/{namespace}/{request_id}.json"
+    return f"{REQUESTS_IN_VAULT}{namespace}/{request_id}.json"

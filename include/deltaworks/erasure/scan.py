@@ -17,7 +17,7 @@ from typing import Literal
 
 from pyarrow import fs
 
-from deltaworks.control import paths
+from deltaworks.control import erasure_paths, paths
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.scan_formats import Scanned, scan_path
 from deltaworks.erasure.token_search import TokenSearch
@@ -25,6 +25,8 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 _READERS = 4
 _LOG = "/_delta_log/"
+_VAULT = "vault/"
+_REQUESTS = _VAULT + erasure_paths.REQUESTS_IN_VAULT
 _INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 _LOG_DAYS = 30
@@ -68,7 +70,7 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
         for table in spec.tables
         if table.erase == "keep"
     ]
-    lakes = [(namespace.lake, "", ""), (namespace.vault_lake, "", "vault/")]
+    lakes = [(namespace.lake, "", ""), (namespace.vault_lake, "", _VAULT)]
     return sorted_hits(_scanned(lakes, search), kept=kept)
 
 
@@ -88,6 +90,8 @@ def sorted_hits(scanned: Iterable[Scanned], *, kept: Iterable[str]) -> ScanRepor
         damaged += [f"{one.key}: {one.damaged}"] if one.damaged else []
         kept_here = bool(of_kept) and one.key.startswith(of_kept)
         place: Place = "kept" if kept_here else "log" if _LOG in one.key else "leak"
+        if one.key.startswith(_REQUESTS):
+            continue  # whom the requests under way are about; deleted with the certificate
         for token in one.tokens:
             places[place].setdefault(token, []).append(one.key)
     return ScanReport(

@@ -61,8 +61,12 @@ def places(namespace: Namespace) -> Iterator[PurgedPlace]:
         if info.type is fs.FileType.Directory:
             key = paths.reader(info.base_name)
             yield PurgedPlace(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
-    for key in (vault_paths.identities(), vault_paths.links()):
-        yield PurgedPlace(lake=namespace.vault_lake, objects=namespace.vault.objects, key=key, pipeline=VAULT, table=key)
+    of_vault: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
+    # That somebody opened the vault stays on record, and of whom does not.
+    of_vault[vault_paths.reveals()] = "identity"
+    vault, objects = namespace.vault_lake, namespace.vault.objects
+    for key, mode in of_vault.items():
+        yield PurgedPlace(lake=vault, objects=objects, key=key, pipeline=VAULT, table=key, mode=mode)
 
 
 def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPlace]:
