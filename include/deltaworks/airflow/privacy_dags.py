@@ -13,13 +13,14 @@ from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import by_hand_only, job_dag_settings, process_settings
 from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_requested, operation_task
 from deltaworks.airflow.operation_forms import operation_form, set_form
-from deltaworks.airflow.runbooks import reveal_runbook, vault_runbook, vault_upkeep_runbook
+from deltaworks.airflow.runbooks import erase_runbook, reveal_runbook, vault_runbook, vault_upkeep_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK
 from deltaworks.operations.registry import operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
 _FILL_SCHEDULE = "*/5 * * * *"
+_ERASE_SCHEDULE = "40 * * * *"
 #: Rotation is monthly, and days end daily: a run finds mostly nothing to do.
 _KEEP_SCHEDULE = "25 3 * * *"
 #: A scheduled run does what waits; one by hand does what its form says, which counts by default.
@@ -55,6 +56,22 @@ def vault_upkeep_dag(namespace: str, pipelines: Iterable[PipelineSpec], environm
         doc_md=vault_upkeep_runbook(namespace, pipelines),
         schedule=names.cron(_KEEP_SCHEDULE),
         **job_dag_settings(_owner(pipelines), tags=("privacy", "maintenance", namespace), hours=6),
+    ) as dag:
+        operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
+    set_form(dag, operation_form(declared))
+    return dag
+
+
+def erase_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+    """The DAG that brings requests to be erased on; rows are taken out in its runs of the night."""
+    declared = operation("erase")
+    pipelines = tuple(pipelines)
+    with DAG(
+        dag_id=declared.dag_id(namespace),
+        description=f"Erases people who asked for it from {namespace}, with a certificate for each",
+        doc_md=erase_runbook(namespace, pipelines),
+        schedule=names.cron(_ERASE_SCHEDULE),
+        **job_dag_settings(_owner(pipelines), tags=("privacy", namespace), hours=6),
     ) as dag:
         operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
     set_form(dag, operation_form(declared))

@@ -1,14 +1,20 @@
-"""`deltaworks privacy`: who opened what of the vault, and why."""
+"""`deltaworks privacy`: who opened what of the vault, and why; and the requests of people to be erased."""
 
 from __future__ import annotations
 
 import typer
 
+from deltaworks.cli import erasures
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Cell, Listing
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(erasures.erase)
+app.command("erasures")(erasures.list_erasures)
+app.command()(erasures.refuse)
+app.command()(erasures.extend)
+app.command()(erasures.certificate)
 _NAMESPACE = typer.Argument(help="The namespace of personal data.", show_default=False)
 
 

@@ -222,6 +222,16 @@ _OPERATIONS = (
         dag="reveal",
     ),
     Operation(
+        name="erase",
+        command="privacy advance",
+        summary="Bring requests to be erased on: suppress, shred, take rows out at night, vacuum, verify, certify.",
+        run="deltaworks.operations.erase:erase",
+        scope="namespace",
+        destructive=True,
+        family="privacy",
+        dag="erase",
+    ),
+    Operation(
         name="resume_table",
         command="tables resume",
         summary="Ask the stream to catch up a suspended table from its prepared batches.",

@@ -184,6 +184,11 @@ def vault_upkeep_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> s
     return _of_namespace("keep_vault", namespace, pipelines)
 
 
+def erase_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """For `erase__<namespace>`."""
+    return _of_namespace("erase", namespace, pipelines)
+
+
 def reveal_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
     """For `reveal__<namespace>`."""
     return _of_namespace("reveal", namespace, pipelines)

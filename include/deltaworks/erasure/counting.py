@@ -1,0 +1,58 @@
+"""Counts what an erasure would take out: rows and dates by table. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.receiving import person_of
+from deltaworks.erasure.resolve import MutationOrigins, Person, VaultIdentities, resolve
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.erasure.window import places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedRows:
+    """Rows of one person in one table, with the first and the last date that has any."""
+
+    pipeline: str
+    table: str
+    rows: int
+    first_date: str = ""
+    last_date: str = ""
+    kept_because: str = ""
+
+
+def whom(namespace: Namespace, token: str) -> Person:
+    """Whom a token is of, as the vault and the mutations have it now."""
+    origins = [MutationOrigins(namespace.lake, spec) for spec in namespace.pipelines]
+    return resolve(token, VaultIdentities(namespace.vault), origins)
+
+
+def count_rows(namespace: Namespace, person: Person) -> Iterator[CountedRows]:
+    """The rows of a person in every table that has any."""
+    search = {"": TokenSearch(person.tokens)}
+    for place in places(namespace):
+        purger = TablePurger(
+            place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=search
+        )
+        survey = purger.survey()
+        if survey.hits:
+            dates = sorted(survey.dates)
+            yield CountedRows(
+                pipeline=place.pipeline,
+                table=place.table,
+                rows=survey.hits,
+                first_date=dates[0],
+                last_date=dates[-1],
+                kept_because=place.kept_because,
+            )
+
+
+def person_now(namespace: Namespace, request: ErasureRequest) -> Person:
+    """Whom an open request is about: as it was resolved, or would be now."""
+    person = person_of(namespace, request)
+    return person if request.has_reached("resolved") else whom(namespace, person.subjects[0])

@@ -1,0 +1,67 @@
+"""Erasures: open requests brought on, as the DAG of a namespace does it and as a person may have it done now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from deltaworks.control.listing import Listing
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options
+
+if TYPE_CHECKING:
+    from deltaworks.erasure.namespace import Namespace
+
+#: Hours, in UTC, in which tables are purged where nobody says otherwise.
+NIGHT_HOURS: Final = range(0, 6)
+
+
+class EraseOptions(Options):
+    """Options of a run over open requests."""
+
+    window: Literal["night", "now", "never"] = Field(
+        "night", description="When rows are taken out: from 0 to 6 UTC, at once, or not in this run."
+    )
+    dry_run: bool = Field(True, description="Only count: rows and dates by table of every open request.")
+
+
+def erase(context: OperationContext, options: EraseOptions) -> Report:
+    """Bring every open request as far as it can come. Idempotent; a run that died is continued.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART.
+        ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
+    """
+    from deltaworks.control.clock import utc_now
+    from deltaworks.erasure.advance import Advance
+    from deltaworks.erasure.namespace import open_namespace
+
+    namespace = open_namespace(context.catalog, context.subject)
+    if options.dry_run:
+        return _counted(namespace)
+    now = utc_now()
+    windows = options.window == "now" or (options.window == "night" and now.hour in NIGHT_HOURS)
+    results = Advance(namespace, now=now, windows=windows).run()
+    listing = Listing(("request", "state", "deadline", "waits for"), title="erasures")
+    for result in results:
+        listing.add(result.request, result.state, result.deadline[:10], result.waits_for)
+    return Report(parts=[listing] if results else ["No request is open."], results=results)
+
+
+def _counted(namespace: Namespace) -> Report:
+    from deltaworks.erasure.counting import count_rows, person_now
+
+    listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
+    results = []
+    for request in namespace.erasures.open():
+        if request.has_reached("purged"):
+            listing.add(request.request_id, request.state, "", "", "", "", "rows are out; see --no-dry-run")
+            continue
+        for counted in count_rows(namespace, person_now(namespace, request)):
+            results.append(counted)
+            name = f"{counted.pipeline}.{counted.table}"
+            kept = f"kept: {counted.kept_because}" if counted.kept_because else ""
+            dates = (counted.first_date, counted.last_date)
+            listing.add(request.request_id, request.state, name, f"{counted.rows:,}", *dates, kept)
+    return Report(parts=[listing, "Nothing was changed: --no-dry-run does it."], results=results)
