@@ -121,6 +121,7 @@ class JudgeStreamsOperator(BaseOperator):
         from deltaworks.airflow.alert_sending import deliver
         from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
         from deltaworks.alerts.deadman import beat_health
+        from deltaworks.alerts.erasures import alert_on_erasures
         from deltaworks.alerts.sending import forget_deliveries
         from deltaworks.control.clock import utc_now
         from deltaworks.control.health.report import to_record, write_verdicts
@@ -133,6 +134,8 @@ class JudgeStreamsOperator(BaseOperator):
             late = alert_on_overdue_jobs(objects, catalog, now=now) + alert_on_stale_gold(objects, catalog, now=now)
             if late:
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
+            if due := alert_on_erasures(objects, catalog, now=now):
+                self.log.warning("Erasures that are due: %s", ", ".join(due))
             self._restart(catalog.environment, objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)

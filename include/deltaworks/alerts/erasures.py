@@ -1,0 +1,83 @@
+"""Whether requests to be erased end in time: what is due, and what is overdue, from their records alone.
+
+The last instant for a purge is the deadline less the retention of files. So a request whose rows are still there is due
+while there is time to act, and not on the eve of its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.erasure import ErasureRequest, Erasures
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.environment import Severity
+
+DUE, OVERDUE = "ERASURE_DUE", "ERASURE_OVERDUE"
+#: Beside the retention, before the last purge that can end in time.
+_WARN: Final = timedelta(hours=48)
+_CRITICAL: Final = timedelta(hours=72)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureFinding:
+    """What is wrong with a request: the cause of its alert, how severe it is, and the words."""
+
+    cause: str
+    severity: Severity
+    summary: str
+
+
+def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetime) -> ErasureFinding | None:
+    """What is wrong with a request; None where it has ended, or has time. Pure.
+
+    Args:
+        retention: for how long files stay that rows were taken out of.
+    """
+    if not request.open:
+        return None
+    left = request.deadline_at - now
+    where = f"It is {request.state} and due by {request.deadline_at:%Y-%m-%d %H:%M} UTC"
+    if left <= timedelta():
+        return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}, which has passed.")
+    if left < _CRITICAL:
+        return ErasureFinding(cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h.")
+    purged = request.has_reached("purged")
+    if not purged and (left < retention + _WARN or now > request.purge_by):
+        hours = retention.total_seconds() / 3600
+        text = f"{where}; its rows are still in the tables, and their files stay for {hours:.0f} h behind that."
+        return ErasureFinding(cause=DUE, severity="warning", summary=text)
+    return None
+
+
+def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
+    """Raise and resolve the alerts of all requests; the subjects that are due or overdue. Idempotent.
+
+    Raises:
+        ContractError: ERASURE_UNREADABLE.
+    """
+    found: dict[str, dict[str, ErasureFinding]] = {DUE: {}, OVERDUE: {}}
+    for request, retention in _requests(objects, catalog):
+        finding = judge_erasure(request, retention=retention, now=now)
+        if finding is not None:
+            found[finding.cause][f"{request.namespace} {request.request_id}"] = finding
+    for cause, findings in found.items():
+        for subject in open_subjects(objects, cause):
+            if subject not in findings:
+                resolve_alert(objects, cause=cause, subject=subject, now=now)
+        for subject, finding in findings.items():
+            raise_alert(
+                objects, cause=cause, subject=subject, summary=finding.summary, severity=finding.severity, now=now
+            )
+    return sorted({subject for findings in found.values() for subject in findings})
+
+
+def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:
+    for namespace, pipelines in catalog.namespaces.items():
+        hours = max(spec.maintenance.kept_hours for spec in pipelines)
+        for request in Erasures(objects, namespace).open():
+            yield request, timedelta(hours=hours)
