@@ -115,6 +115,27 @@ def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _
     line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month of their request.")
 
 
+def reapply(
+    pipeline: str = typer.Argument(help="The pipeline.", show_default=False),
+    dry_run: bool = typer.Option(True, help="Only count them."),
+) -> None:
+    """Take rows of erased people out again that something brought back, such as a bucket restored from outside."""
+    from deltaworks.erasure.reapply import reapply_now, rows_back
+
+    project = catalog()
+    spec = project.pipeline(pipeline)
+    tables = [*(table.name for table in spec.tables), *spec.own_tables]
+    shown = Listing(("table", "rows", "dates"), title="erased rows that are back")
+    if dry_run:
+        for back in rows_back(project, pipeline, tables):
+            shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
+        show([shown, "Nothing was changed: --no-dry-run does it."])
+        return
+    for purge in reapply_now(project, pipeline, tables):
+        shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
+    show([shown])
+
+
 def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
     """Print the certificate of a request, once the whole chain of the namespace was checked."""
     project = catalog()

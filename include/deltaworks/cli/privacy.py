@@ -15,6 +15,7 @@ app.command("erasures")(erasures.list_erasures)
 app.command()(erasures.refuse)
 app.command()(erasures.extend)
 app.command()(erasures.certificate)
+app.command()(erasures.reapply)
 _NAMESPACE = typer.Argument(help="The namespace of personal data.", show_default=False)
 
 

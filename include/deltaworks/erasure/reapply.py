@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
+from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.provenance import current_run
 from deltaworks.erasure.purge_counts import TablePurge
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
@@ -115,6 +117,26 @@ def rows_back(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[Ro
     else:
         resolve_alert(objects, cause=ROWS_BACK, subject=pipeline)
     return back
+
+
+def reapply_now(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[TablePurge]:
+    """Take rows of erased people out of these tables, whoever brought them back, each under its write turn. Idempotent.
+
+    Raises:
+        ContractError, ConcurrencyError: what `TablePurger.purge` raises; TURN_NOT_GRANTED, TURN_LOST.
+    """
+    _, lake, objects = _opened(catalog, pipeline)
+    purges = []
+    for back in rows_back(catalog, pipeline, tables):
+        opened = lake.open(paths.table(pipeline, back.table))
+        version = 0 if opened is None else opened.version()
+        with write_turn(objects, pipeline, back.table, by=current_run()) as turn:
+            step = Step(f"{pipeline}/erased_again/{back.table}", version)
+            purge = reapply(catalog, pipeline, back.table, step=step, check=turn.check)
+        purges += [] if purge is None else [purge]
+    if purges:
+        rows_back(catalog, pipeline, tables)
+    return purges
 
 
 def _opened(catalog: Catalog, pipeline: str) -> tuple[PipelineSpec, Lake, ObjectStore]:

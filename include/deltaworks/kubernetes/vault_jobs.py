@@ -26,6 +26,7 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 _SCHEDULES: Mapping[str, tuple[str, str, int]] = {
     "fill": ("fill_vault", "*/5 * * * *", 3600),
     "keep": ("keep_vault", "25 3 * * *", 6 * 3600),
+    "erase": ("erase", "40 * * * *", 6 * 3600),
 }
 _JOBS = "/opt/airflow/spark_jobs"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
@@ -39,7 +39,8 @@ class LostShare(Part):
 class Rollback(Record):
     """A rollback, fixed. `from_version` is where time travel finds what goes; `undone` names other changes that go.
 
-    `dropped_files` are paths that are left out although the version has them: they are gone from the storage.
+    `dropped_files` are paths that are left out although the version has them: they are gone from the storage. With
+    `reapply` it has not ended before rows of erased people, which old files bring back, are out again.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -60,6 +61,7 @@ class Rollback(Record):
     run: str
     at: str
     code_version: str
+    reapply: bool = Field(default=False, exclude_if=lambda value: not value)
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import landed_batches, versions_cut_off
+from deltaworks.erasure.reapply import rows_back
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
@@ -47,9 +48,23 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     for name in (*bronze, *rebuilds):
         if table in ("", name):
             damages += _of_table(lake, home, name, rebuild=rebuilds.get(name, ""))
+    # A log that cannot be read says nothing of rows; what mends it comes first.
+    if not damages and spec.privacy is not None:
+        damages += _of_erased(catalog, pipeline, [name for name in bronze if table in ("", name)])
     if not table:
         damages += _of_records(lake, home)
     return damages
+
+
+def _of_erased(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> Iterator[Damage]:
+    for back in rows_back(catalog, pipeline, tables):
+        yield Damage(
+            pipeline=pipeline,
+            what=back.table,
+            kind="erased_rows_back",
+            description=f"{back.rows:,} rows of erased people, of {_shortened(back.dates)}",
+            repair=f"deltaworks privacy reapply {pipeline}",
+        )
 
 
 def _rebuild_of(pipeline: str, keyed: KeyedTable) -> str:

@@ -20,6 +20,7 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import LandedBatches, landed_batches, owner_step, versions_cut_off
 from deltaworks.engine.writers import commit_metadata
+from deltaworks.erasure.reapply import reapplied_step, reapply
 from deltaworks.errors import ContractError
 from deltaworks.rework.quarantine.replay_commit import rereading
 from deltaworks.rework.restore.dependents import refuse_mutable
@@ -28,6 +29,7 @@ from deltaworks.rework.restore.one_table import TableRestore, TableRestoreResult
 from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
 from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, commit_history, list_log, state_at
 from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
@@ -156,6 +158,11 @@ class _Mend:
             batch = self._batch(batches, version, {}) if version in plan.recreated else None
             actions = self._empty(version) if batch is None else _commit_of(*batch)
             put_commit(self._objects, self._key, version, actions)
+        if plan.recreated or plan.filled:
+            # A purge of erased people may be among the commits that are lost.
+            newest = max((*plan.recreated, *plan.filled))
+            step = reapplied_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
+            reapply(self._catalog, self._pipeline, self._table, step=step, check=lambda: None)
         return plan
 
     def go_back(self, done: LogMend, max_rows: int | None) -> LogMend:

@@ -18,6 +18,7 @@ from deltaworks.control.locks.turn import TurnOf, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
+from deltaworks.erasure.reapply import reapplied_step, reapply
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.rework.restore.dependents import Follower, followers_of, refuse_mutable
@@ -62,7 +63,7 @@ class TableRestore:
 
     Args:
         turn_of: gives the turn of the table for the time of the commit; by default the stream's write turn.
-        fault: called at `planned`, `staged`, `restored` and `recorded`, by tests.
+        fault: called at `planned`, `staged`, `restored`, `erased` and `recorded`, by tests.
     """
 
     def __init__(
@@ -132,7 +133,9 @@ class TableRestore:
                 self._fault("staged")
                 files_lock.check()
                 restored = self._commit(plan, turn.check)
-            self._fault("restored")
+                self._fault("restored")
+                self._erase_again(plan.record, turn.check)
+            self._fault("erased")
             Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
             self._fault("recorded")
             self._home.rollbacks.fix_end(plan.record, version=restored.version)

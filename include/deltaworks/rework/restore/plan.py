@@ -144,6 +144,7 @@ class TablePlanner:
             run=current_run(),
             at=iso_now(),
             code_version=__version__,
+            reapply=self._spec.privacy is not None,
         )
         target = self._target(record, then, now, lost)
         missing = missing_files(self._lake, now, target)

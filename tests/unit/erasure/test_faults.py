@@ -1,0 +1,255 @@
+"""What may come between the states of an erasure, each also with its protection off: then it does harm."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts.raising import open_subjects
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.certificate import Certificates
+from deltaworks.control.records.erasure import WAY, Erasures
+from deltaworks.erasure import advance, purge_table, resolve, suppress as suppressing, vacuum_purged
+from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.reapply import rows_back
+from deltaworks.errors import DeltaworksError
+from deltaworks.rework.restore import one_table
+from deltaworks.rework.restore.one_table import TableRestore
+from deltaworks.rework.restore.plan import TableRestoreRequest
+from deltaworks.rework.restore.points import RestorePoint
+from tests.unit.erasure.lakes import DAY, QUARANTINE, PeopleLake
+from tests.unit.erasure.test_advance import ask, request_of
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> PeopleLake:
+    """Ann and Bob, who share a tablet."""
+    lake = PeopleLake(tmp_path)
+    lake.orders(("ann", "tablet", "ann@example.org", 1), ("bob", "tablet", None, 2), (None, "tablet", None, 3))
+    raw = json.dumps({"player": lake.token("player", "ann")})
+    lake.add("quarantine", [{"quarantine_date": DAY, "reason": "type", "raw": raw}], QUARANTINE)
+    ann, bob, tablet = lake.token("player", "ann"), lake.token("player", "bob"), lake.token("device", "tablet")
+    lake.identities((ann, "email", lake.token("email", "ann@example.org")))
+    lake.links((ann, tablet), (bob, tablet))
+    return lake
+
+
+def killed_at(lake: PeopleLake, point: str) -> bool:
+    """Run until that point; whether it was reached."""
+
+    def kill(reached: str) -> None:
+        if reached == point:
+            raise Killed(point)
+
+    try:
+        lake.advance(fault=kill)
+    except Killed:
+        return True
+    return False
+
+
+POINTS = [f"{when} {state}" for state in WAY[1:] for when in ("before", "after")]
+POINTS += ["purged shop.orders", "noted shop.orders", "purged vault.identities"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_run_that_is_killed_anywhere_is_continued(lake: PeopleLake, point: str) -> None:
+    request = ask(lake, "player", "ann")
+    reached = killed_at(lake, point)
+    lake.advance()
+    lake.pass_time(days=8)
+    reached = killed_at(lake, point) or reached
+    lake.advance()
+
+    assert reached
+    assert lake.amounts() == [2, 3]
+    certificate = Certificates(lake.namespace.objects, "players").read(request.request_id)
+    assert certificate is not None
+    orders = next(table for table in certificate.tables if table.table == "orders")
+    assert (orders.all_before, orders.all_after, orders.of_person) == (3, 2, 1)
+    assert [step.state for step in request_of(lake, request).steps] == list(WAY)
+
+
+def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
+    lake: PeopleLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(lake, "player", "ann")
+    window = advance.Window.run
+
+    def state_first(self: Any) -> Any:
+        space = self._namespace
+        for request in space.erasures.open():
+            Erasures.append(space.erasures, request, "purged", by="tests", detail={"window": 1, "rows": 1, "hits_before": 1})
+        return window(self)
+
+    monkeypatch.setattr(advance.Window, "run", state_first)
+    assert killed_at(lake, "purged shop.orders") or True
+    monkeypatch.setattr(TablePurger, "purge", lambda *_, **__: (_ for _ in ()).throw(Killed()))
+    with suppress(Killed):
+        lake.advance()
+    monkeypatch.undo()
+    lake.advance()
+    quarantined = lake.namespace.lake.rows(paths.table("shop", "quarantine"), columns=["raw"])
+    assert quarantined is not None
+    assert quarantined.num_rows == 1, "a state before its deed would have been harmless"
+
+
+def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ask(lake, "player", "ann")
+    held = lake.root / "lake" / paths.held_table("shop", "orders")
+    held.parent.mkdir(parents=True)
+    held.write_text(
+        json.dumps({"format": 1, "table": "orders", "reason": "suspended", "since_batch": 1, "at": "2026-03-01T00:00:00"})
+    )
+
+    (waiting,) = lake.advance()
+    assert (waiting.state, "shop.orders is held" in waiting.waits_for) == ("resolved", True)
+    assert len(open_subjects(lake.namespace.objects, "ERASURE_BLOCKED")) == 1
+
+    monkeypatch.setattr(advance, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
+    lake.advance()
+    assert request_of(lake, request).state == "purged", "a held table would have brought her back behind this"
+    monkeypatch.undo()
+
+
+def test_a_stream_is_behind_until_it_has_completed_a_batch_that_knew(lake: PeopleLake) -> None:
+    space = lake.namespace
+    request = ask(lake, "player", "ann")
+    record = suppressing.suppress(space, request, resolve.Person(subjects=("p",), tokens=("p",)))
+    now = dt.datetime.now(dt.UTC)
+    assert suppressing.streams_behind(space, record, now=now) == []
+    beat = lake.root / "lake" / paths.heartbeat(paths.pipeline_control("shop"))
+    beat.parent.mkdir(parents=True, exist_ok=True)
+    at = now.isoformat()
+    fields = {"pipeline": "shop", "owner": "o", "epoch": 1, "run": "r", "written_at": at, "started_at": at}
+    beat.write_text(json.dumps({**fields, "state": "running", "trigger_seconds": 60.0}))
+    (behind,) = suppressing.streams_behind(space, record, now=now)
+    assert "has completed no batch since" in behind
+    later = (now + dt.timedelta(seconds=60)).isoformat()
+    beat.write_text(json.dumps({**fields, "written_at": later, "state": "idle", "trigger_seconds": 60.0}))
+    assert suppressing.streams_behind(space, record, now=now) == []
+
+
+def restored(lake: PeopleLake, version: int) -> None:
+    request = TableRestoreRequest(point=RestorePoint(version=version), max_rows=1_000, repair="none")
+    TableRestore(lake.catalog, "shop", "orders").run(request)
+
+
+def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
+    ask(lake, "player", "ann")
+    lake.advance()
+    restored(lake, 1)
+    assert lake.amounts() == [2, 3]
+    assert rows_back(lake.catalog, "shop", ["orders"]) == []
+    record = PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)
+    assert record is not None
+    assert record.reapply
+
+
+def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
+    lake: PeopleLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(lake, "player", "ann")
+    lake.advance()
+    monkeypatch.setattr(one_table, "reapply", lambda *_, **__: None)
+    restored(lake, 1)
+    assert lake.amounts() == [1, 2, 3]
+    (back,) = rows_back(lake.catalog, "shop", ["orders"])
+    assert (back.table, back.rows) == ("orders", 1)
+    assert open_subjects(lake.namespace.objects, "ERASED_ROWS_BACK") == {"shop"}
+
+
+def test_a_restore_that_dies_before_rows_are_out_again_is_unfinished(lake: PeopleLake) -> None:
+    ask(lake, "player", "ann")
+    lake.advance()
+
+    def kill(point: str) -> None:
+        if point == "restored":
+            raise Killed
+
+    request = TableRestoreRequest(point=RestorePoint(version=1), max_rows=1_000, repair="none")
+    with pytest.raises(Killed):
+        TableRestore(lake.catalog, "shop", "orders", fault=kill).run(request)
+    assert lake.amounts() == [1, 2, 3]
+    assert TableRestore(lake.catalog, "shop", "orders").unfinished
+    (waiting,) = [result for result in lake.advance()] or [None]
+    TableRestore(lake.catalog, "shop", "orders").run()
+    assert lake.amounts() == [2, 3]
+    assert waiting is not None
+
+
+def hold(lake: PeopleLake, version: int) -> None:
+    home = PipelineHome(lake.namespace.objects, "shop")
+    home.readers.keep("orders", reader="analyst", version=version, hours=700)
+
+
+def test_a_readers_hold_is_named_and_nothing_is_certified(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ask(lake, "player", "ann")
+    hold(lake, 1)
+    lake.advance()
+    lake.pass_time(days=8)
+
+    (waiting,) = lake.advance()
+    assert waiting.state == "purged"
+    assert "shop.orders: the reader analyst" in waiting.waits_for
+    assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
+
+    monkeypatch.setattr(vacuum_purged, "holding", lambda *_: iter(()))  # hold_check off
+    monkeypatch.setattr(vacuum_purged, "files_left", lambda *_: iter(()))
+    (unnamed,) = lake.advance()
+    assert unnamed.state == "vacuumed", "the hold would have been passed over"
+
+
+def test_a_vacuum_that_only_counts_certifies_nothing(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ask(lake, "player", "ann")
+    lake.advance()
+    lake.pass_time(days=8)
+    real = vacuum_purged.vacuum_tables
+    monkeypatch.setattr(
+        vacuum_purged, "vacuum_tables", lambda *args, **options: real(*args, **{**options, "dry_run": True})
+    )
+
+    (waiting,) = lake.advance()
+    assert (waiting.state, "files" in waiting.waits_for) == ("purged", True)
+    assert open_subjects(lake.namespace.objects, "ERASURE_BLOCKED") == {f"players {request.request_id}"}
+
+    monkeypatch.setattr(vacuum_purged, "files_left", lambda *_: iter(()))  # vacuum_check off
+    (passed,) = lake.advance()
+    assert passed.state == "vacuumed", "without the check the request goes on over files that are there"
+    assert "tokens are still in" in passed.waits_for, "and the scan is what is left to stop it"
+
+
+def test_a_shared_device_erases_nobody_else(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(lake, "player", "ann")
+    lake.advance()
+    assert lake.amounts() == [2, 3]
+
+
+def test_without_one_hop_a_family_goes(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "shared_tokens", lambda *_: set())
+    ask(lake, "player", "ann")
+    lake.advance()
+    assert lake.amounts() == [], "the tablet alone would have named them all"
+
+
+def test_rows_of_others_that_would_go_stop_the_purge(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(lake, "player", "ann")
+    written = purge_table.TableFiles.write
+
+    def loses_one(self: Any, added: Any, parts: Any) -> Any:
+        return written(self, added, (part.slice(1) if part.num_rows > 1 else part for part in parts))
+
+    monkeypatch.setattr(purge_table.TableFiles, "write", loses_one)
+    with pytest.raises(DeltaworksError, match="ERASURE_MISCOUNTED"):
+        lake.advance()
+    assert lake.amounts() == [1, 2, 3]
