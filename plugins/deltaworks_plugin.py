@@ -1,4 +1,4 @@
-"""The Airflow plugin of Deltaworks: links on tasks, progress page and dashboards. It registers; the library does."""
+"""The Airflow plugin of Deltaworks: links on tasks and pages. It registers; the library does."""
 
 from __future__ import annotations
 
@@ -55,5 +55,12 @@ class DeltaworksPlugin(AirflowPlugin):
             "destination": "nav",
             "category": "browse",
             "url_route": "deltaworks_dashboards",
+        },
+        {
+            "name": "Deltaworks erasures",
+            "href": server_path("/deltaworks/erasures"),
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "deltaworks_erasures",
         },
     ]

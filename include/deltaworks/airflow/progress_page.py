@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
+from deltaworks.airflow.erasure_page import add_erasures
 from deltaworks.airflow.links import server_path
 from deltaworks.airflow.page_access import HEADERS, may_read_runs
 from deltaworks.control.clock import utc_now
@@ -72,6 +73,7 @@ def build_app() -> FastAPI:
         return _answer(request, dag_id, reports)
 
     add_dashboards(app)
+    add_erasures(app)
     return app
 
 

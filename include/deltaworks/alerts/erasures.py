@@ -45,7 +45,9 @@ def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
     if left <= timedelta():
         return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}, which has passed.")
     if left < _CRITICAL:
-        return ErasureFinding(cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h.")
+        return ErasureFinding(
+            cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h."
+        )
     purged = request.has_reached("purged")
     if not purged and (left < retention + _WARN or now > request.purge_by):
         hours = retention.total_seconds() / 3600

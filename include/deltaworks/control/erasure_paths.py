@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from deltaworks.privacy.paths import privacy_control
 
-
 #: In the vault: the folder of whom requests under way are about.
 REQUESTS_IN_VAULT = "requests/"
 

@@ -16,7 +16,7 @@ from typing import Literal
 import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import read_user_metadata, user_metadata
+from deltaworks.control.provenance import user_metadata
 from deltaworks.erasure.purge_counts import Survey, TablePurge
 from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
@@ -88,9 +88,7 @@ class TablePurger:
             version=state.version, rows=state.rows, by_file=by_file, by_request=dict(by_request), dates=dict(dates)
         )
 
-    def purge(
-        self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
-    ) -> TablePurge:
+    def purge(self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None) -> TablePurge:
         """Take the rows out in one commit. Idempotent by its step; nothing is committed for nobody.
 
         Call it under the table's write turn: a stream that appends meanwhile is no conflict, and its rows are looked at

@@ -20,7 +20,9 @@ class RandomIdentities:
 
     def replaced(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with other tokens. Few at a time: each is taken apart."""
-        columns = [pa.array([self._value(value) for value in column.to_pylist()], column.type) for column in rows.columns]
+        columns = [
+            pa.array([self._value(value) for value in column.to_pylist()], column.type) for column in rows.columns
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
     def _value(self, value: Any) -> Any:
@@ -45,4 +47,3 @@ class RandomIdentities:
         if token not in self._random:
             self._random[token] = "x1_" + base64.b32encode(os.urandom(16)).decode().rstrip("=").lower()
         return self._random[token]
-

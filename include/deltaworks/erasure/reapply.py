@@ -18,13 +18,14 @@ from deltaworks.control.provenance import current_run
 from deltaworks.erasure.purge_counts import TablePurge
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, privacy_settings
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service
 from deltaworks.privacy.suppression import Suppression, read_suppression
 from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from deltaworks.vault.home import settings_of
 
 ROWS_BACK = "ERASED_ROWS_BACK"
 
@@ -49,7 +50,7 @@ def erased_people(catalog: Catalog, spec: PipelineSpec, objects: ObjectStore) ->
     suppression = read_suppression(objects, spec.privacy.namespace)
     if not len(suppression):
         return None
-    service = open_key_service(privacy_settings(catalog.environment).keys)
+    service = open_key_service(settings_of(catalog.environment).keys)
     key = namespace_key(service, objects, spec.privacy.namespace)
     return TokenSearch((), names=_names(suppression, key))
 

@@ -124,7 +124,8 @@ def all_of(searches: Iterable[TokenSearch]) -> TokenSearch:
 def _is_text(kind: pa.DataType) -> bool:
     views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
     return views or any(
-        check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        check(kind)
+        for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     )
 
 
@@ -140,7 +141,8 @@ def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
     """Where each text begins in `_text_of`, and where the last one ends."""
     buffer = texts.buffers()[1]
     offsets = np.frombuffer(buffer, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return offsets - offsets[0]
+    relative: npt.NDArray[np.int64] = offsets - offsets[0]
+    return relative
 
 
 def _text_of(texts: pa.Array) -> memoryview:
@@ -161,10 +163,15 @@ def _leaves(values: Any) -> list[pa.Array]:
         return _leaves(values.dictionary)
     if _is_text(kind):
         return [_as_large(values)] if len(values) else []
+    return [leaf for part in _children(values) for leaf in _leaves(part)]
+
+
+def _children(values: pa.Array) -> list[pa.Array]:
+    kind = values.type
     if pa.types.is_struct(kind):
-        return [leaf for index in range(kind.num_fields) for leaf in _leaves(pc.struct_field(values, [index]))]
+        return [pc.struct_field(values, [index]) for index in range(kind.num_fields)]
     if pa.types.is_map(kind):
-        return [*_leaves(values.keys), *_leaves(values.items)]
+        return [values.keys, values.items]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _leaves(pc.list_flatten(values))
+        return [pc.list_flatten(values)]
     return []

@@ -130,7 +130,9 @@ class Window:
         self._window = window
         self._requests = requests
         self._records = ErasureWindows(namespace.objects, namespace.name)
-        self._turn_of = turn_of or (lambda objects, pipeline, table: write_turn(objects, pipeline, table, by=current_run()))
+        self._turn_of = turn_of or (
+            lambda objects, pipeline, table: write_turn(objects, pipeline, table, by=current_run())
+        )
         self._fault = fault
 
     def run(self) -> list[PurgedTable]:
@@ -191,11 +193,17 @@ class Window:
             # A table that nobody of the window is in needs no turn, and no stream waits for it.
             if place.turn and purger.survey().hits:
                 check = stack.enter_context(self._turn_of(place.objects, place.pipeline, place.table)).check
-            purge = purger.purge(erasure_step(place.pipeline, place.table, number), mode=place.mode, before_commit=check)
+            purge = purger.purge(
+                erasure_step(place.pipeline, place.table, number), mode=place.mode, before_commit=check
+            )
         self._fault(f"purged {place.pipeline}.{place.table}")
         noted = self._records.note(number, PurgedTable(**asdict(purge)))
         self._fault(f"noted {place.pipeline}.{place.table}")
         return noted
+
+
+def _turn(objects: ObjectStore, pipeline: str, table: str) -> AbstractContextManager[WriteTurn]:
+    return write_turn(objects, pipeline, table, by=current_run())
 
 
 def next_window(

@@ -15,7 +15,8 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import WAY, Erasures
-from deltaworks.erasure import advance, purge_table, resolve, suppress as suppressing, vacuum_purged
+from deltaworks.erasure import advance, purge_table, resolve, vacuum_purged
+from deltaworks.erasure import suppress as suppressing
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import rows_back
 from deltaworks.errors import DeltaworksError
@@ -89,7 +90,9 @@ def test_without_state_after_deed_a_killed_run_leaves_rows_behind(
     def state_first(self: Any) -> Any:
         space = self._namespace
         for request in space.erasures.open():
-            Erasures.append(space.erasures, request, "purged", by="tests", detail={"window": 1, "rows": 1, "hits_before": 1})
+            Erasures.append(
+                space.erasures, request, "purged", by="tests", detail={"window": 1, "rows": 1, "hits_before": 1}
+            )
         return window(self)
 
     monkeypatch.setattr(advance.Window, "run", state_first)
@@ -109,7 +112,9 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
     held = lake.root / "lake" / paths.held_table("shop", "orders")
     held.parent.mkdir(parents=True)
     held.write_text(
-        json.dumps({"format": 1, "table": "orders", "reason": "suspended", "since_batch": 1, "at": "2026-03-01T00:00:00"})
+        json.dumps(
+            {"format": 1, "table": "orders", "reason": "suspended", "since_batch": 1, "at": "2026-03-01T00:00:00"}
+        )
     )
 
     (waiting,) = lake.advance()

@@ -202,7 +202,13 @@ class Erasures:
         return self.request(request_id)
 
     def append(
-        self, request: ErasureRequest, state: ErasureState, *, by: str, detail: dict[str, Any] | None = None, **moved: str
+        self,
+        request: ErasureRequest,
+        state: ErasureState,
+        *,
+        by: str,
+        detail: dict[str, Any] | None = None,
+        **moved: str,
     ) -> ErasureRequest:
         """Note that a request has reached a state.
 
