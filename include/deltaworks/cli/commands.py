@@ -80,7 +80,8 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "mutations": Command("Requests that rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(
-        "Personal data: the vault filled, kept, opened for a reason; people erased, with a certificate.", "deltaworks.cli.privacy:app"
+        "Personal data: the vault filled, kept, opened for a reason; people erased, with a certificate.",
+        "deltaworks.cli.privacy:app",
     ),
     "recover": Command("Recover a table that lost commits, files or itself."),
     "checkpoint": Command("Spark's checkpoint of a stream, and the ledger it is checked against."),

@@ -112,9 +112,7 @@ def extend(namespace: str = _NAMESPACE, request: str = _REQUEST, reason: str = _
     """Move the deadline of a request by two months (article 12(3)); the person is told within the first."""
     erasures = _erasures(namespace)
     extended = erasures.extend(erasures.request(request), reason=reason, by=getpass.getuser(), now=utc_now())
-    line(
-        f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month of their request."
-    )
+    line(f"{request} is due by {extended.deadline_at:%Y-%m-%d} now. Tell the person why, within a month.")
 
 
 def reapply(

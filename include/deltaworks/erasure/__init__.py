@@ -1,1 +1,1 @@
-"""Erasure of a person with proof: what a request names is suppressed, shredded, purged, vacuumed, scanned, certified."""
+"""Erasure of a person with proof: suppressed, shredded, purged, vacuumed, looked for everywhere, certified."""

@@ -99,18 +99,18 @@ class Advance:
         ) as lock:
             waits: dict[str, _Waits] = {}
             requests = {request.request_id: request for request in self._namespace.erasures.open()}
-            for request_id in requests:
-                requests[request_id] = self._early(requests[request_id], waits)
+            for request_id, request in list(requests.items()):
+                requests[request_id] = self._early(request, waits)
                 lock.check()
             requests = self._purged(requests, waits)
             lock.check()
-            for request_id in requests:
-                requests[request_id] = self._along(requests[request_id], {"purged": self._vacuum}, waits)
+            for request_id, request in list(requests.items()):
+                requests[request_id] = self._along(request, {"purged": self._vacuum}, waits)
                 lock.check()
             self._scan([request for request in requests.values() if request.state == "vacuumed"])
             lock.check()
-            for request_id in requests:
-                requests[request_id] = self._late(requests[request_id], waits)
+            for request_id, request in list(requests.items()):
+                requests[request_id] = self._late(request, waits)
         return [self._told(request, waits.get(request_id)) for request_id, request in requests.items()]
 
     def _early(self, request: ErasureRequest, waits: dict[str, _Waits]) -> ErasureRequest:
@@ -252,7 +252,7 @@ class Advance:
                 self._namespace.objects,
                 cause=BLOCKED,
                 subject=subject,
-                summary=f"The erasure is {request.state} and waits for {waiting}. Due by {request.deadline_at:%Y-%m-%d}.",
+                summary=f"It is {request.state} and waits for {waiting}. Due by {request.deadline_at:%Y-%m-%d}.",
                 now=self._now,
             )
         else:

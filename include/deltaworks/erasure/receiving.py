@@ -1,4 +1,4 @@
-"""Takes a request in: the value becomes a token at once and is not kept, and the deadline is counted from its receipt."""
+"""Takes a request in: its value becomes a token at once and is not kept; deadlines count from its receipt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.privacy.tokens import is_token, token
 
 #: A token may be given as it is: whoever has one has no value to hide.
-TOKEN_KIND = "token"
+TOKEN_KIND = "token"  # noqa: S105  the name of a kind
 
 
 def token_of(namespace: Namespace, *, kind: str, value: str) -> str:

@@ -57,10 +57,8 @@ class TableFiles:
         position = 0
         for batch in self._batches(added, as_codes):
             following = position + batch.num_rows
-            if len(marked):
-                batch = batch.filter(_alive(marked, position, following))
+            yield batch.filter(_alive(marked, position, following)) if len(marked) else batch
             position = following
-            yield batch
 
     def _batches(self, added: Action, as_codes: bool) -> Iterator[pa.RecordBatch]:
         path = f"{self._root}/{unquote(added['path'])}"
