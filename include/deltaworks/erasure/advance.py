@@ -19,7 +19,7 @@ from deltaworks.control.records.erasure import ErasureRequest, ErasureState
 from deltaworks.control.records.erasure_window import ErasureWindows
 from deltaworks.erasure.certify import certify
 from deltaworks.erasure.namespace import Namespace
-from deltaworks.erasure.receiving import forget_person, note_person, person_of
+from deltaworks.erasure.receiving import forget_ended, note_person, person_of
 from deltaworks.erasure.resolve import MutationOrigins, VaultIdentities, resolve
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
 from deltaworks.erasure.suppress import streams_behind, suppress
@@ -111,6 +111,7 @@ class Advance:
             lock.check()
             for request_id, request in list(requests.items()):
                 requests[request_id] = self._late(request, waits)
+            forget_ended(self._namespace)
         return [self._told(request, waits.get(request_id)) for request_id, request in requests.items()]
 
     def _early(self, request: ErasureRequest, waits: dict[str, _Waits]) -> ErasureRequest:
@@ -143,8 +144,6 @@ class Advance:
                 waits[request.request_id] = waiting
                 return request
             request = self._noted(request, state, detail)
-        if request.state == "certified":
-            forget_person(self._namespace, request)
         return request
 
     def _noted(self, request: ErasureRequest, state: ErasureState, detail: dict[str, Any]) -> ErasureRequest:

@@ -80,6 +80,13 @@ def note_person(namespace: Namespace, request: ErasureRequest, person: Person) -
     namespace.vault.objects.put(erasure_paths.subjects_of_request(namespace.name, request.request_id), person.encode())
 
 
-def forget_person(namespace: Namespace, request: ErasureRequest) -> None:
-    """Delete whom a request was about, once it has ended. Idempotent."""
-    namespace.vault.objects.delete(erasure_paths.subjects_of_request(namespace.name, request.request_id))
+def forget_ended(namespace: Namespace) -> int:
+    """Delete whom requests were about that have ended, also those that a run died over; how many. Idempotent."""
+    folder = erasure_paths.subjects_of_request(namespace.name, "").removesuffix(".json")
+    forgotten = 0
+    for key in namespace.vault.objects.list(folder):
+        request = namespace.erasures.read(key.removeprefix(folder).removesuffix(".json"))
+        if request is not None and not request.open:
+            namespace.vault.objects.delete(key)
+            forgotten += 1
+    return forgotten

@@ -1,0 +1,106 @@
+"""`erase`: the rows of a hundred people taken out of one table, against those of one, where they share dates.
+
+A purge rewrites the files in which somebody is. People of a game play most days, so those of one person are in most
+files already, and ninety-nine more cost the time of finding them and hardly a byte. Noted: bytes written, files and
+rows that went.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+from benchmarks.scratch import copied, scratch_folder
+
+_DAYS, _PEOPLE, _MANY = 20, 2_000, 100
+_KEY = "tables/bench/events"
+
+
+def run(options: Options) -> list[Figure]:
+    """Make a lake once, and give each repetition a copy."""
+    rows = max(options.events, _DAYS * _PEOPLE)
+    with _template(rows, options) as template:
+        hundred, one = _Erase(template, _MANY), _Erase(template, 1)
+        sizes = {"rows": rows, "days": _DAYS, "people": _PEOPLE}
+        comparison = Comparison(
+            metric="hundred_vs_one_seconds",
+            ours=Side("hundred_people", hundred),
+            other=Side("one_person", one),
+            sizes=sizes,
+        )
+        (figure,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        written = (figure.ours_parts["bytes_written"], figure.other_parts["bytes_written"])
+        by_bytes = measured_once(
+            BENCHMARK.name,
+            "hundred_vs_one_bytes",
+            written,
+            other_name="one_person",
+            sizes=sizes,
+            unit="bytes",
+            digits=0,
+        )
+        return [figure, by_bytes]
+
+
+def _token(number: int) -> str:
+    digest = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=16).digest()
+    return "p1_" + base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+@contextmanager
+def _template(rows: int, options: Options) -> Iterator[Path]:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    tokens = [_token(number) for number in range(_PEOPLE)]
+    with scratch_folder("erase") as root:
+        options.progress(f"erase: {rows:,} rows of {_PEOPLE:,} people in {_DAYS} days")
+        for day in range(_DAYS):
+            numbers = range(rows // _DAYS)
+            table = pa.table(
+                {
+                    "event_date": [f"2026-03-{day + 1:02d}"] * len(numbers),
+                    "player": [tokens[number % _PEOPLE] for number in numbers],
+                    "level": [number % 60 for number in numbers],
+                    "raw": [f'{{"level": {number % 60}, "at": {number}}}' for number in numbers],
+                }
+            )
+            write_deltalake(str(root / _KEY), table, mode="append", partition_by=["event_date"])
+        yield root
+
+
+@dataclass(frozen=True, slots=True)
+class _Erase:
+    """One window over one table."""
+
+    template: Path
+    people: int
+
+    def __call__(self, clock: Clock) -> None:
+        from deltaworks.control.objects import open_objects
+        from deltaworks.erasure.purge_table import TablePurger, erasure_step
+        from deltaworks.erasure.token_search import TokenSearch
+        from deltaworks.specs.storage import StorageSpec
+        from deltaworks.tables.lake import Lake
+
+        with copied(self.template) as root:
+            storage = StorageSpec(root=f"file://{root}")
+            requests = {str(number): TokenSearch([_token(number)]) for number in range(self.people)}
+            with clock:
+                purger = TablePurger(
+                    Lake(storage), open_objects(storage), _KEY, pipeline="bench", table="events", requests=requests
+                )
+                purge = purger.purge(erasure_step("bench", "events", 1))
+            if purge.erased_after or purge.others_after != purge.others_before or not purge.erased_before:
+                raise AssertionError(f"the purge did not do its work: {purge}")
+            clock.note(bytes_written=purge.bytes_written, files=len(purge.removed), rows=purge.erased_before)
+
+
+BENCHMARK = Benchmark(
+    name="erase", summary="Rows of a hundred people taken out of a table, against those of one.", run=run
+)

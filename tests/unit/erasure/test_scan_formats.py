@@ -1,0 +1,82 @@
+"""The scan finds a token wherever a reader of the format would: pages, dictionaries, footers, compressed texts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deltaworks.erasure import scan_formats
+from deltaworks.erasure.scan_formats import scan_object
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from tests.unit.erasure.test_purge_table import token
+
+ANN, BOB = token("ann"), token("bob")
+
+
+def found(folder: Path, data: bytes, name: str = "object") -> frozenset[str]:
+    (folder / name).write_bytes(data)
+    return scan_object(Lake(StorageSpec(root=f"file://{folder}")), name, TokenSearch([ANN])).tokens
+
+
+def parquet(table: pa.Table, **options: object) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def test_pages_that_grep_cannot_read(tmp_path: Path) -> None:
+    rows = pa.table({"player": [BOB, ANN] * 500, "raw": [f'{{"n": {n}}}' for n in range(1000)]})
+    data = parquet(rows, compression="zstd", write_statistics=False, use_dictionary=False)
+    assert ANN.encode() not in data, "or this would show nothing"
+    assert found(tmp_path, data) == {ANN}
+
+
+@pytest.mark.parametrize("column", ["list", "struct", "map"])
+def test_columns_within_columns(tmp_path: Path, column: str) -> None:
+    values = {
+        "list": pa.array([[BOB], [BOB, f"about {ANN}."]]),
+        "struct": pa.array([{"who": None}, {"who": ANN}]),
+        "map": pa.array([[("a", "b")], [(ANN, "b")]], pa.map_(pa.string(), pa.string())),
+    }
+    data = parquet(pa.table({"c": values[column]}), compression="zstd", write_statistics=False)
+    assert found(tmp_path, data) == {ANN}
+
+
+def test_an_entry_of_a_dictionary_that_no_row_has(tmp_path: Path) -> None:
+    codes = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int32()), pa.array([BOB, ANN]))
+    data = parquet(pa.table({"c": codes}), compression="zstd", write_statistics=False, store_schema=False)
+    assert pq.read_table(io.BytesIO(data)).column("c").to_pylist() == [BOB, BOB]
+    assert found(tmp_path, data) == {ANN}
+
+
+def test_what_a_footer_keeps_of_rows_and_of_writers(tmp_path: Path) -> None:
+    noted = pa.table({"n": [1]}).replace_schema_metadata({"note": f"written for {ANN}"})
+    assert found(tmp_path, parquet(noted, compression="zstd")) == {ANN}
+
+
+def test_gzip_of_several_members_and_what_is_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_formats, "_CHUNK", 64)
+    lines = gzip.compress(b"x" * 50) + gzip.compress(f'y{{"player": "{ANN}"}}'.encode() * 3)
+    assert found(tmp_path, lines) == {ANN}
+    for shift in range(64):
+        assert found(tmp_path, b"-" * shift + ANN.encode() + b"-" * 40) == {ANN}
+
+
+def test_zstd_and_what_is_torn(tmp_path: Path) -> None:
+    assert found(tmp_path, pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
+    torn = gzip.compress(b"z" * 100_000)[:-20] + ANN.encode()
+    with pytest.raises((zlib.error, EOFError)):
+        gzip.decompress(torn)
+    assert found(tmp_path, torn) == {ANN}
+
+
+def test_others_are_not_found(tmp_path: Path) -> None:
+    assert found(tmp_path, BOB.encode() + ANN.encode()[:-1]) == frozenset()
