@@ -27,6 +27,7 @@ from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.versions import SchemaRecord
 from tests.examples import examples
+from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.control.records.recorded_outward import OUTWARD
 from tests.unit.control.records.recorded_vault import VAULT
 
@@ -56,6 +57,7 @@ BY: dict[str, Any] = {"by": "ada", "run": "manual", "at": AT}
 EXPECTED: dict[str, UnversionedRecord] = (
     OUTWARD
     | VAULT
+    | ERASURE
     | {
         "model_run": ModelRun(
             pipeline="shop",
