@@ -1,0 +1,103 @@
+"""Requests to be erased in Airflow's real API server: who sees them, what is due, and certificates to download."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedScan
+from deltaworks.control.records.erasure import Erasures
+from deltaworks.specs.project import load_catalog
+from tests.dags.airflow_project import write_project
+from tests.dags.test_progress_page import as_user, server
+
+__all__ = ["server"]
+
+LIST = "/deltaworks/erasures"
+SAVED = f"{LIST}/players/e1/certificate"
+PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+
+
+@pytest.fixture
+def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose games have personal data, with a request that is certified and one that is nearly due."""
+    root = write_project(tmp_path / "project")
+    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(declared.read_text() + PRIVACY)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    objects, now = open_objects(load_catalog().environment.lake), dt.datetime.now(dt.UTC)
+    erasures = Erasures(objects, "players")
+    for name, days_ago in (("e1", 20), ("e2", 28)):
+        received = now - dt.timedelta(days=days_ago)
+        terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
+        erasures.receive(name, received_at=received, digest="d", by="dpo", **terms)
+    erasures.append(erasures.request("e1"), "certified", by="tests")
+    Certificates(objects, "players").append(certificate())
+    return root
+
+
+def certificate() -> Certificate:
+    texts = ("received_at", "deadline_at", "tokens_sha256", "mode", "log_clean_after", "landing_clean_after")
+    return Certificate(
+        namespace="players",
+        request_id="e1",
+        number=1,
+        times={},
+        tokens=1,
+        shared_tokens=0,
+        window=1,
+        suppression=1,
+        key_pages=(),
+        tables=(),
+        scan=CertifiedScan(objects=1, bytes=1, hits_before=1, hits=0, in_logs=0, kept=0),
+        holds=(),
+        code_version="0",
+        by="tests",
+        previous_sha256="",
+        **dict.fromkeys(texts, ""),
+    )
+
+
+def viewer() -> dict[str, str]:
+    return as_user("vic", "viewer")
+
+
+@pytest.mark.parametrize("page", [LIST, SAVED])
+def test_nobody_sees_a_request_without_logging_in(server: Any, requests: Path, page: str) -> None:
+    assert server.get(page).status_code == 401
+
+
+def test_requests_are_shown_with_what_is_due(server: Any, requests: Path) -> None:
+    page = server.get(LIST, headers=viewer())
+    assert page.status_code == 200
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert page.text.index("e2") < page.text.index("e1"), "what is open comes first"
+    assert 'class="critical"' in page.text
+    assert f'href="{SAVED}"' in page.text
+
+
+def test_a_certificate_is_handed_out_as_it_is_stored(server: Any, requests: Path) -> None:
+    saved = server.get(SAVED, headers=viewer())
+    assert json.loads(saved.text)["request_id"] == "e1"
+    assert saved.headers["content-disposition"] == 'attachment; filename="erasure-players-e1.json"'
+    assert server.get(f"{LIST}/players/e2/certificate", headers=viewer()).status_code == 404
+
+
+def test_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    def only_others(*, details: Any, **_: Any) -> bool:
+        return details is None or details.id != "erase__players"
+
+    with patch.object(type(get_auth_manager()), "is_authorized_dag", staticmethod(only_others)):
+        listed = server.get(LIST, headers=viewer())
+        saved = server.get(SAVED, headers=viewer())
+    assert "players" not in listed.text
+    assert saved.status_code == 403
