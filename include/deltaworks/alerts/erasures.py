@@ -62,12 +62,12 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
     Raises:
         ContractError: ERASURE_UNREADABLE.
     """
-    found: dict[str, dict[str, ErasureFinding]] = {DUE: {}, OVERDUE: {}}
+    by_cause: dict[str, dict[str, ErasureFinding]] = {DUE: {}, OVERDUE: {}}
     for request, retention in _requests(objects, catalog):
         finding = judge_erasure(request, retention=retention, now=now)
         if finding is not None:
-            found[finding.cause][f"{request.namespace} {request.request_id}"] = finding
-    for cause, findings in found.items():
+            by_cause[finding.cause][f"{request.namespace} {request.request_id}"] = finding
+    for cause, findings in by_cause.items():
         for subject in open_subjects(objects, cause):
             if subject not in findings:
                 resolve_alert(objects, cause=cause, subject=subject, now=now)
@@ -75,7 +75,7 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
             raise_alert(
                 objects, cause=cause, subject=subject, summary=finding.summary, severity=finding.severity, now=now
             )
-    return sorted({subject for findings in found.values() for subject in findings})
+    return sorted({subject for findings in by_cause.values() for subject in findings})
 
 
 def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:

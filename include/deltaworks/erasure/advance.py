@@ -112,7 +112,7 @@ class Advance:
             for request_id, request in list(requests.items()):
                 requests[request_id] = self._late(request, waits)
             forget_ended(self._namespace)
-        return [self._told(request, waits.get(request_id)) for request_id, request in requests.items()]
+        return [self._result(request, waits.get(request_id)) for request_id, request in requests.items()]
 
     def _early(self, request: ErasureRequest, waits: dict[str, _Waits]) -> ErasureRequest:
         """From `received` to `shredded`, each request by itself."""
@@ -244,7 +244,7 @@ class Advance:
         certificate = certify(self._namespace, request, by=current_run())
         return "certified", {"number": certificate.number}
 
-    def _told(self, request: ErasureRequest, waiting: _Waits | None) -> ErasureResult:
+    def _result(self, request: ErasureRequest, waiting: _Waits | None) -> ErasureResult:
         subject = f"{request.namespace} {request.request_id}"
         if waiting is not None and waiting.blocked:
             raise_alert(

@@ -22,7 +22,7 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
         ConfigError: ERASURE_KIND, the namespace has no identifiers of this kind; ERASURE_VALUE, it is empty, or no
             token where one is given.
     """
-    kinds = sorted({known for spec in namespace.pipelines for known in privacy_of(spec).kinds})
+    kinds = sorted({name for spec in namespace.pipelines for name in privacy_of(spec).kinds})
     if kind not in (*kinds, TOKEN_KIND):
         raise ConfigError(
             "ERASURE_KIND",

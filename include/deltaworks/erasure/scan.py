@@ -58,8 +58,8 @@ class ScanReport:
 
     def of(self, tokens: Iterable[str]) -> int:
         """How many objects have any of these tokens, wherever they lie."""
-        wanted = frozenset(tokens)
-        return sum(len(self.keys(place, wanted)) for place in PLACES)
+        distinct = frozenset(tokens)
+        return sum(len(self.keys(place, distinct)) for place in PLACES)
 
 
 def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:

@@ -62,12 +62,12 @@ class TokenSearch:
 
     def _named(self, text: bytes) -> bool:
         # Most texts come again and again, and each answer costs an HMAC.
-        known = self._answers.get(text)
-        if known is None:
-            known = self._names is not None and self._names(text.decode())
+        answer = self._answers.get(text)
+        if answer is None:
+            answer = self._names is not None and self._names(text.decode())
             if len(self._answers) < _MOST_ANSWERS:
-                self._answers[text] = known
-        return known
+                self._answers[text] = answer
+        return answer
 
     def _exact(self, leaf: pa.Array) -> pa.Array:
         return pc.is_in(leaf, value_set=self._values.cast(leaf.type))
@@ -90,11 +90,13 @@ class TokenSearch:
         return mask
 
     def _of_codes(self, values: pa.DictionaryArray) -> Mask:
-        known = self._mask(values.dictionary)
-        if not known.any():
+        entries = self._mask(values.dictionary)
+        if not entries.any():
             return np.zeros(len(values), dtype=np.bool_)
         codes = values.indices
-        return np.asarray(known[pc.fill_null(codes, 0).to_numpy()] & pc.is_valid(codes).to_numpy(zero_copy_only=False))
+        return np.asarray(
+            entries[pc.fill_null(codes, 0).to_numpy()] & pc.is_valid(codes).to_numpy(zero_copy_only=False)
+        )
 
     def _of_texts(self, values: pa.Array) -> Mask:
         mask = np.asarray(self._exact(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
