@@ -22,7 +22,7 @@ from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.receiving import forget_ended, note_person, person_of
 from deltaworks.erasure.resolve import MutationOrigins, VaultIdentities, resolve
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
-from deltaworks.erasure.suppress import streams_behind, suppress
+from deltaworks.erasure.suppress import sealed_before, streams_behind, suppress
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.erasure.vacuum_purged import VacuumOutcome, vacuum_purged
 from deltaworks.erasure.window import Window, next_window, unfinished_work
@@ -228,6 +228,10 @@ class Advance:
         return "vacuumed", {"holds": list(outcome.holds), "due_at": outcome.due_at.isoformat()}
 
     def _verify(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
+        suppressed = request.step("suppressed")
+        sealed = sealed_before(self._namespace, 0 if suppressed is None else int(suppressed.detail["number"]))
+        if sealed:
+            raise _Waits(sealed)
         tokens = person_of(self._namespace, request).tokens
         leaks = sorted(self._report.keys("leak", tokens))
         if leaks:

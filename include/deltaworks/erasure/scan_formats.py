@@ -88,14 +88,21 @@ def _of_parquet(source: Any, size: int, search: TokenSearch) -> Iterator[set[str
 
 
 def _inflated(source: Any) -> Iterator[bytes]:
-    """The content of a gzip file, of several members too."""
-    inflater = zlib.decompressobj(wbits=31)
+    """The content of a gzip file, of several members too.
+
+    Raises:
+        EOFError, zlib.error: it is cut off, or something else follows.
+    """
+    inflater, whole = zlib.decompressobj(wbits=31), True
     while data := source.read(_CHUNK):
         while data:
+            whole = False
             yield inflater.decompress(data, _CHUNK)
             data = inflater.unconsumed_tail
             if inflater.eof:
-                data, inflater = inflater.unused_data, zlib.decompressobj(wbits=31)
+                data, inflater, whole = inflater.unused_data, zlib.decompressobj(wbits=31), True
+    if not whole:
+        raise EOFError("its end is missing")
 
 
 def _texts(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:

@@ -17,6 +17,7 @@ from deltaworks.control.health.judge import is_live
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.control.records.vault import read_vault_beat
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.resolve import Person
 from deltaworks.errors import ConcurrencyError
@@ -71,6 +72,19 @@ def _read(namespace: Namespace, key: str) -> SuppressionRecord:
 def streams_behind(namespace: Namespace, suppression: SuppressionRecord, *, now: datetime) -> list[str]:
     """What may still land rows that were prepared without this record, in words; empty where nothing can."""
     return [reason for spec in namespace.pipelines for reason in _behind(namespace, spec.pipeline, suppression, now)]
+
+
+def sealed_before(namespace: Namespace, number: int) -> str:
+    """What was sealed before a suppression record and may still be taken into the vault, in words; empty where none.
+
+    Raises:
+        ContractError: VAULT_RECORD_UNREADABLE.
+    """
+    beat = read_vault_beat(namespace.objects, namespace.name)
+    if beat is not None and beat.clean_at and beat.suppression >= number:
+        return ""
+    waiting = len(namespace.vault.objects.list(paths.sealed()))
+    return f"{waiting:,} sealed files that the vault's job takes in or drops" if waiting else ""
 
 
 def _behind(namespace: Namespace, pipeline: str, suppression: SuppressionRecord, now: datetime) -> Iterator[str]:

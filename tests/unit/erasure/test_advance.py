@@ -160,3 +160,17 @@ def test_nothing_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
     (certified,) = lake.advance()
     assert certified.state == "certified"
     assert not request_of(lake, request).open
+
+
+def test_what_was_sealed_before_is_waited_for(lake: PeopleLake) -> None:
+    ask(lake)
+    lake.advance()
+    sealed = lake.root / "vault" / "sealed" / "edge" / "1-2.dws"
+    sealed.parent.mkdir(parents=True)
+    sealed.write_bytes(b"sealed before she was suppressed")
+    lake.pass_time(days=8)
+    (waiting,) = lake.advance()
+    assert (waiting.state, "sealed files" in waiting.waits_for) == ("vacuumed", True)
+    sealed.unlink()
+    (certified,) = lake.advance()
+    assert certified.state == "certified"
