@@ -34,7 +34,7 @@ def whom(namespace: Namespace, token: str) -> Person:
 
 def count_rows(namespace: Namespace, person: Person) -> Iterator[CountedRows]:
     """The rows of a person in every table that has any."""
-    search = {"": TokenSearch(person.tokens)}
+    search = {"person": TokenSearch(person.tokens)}
     for place in places(namespace):
         purger = TablePurger(
             place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=search

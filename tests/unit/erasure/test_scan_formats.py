@@ -73,7 +73,7 @@ def test_gzip_of_several_members_and_what_is_cut_in_two(tmp_path: Path, monkeypa
 def test_zstd_and_what_is_torn(tmp_path: Path) -> None:
     assert found(tmp_path, pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
     torn = gzip.compress(b"z" * 100_000)[:-20] + ANN.encode()
-    with pytest.raises((zlib.error, EOFError)):
+    with pytest.raises((zlib.error, EOFError, OSError)):
         gzip.decompress(torn)
     assert found(tmp_path, torn) == {ANN}
 

@@ -78,7 +78,9 @@ CONDITIONS: Final[dict[str, Trouble]] = indexed(
 )
 
 #: What people are alerted on.
-ALERTS: Final[dict[str, AlertCause]] = indexed((*STREAMS, *JOBS, *RULES, *OUTWARD, *ERASURES, *WATCH), lambda row: row.name)
+ALERTS: Final[dict[str, AlertCause]] = indexed(
+    (*STREAMS, *JOBS, *RULES, *OUTWARD, *ERASURES, *WATCH), lambda row: row.name
+)
 _OF_JOBS: Final = frozenset(alert.name for alert in JOBS)
 
 

@@ -140,7 +140,9 @@ OUTWARD: Final = (
 #: Of people who asked to be erased.
 ERASURES: Final = (
     AlertCause("ERASURE_DUE", "warning", "erasure.md#an-erasure-is-due", "an erasure has little time left"),
-    AlertCause("ERASURE_OVERDUE", "critical", "erasure.md#an-erasure-is-overdue", "the deadline of an erasure has passed"),
+    AlertCause(
+        "ERASURE_OVERDUE", "critical", "erasure.md#an-erasure-is-overdue", "the deadline of an erasure has passed"
+    ),
     AlertCause(
         "ERASURE_BLOCKED",
         "warning",

@@ -201,6 +201,12 @@ class TableRestore:
 
         return commit_restore(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
+    def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
+        """Take out rows of people who were erased since the version that the table has gone back to."""
+        if record.reapply:
+            step = reapplied_step(rollback_step(self._pipeline, self._table, record.ordinal))
+            reapply(self._catalog, self._pipeline, self._table, step=step, check=check)
+
     def _result(
         self, plan: TablePlan, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
     ) -> TableRestoreResult:
