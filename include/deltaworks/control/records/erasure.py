@@ -19,7 +19,7 @@ from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
-from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 
 ErasureState = Literal[
     "received",
@@ -131,7 +131,7 @@ class ErasureRequest:
 def _instant(text: str) -> datetime:
     instant = parse_iso(text)
     if instant is None:
-        raise ConfigError("ERASURE_UNREADABLE", "A record of an erasure has no time.", hint="Restore it.")
+        raise ContractError("ERASURE_UNREADABLE", "A record of an erasure has no time.", hint="Restore it.")
     return instant
 
 
