@@ -1,7 +1,7 @@
 """Turns the values found in events into Arrow columns, naming every value that does not fit its declared type.
 
-Whole columns are converted at once. Only where that fails are values looked at one by one, block by block, so that good
-data pays next to nothing for the bad.
+Whole columns are converted at once (`whole_columns`). Only where that fails are values looked at one by one, block by
+block, so that good data pays next to nothing for the bad.
 """
 
 from __future__ import annotations
@@ -13,32 +13,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from deltaworks.events.exact_numbers import FIRST_ROUNDED
 from deltaworks.events.misfits import Misfit, described, mismatch, shown
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.times import times_of
+from deltaworks.events.whole_columns import DIGITS_OF_A_DOUBLE, Unsure, whole_column
 from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: Python types Arrow converts to a column type without rounding, parsing or guessing.
-_EXACT_TYPES = {
-    "string": frozenset({str}),
-    "boolean": frozenset({bool}),
-    "int": frozenset({int}),
-    "long": frozenset({int}),
-    "float": frozenset({int, float}),
-    "double": frozenset({int, float}),
-}
-_TIMESTAMP, _DATE = Primitive("timestamp"), Primitive("date")
 #: How many values are looked at one by one for one that does not fit.
 _BLOCK = 256
 _INTEGER_BITS = {"int": 31, "long": 63}
-#: A decimal of this many digits is the only one of so few digits that reads as its double.
-_DIGITS_OF_A_DOUBLE = 15
-
 
 Misfits = dict[int, Misfit]
 Converter = Callable[[Any], Any]
@@ -69,34 +56,10 @@ def _at_once(
     values: Sequence[Any], kind: ColumnType, target: pa.DataType, times: TimeForm, converter: Converter
 ) -> pa.Array:
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
-    types = set(map(type, values)) - {type(None)}
-    if isinstance(kind, Primitive) and types <= _EXACT_TYPES.get(kind.name, frozenset()):
-        return _finite(pa.array(values, target))
-    if isinstance(kind, Decimal) and types <= {int, float}:
-        return _decimals(values, kind, target)
-    if kind == _TIMESTAMP and (times.unit == "iso8601" or types <= {int}):
-        return times_of(times).instants(values)
-    if kind == _DATE and times.format is not None and types <= {str}:
-        return times_of(times).dates(values)
-    return pa.array([None if value is None else converter(value) for value in values], target)
-
-
-def _finite(numbers: pa.Array) -> pa.Array:
-    if pa.types.is_floating(numbers.type) and not pc.all(pc.is_finite(numbers), min_count=0).as_py():
-        raise ValueError("a number too large for the column")
-    return numbers
-
-
-def _decimals(values: Sequence[Any], kind: Decimal, target: pa.DataType) -> pa.Array:
-    """Doubles as decimals; refused unless each reads back as the very same double, and no other decimal does."""
-    doubles = pa.array(values, pa.float64())
-    largest = pc.max(pc.abs(doubles)).as_py()
-    if largest is not None and largest >= 10.0 ** (_DIGITS_OF_A_DOUBLE - kind.scale):
-        raise ValueError("a double does not tell so many digits")
-    decimals = pc.cast(doubles, target)
-    if not pc.all(pc.equal(pc.cast(decimals, pa.float64()), doubles), min_count=0).as_py():
-        raise ValueError("a number has more digits than the column")
-    return decimals
+    try:
+        return whole_column(values, kind, times)
+    except Unsure:
+        return pa.array([None if value is None else converter(value) for value in values], target)
 
 
 def _one_by_one(values: Sequence[Any], target: pa.DataType, converter: Converter) -> tuple[pa.Array, Misfits]:
@@ -202,7 +165,7 @@ def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
 def _tells_its_digits(value: float) -> bool:
     """Whether the digits that were sent can be told from the double; a whole number beyond 64 bits is one too."""
     digits = decimal.Decimal(repr(value)).normalize().as_tuple().digits
-    return abs(value) < 2.0**63 and len(digits) <= _DIGITS_OF_A_DOUBLE
+    return abs(value) < 2.0**63 and len(digits) <= DIGITS_OF_A_DOUBLE
 
 
 def _array(value: Any, inner: Converter, kind: ColumnType) -> list[Any]:
