@@ -9,9 +9,8 @@ the rest of a payload is read again by a reprocess of its object.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.events.misfits import Misfit
@@ -33,8 +32,30 @@ _LEAST_SCANNED_BYTES = 256 << 10
 _LEAST_RECORDS, _RECORDS_PER_BYTE, _MOST_RECORDS = 100_000, 1, 10_000_000
 _LEAST_VALUES, _VALUES_PER_BYTE, _MOST_VALUES = 2_000_000, 100, 1_000_000_000
 
-#: An event as a framer gives it: its value and its bytes.
+#: An event as a framer gives it: its value and its bytes. A `Run` stands for as many events as it has.
 Event = tuple[Any, bytes]
+
+
+@dataclass(slots=True)
+class Run:
+    """Decoded events one behind the other, each with its bytes: what is the same for all of them is done once."""
+
+    events: list[Any] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def first(self, count: int) -> Run:
+        """The first so many of them."""
+        raws = self.raws[:count]
+        return Run(self.events[:count], raws, sum(map(len, raws)))
+
+
+def events_in(value: Any) -> int:
+    """For how many events a value stands."""
+    return len(value) if type(value) is Run else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +214,22 @@ class Budget:
         Raises:
             Misfit: nothing of the payload can be read; `Exceeded` among them.
         """
-        for first in events:
-            yield first
-            break
+        taken = 0
         try:
-            yield from itertools.islice(events, self._max_records - 1)
-            for _ in events:
-                over = self.exceeded("max_records", f"it holds more than {self._max_records} records")
-                over.rest = payload
-                raise over
+            for value, raw in events:
+                count = events_in(value)
+                if taken + count > self._max_records:
+                    if taken < self._max_records:
+                        yield value.first(self._max_records - taken), raw
+                    taken = self._max_records
+                    over = self.exceeded("max_records", f"it holds more than {self._max_records} records")
+                    over.rest = payload
+                    raise over
+                yield value, raw
+                taken += count
         except Exceeded as over:
+            if not taken:
+                raise
             yield beyond(over), over.rest
 
 

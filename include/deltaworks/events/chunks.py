@@ -1,34 +1,38 @@
-"""Events on their way to rows: as many as a task converts at once, and halves of them where converting fails."""
+"""Events on their way to rows: as many as a task converts at once, and parts of them that are converted apart."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
+from deltaworks.events.budget import Run
 from deltaworks.events.reasons import Rejected
 
 if TYPE_CHECKING:
+    from deltaworks.events.decoded import DecodedEvents
     from deltaworks.events.parse import Payload
 
 #: Bytes of events that are converted at once; in Python objects they take some ten times as much.
 CHUNK_BYTES = 32 << 20
+Tables = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Events on their way: parallel lists, one entry an event, and the events of each table by index."""
+    """Events on their way: parallel lists, one entry an event, and the events of each set of tables by index.
 
-    events: list[dict[str, Any]] = field(default_factory=list)
+    Events that were decoded into slots are in `decoded`, by their class, and in none of these sets.
+    """
+
+    events: list[Mapping[str, Any]] = field(default_factory=list)
     raws: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     payloads: dict[int, Payload] = field(default_factory=dict)
-    rows_by_table: dict[str, list[int]] = field(default_factory=dict)
+    rows_by_tables: dict[Tables, list[int]] = field(default_factory=dict)
+    decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     raw_bytes: int = 0
 
@@ -36,8 +40,39 @@ class Chunk:
         """Whether it holds as much as a task should convert at once."""
         return len(self.events) + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
 
+    def take(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
+        """Add an event, of no tables yet; its index."""
+        self.events.append(event)
+        self.raws.append(raw)
+        self.names.append(name)
+        self.seqs.append(payload.seq)
+        self.payloads[payload.seq] = payload
+        self.positions.append(position)
+        return len(self.events) - 1
+
+    def take_run(self, event: Mapping[str, Any], payload: Payload, position: int, run: Run) -> None:
+        """Add a run of events, each of which is `event` to tables; their names are still to be added."""
+        count = len(run)
+        self.events += [event] * count
+        self.raws += run.raws
+        self.seqs += [payload.seq] * count
+        self.payloads[payload.seq] = payload
+        self.positions += range(position, position + count)
+        self.raw_bytes += run.size
+
+    def rows_by_table(self, order: Sequence[str]) -> dict[Tables, list[int]]:
+        """The events of each table, as sets of one table, in this order of tables."""
+        rows: dict[str, list[int]] = {}
+        for tables, some in self.rows_by_tables.items():
+            for table in tables:
+                rows.setdefault(table, []).extend(some)
+        return {(table,): sorted(rows[table]) for table in order if table in rows}
+
     def halves(self) -> tuple[Chunk, Chunk]:
-        """Its events in two chunks of about equal length, in their order; what was rejected is in neither."""
+        """Its events in two chunks of about equal length, in their order; what was rejected is in neither.
+
+        None of them may be decoded.
+        """
         middle = len(self.events) // 2
         return self._part(0, middle), self._part(middle, len(self.events))
 
@@ -49,17 +84,9 @@ class Chunk:
             seqs=self.seqs[start:end],
             positions=self.positions[start:end],
             payloads=self.payloads,
-            rows_by_table={
-                table: inside
-                for table, rows in self.rows_by_table.items()
+            rows_by_tables={
+                tables: inside
+                for tables, rows in self.rows_by_tables.items()
                 if (inside := [row - start for row in rows if start <= row < end])
             },
         )
-
-
-def fitting_rows(table: pa.Table, rows: list[int], misfits: Collection[int]) -> tuple[pa.Table, list[int]]:
-    """The rows of a table whose events are no misfits, and the indexes of these events."""
-    if not misfits:
-        return table, rows
-    fits = [row not in misfits for row in rows]
-    return table.filter(pa.array(fits)), list(compress(rows, fits))

@@ -23,43 +23,49 @@ from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: How many values are looked at one by one for one that does not fit.
-_BLOCK = 256
+#: Where a value does not fit, so many around it are tried by themselves, then so many, and the last are looked at singly.
+_BLOCKS = (256, 16)
 _INTEGER_BITS = {"int": 31, "long": 63}
 
 Misfits = dict[int, Misfit]
 Converter = Callable[[Any], Any]
 
 
-def column(values: Sequence[Any], kind: ColumnType, *, times: TimeForm = ISO_8601) -> tuple[pa.Array, Misfits]:
-    """The values as one Arrow array, and the misfits by index (null in the array)."""
-    target = arrow_type(kind)
-    converter = _converter(kind, times)
+def column(
+    values: Sequence[Any], kind: ColumnType, *, times: TimeForm = ISO_8601, typed: bool = False
+) -> tuple[pa.Array, Misfits]:
+    """The values as one Arrow array, and the misfits by index (null in the array).
+
+    Args:
+        typed: whether nested values are known to be of `kind` on every level already.
+    """
     try:
-        return _at_once(values, kind, target, times, converter), {}
+        return _at_once(values, kind, times, typed=typed), {}
     except (pa.ArrowException, Misfit, TypeError, ValueError, OverflowError):
-        return _in_blocks(values, kind, times) if len(values) > _BLOCK else _one_by_one(values, target, converter)
+        for size in _BLOCKS:
+            if len(values) > size:
+                return _in_blocks(values, kind, times, size)
+        return _one_by_one(values, arrow_type(kind), _converter(kind, times))
 
 
-def _in_blocks(values: Sequence[Any], kind: ColumnType, times: TimeForm) -> tuple[pa.Array, Misfits]:
+def _in_blocks(values: Sequence[Any], kind: ColumnType, times: TimeForm, size: int) -> tuple[pa.Array, Misfits]:
     """One bad value among thousands costs its block, not all of them."""
     arrays: list[pa.Array] = []
     misfits: Misfits = {}
-    for start in range(0, len(values), _BLOCK):
-        array, block_misfits = column(values[start : start + _BLOCK], kind, times=times)
+    for start in range(0, len(values), size):
+        array, block_misfits = column(values[start : start + size], kind, times=times)
         arrays.append(array)
         misfits.update((start + index, misfit) for index, misfit in block_misfits.items())
     return pa.concat_arrays(arrays), misfits
 
 
-def _at_once(
-    values: Sequence[Any], kind: ColumnType, target: pa.DataType, times: TimeForm, converter: Converter
-) -> pa.Array:
+def _at_once(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, typed: bool) -> pa.Array:
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
     try:
-        return whole_column(values, kind, times)
+        return whole_column(values, kind, times, typed=typed)
     except Unsure:
-        return pa.array([None if value is None else converter(value) for value in values], target)
+        converter = _converter(kind, times)
+        return pa.array([None if value is None else converter(value) for value in values], arrow_type(kind))
 
 
 def _one_by_one(values: Sequence[Any], target: pa.DataType, converter: Converter) -> tuple[pa.Array, Misfits]:

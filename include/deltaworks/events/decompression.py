@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bz2
 import re
-import zlib
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
+from isal import isal_zlib
 
 from deltaworks.specs.sources.payload import Compression
 
@@ -49,7 +49,7 @@ def decompressed(data: bytes, compression: Compression, *, max_bytes: int | None
             if max_bytes is not None and size > max_bytes:
                 raise LargeContent(f"holds {size} bytes or more; at most {max_bytes} are read")
             parts.append(part)
-    except (EOFError, OSError, ValueError, zlib.error) as error:
+    except (EOFError, OSError, ValueError, isal_zlib.error) as error:
         raise DamagedContent(f"its {kind} content is damaged: {str(error).rstrip('.')}") from error
     return b"".join(parts)
 
@@ -62,7 +62,7 @@ def detected(data: bytes) -> str:
 def _gzip(data: bytes) -> Iterator[bytes]:
     rest = data
     while rest or not data:  # an empty content is as damaged as a cut one
-        inflating = zlib.decompressobj(wbits=31)
+        inflating = isal_zlib.decompressobj(wbits=31)
         while not inflating.eof:
             part = inflating.decompress(rest, _AT_ONCE_BYTES)
             rest = inflating.unconsumed_tail

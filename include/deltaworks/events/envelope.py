@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from deltaworks.events.chunks import Chunk
 from deltaworks.events.columns import column
+from deltaworks.events.event_ids import IdReader
 from deltaworks.events.event_times import EventTimes
-from deltaworks.events.events import IdReader
 from deltaworks.events.table_columns import Reasons, note, note_missing
 from deltaworks.events.times import INSTANT
 from deltaworks.specs.pipeline import PipelineSpec
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 class Envelope:
     """Makes the envelope of events as a pipeline declares it. Stateless once built."""
 
-    def __init__(self, spec: PipelineSpec, exact_event: Callable[[bytes], Any]) -> None:
-        """As `spec` declares; `exact_event` reads the bytes of one event again with its numbers as they were sent."""
+    def __init__(self, spec: PipelineSpec, times: EventTimes, exact_event: Callable[[bytes], Any]) -> None:
+        """As `spec` declares, its times by `times`.
+
+        `exact_event` reads the bytes of one event again with its numbers as they were sent.
+        """
         self._exact_event = exact_event
-        self._times = EventTimes(spec)
+        self._times = times
         self._ids = IdReader(spec)
         self._id_text = ", ".join(spec.event.id)
 
@@ -45,16 +48,30 @@ class Envelope:
             misfits |= unreadable
             note(reasons, misfits, self._id_text)
             note_missing(reasons, ids, misfits, self._id_text)
-        count = len(events)
-        arrays = [
-            ids,
-            pa.array(chunk.names, pa.string()),
-            times,
-            times.cast(pa.date32()),
-            pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(INSTANT),
-            pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
-            pa.array(chunk.seqs, pa.int64()),
-            pa.array(chunk.positions, pa.int64()),
-        ]
+        arrays = stamped(
+            stamp,
+            ids=ids,
+            names=pa.array(chunk.names, pa.string()),
+            times=times,
+            seqs=pa.array(chunk.seqs, pa.int64()),
+            positions=pa.array(chunk.positions, pa.int64()),
+        )
         names = [name for name, _ in ENVELOPE_COLUMNS]
         return pa.Table.from_arrays(arrays, names=names), reasons, unusable
+
+
+def stamped(
+    stamp: BatchStamp, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
+) -> list[pa.Array]:
+    """The envelope columns in order, with what their batch stamps on all events."""
+    count = len(ids)
+    return [
+        ids,
+        names,
+        times,
+        times.cast(pa.date32()),
+        pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(INSTANT),
+        pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
+        seqs,
+        positions,
+    ]

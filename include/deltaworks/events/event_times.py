@@ -6,6 +6,7 @@ time whenever it is read, by a stream that starts over, a reprocess or a replay.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,7 +53,7 @@ class EventTimes:
         if not self._paths:
             return self._arrivals(chunk, range(len(chunk.events)), reasons), reasons, []
         times, misfits = column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
-        misfits |= self._beyond(times, stamp)
+        misfits |= self.beyond(times, stamp)
         if not self._arrival:
             note(reasons, misfits, self._path_text)
             note_missing(reasons, times, misfits, self._path_text)
@@ -64,17 +65,16 @@ class EventTimes:
         unusable = sorted(misfits)
         return self._filled(chunk, times, [*absent, *unusable], reasons), reasons, unusable
 
-    def _values(self, events: list[dict[str, Any]]) -> list[Any]:
-        parts = [self._at(events, path) for path in self._paths]
-        values = parts[0] if len(parts) == 1 else list(map(_joined, zip(*parts, strict=True)))
+    def _values(self, events: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+        values = joined_times([self._at(events, path) for path in self._paths])
         return [from_text(value, Primitive("long")) for value in values] if self._as_text else values
 
     @staticmethod
-    def _at(events: list[dict[str, Any]], path: tuple[str, ...]) -> list[Any]:
+    def _at(events: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[Any]:
         parents = holders(events, path[:-1]) if len(path) > 1 else events
         return [parent.get(path[-1]) for parent in parents]
 
-    def _beyond(self, times: pa.Array, stamp: BatchStamp) -> Misfits:
+    def beyond(self, times: pa.Array, stamp: BatchStamp) -> Misfits:
         """The events whose time lies further from their arrival than is declared."""
         misfits: Misfits = {}
         if self._max_age_days is None and self._max_future_minutes is None:
@@ -111,6 +111,11 @@ class EventTimes:
                 missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL, "when it arrived is not on record")
                 reasons.setdefault(row, []).append(missing)
         return pa.array(usable, pa.int64()).cast(INSTANT)
+
+
+def joined_times(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """The times of events whose parts lie at one path, or at several as texts."""
+    return parts[0] if len(parts) == 1 else list(map(_joined, zip(*parts, strict=True)))
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from deltaworks.events.budget import Budget, Exceeded, OverBudget, beyond
-from deltaworks.events.columns import Misfits
-from deltaworks.events.exact_numbers import Literal, exact_value, has_rounded_number, literal_text
+from deltaworks.events.budget import Budget, Exceeded, OverBudget, Run, beyond
+from deltaworks.events.exact_numbers import exact_value, has_rounded_number
 from deltaworks.events.formats.json import Malformed, dumped
 from deltaworks.events.misfits import Misfit, shown
 from deltaworks.events.reasons import ReasonCode
@@ -40,7 +38,7 @@ def reader_of(path: Path) -> Callable[[Any], Any]:
     return lambda value: value.get(name) if isinstance(value, dict) else None
 
 
-def holders(events: Sequence[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+def holders(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
     """The object at `path` in each event; an empty one where there is none."""
     if len(path) == 1:
         name = path[0]
@@ -135,6 +133,9 @@ class EventReader:
 
     def _spread(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:
         for value, raw in values:
+            if type(value) is Run:
+                yield value, raw
+                continue
             text = inner = self._inner_of(value)
             try:
                 # The first character tells, but for white space: no copy is made of what is nearly always an object.
@@ -235,68 +236,6 @@ class EventReader:
         raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
 
 
-class IdReader:
-    """Reads event ids: the value at one path, or a digest of the values at several.
-
-    Ids that differ are never read as one: where an id is a number that a double may have rounded, it is what was sent.
-    """
-
-    def __init__(self, spec: PipelineSpec) -> None:
-        self.paths = tuple(tuple(text.split(".")) for text in spec.event.id)
-
-    def read(self, events: Sequence[dict[str, Any]], exact: Callable[[int], Any]) -> tuple[list[str | None], Misfits]:
-        """The id of each event; None where a part of it is missing, and for all where none is declared.
-
-        One that cannot be written, since it is no UTF-8, is given as it is: as a text it is a misfit.
-
-        Args:
-            exact: the event at an index with its numbers as literals, or None; called for ids that are doubles.
-
-        Returns:
-            The ids; and the misfits by index (None among the ids), whose number cannot be told from others.
-        """
-        if not self.paths:
-            return [None] * len(events), {}
-        misfits: Misfits = {}
-        parts = [self._texts(events, path, exact, misfits) for path in self.paths]
-        if len(parts) == 1:
-            return parts[0], misfits
-        return [_digest(texts) for texts in zip(*parts, strict=True)], misfits
-
-    @staticmethod
-    def _texts(
-        events: Sequence[dict[str, Any]], path: Path, exact: Callable[[int], Any], misfits: Misfits
-    ) -> list[str | None]:
-        parents = holders(events, path[:-1]) if len(path) > 1 else events
-        values = [holder.get(path[-1]) for holder in parents]
-        texts = [value if type(value) is str and value else _id_text(value) for value in values]
-        # Only in a column of ids that are no texts is there anything to look for.
-        for index, value in enumerate(values) if float in set(map(type, values)) else ():
-            if type(value) is float:
-                literal = value_at(exact(index), path)
-                texts[index] = literal_text(literal, value) if type(literal) is Literal else None
-                if texts[index] is None:
-                    detail = f"{value!r} may have lost digits as a number: send it as a text"
-                    misfits[index] = Misfit(ReasonCode.OUT_OF_RANGE, detail)
-        return texts
-
-
-def _digest(texts: tuple[str | None, ...]) -> str | None:
-    if None in texts:
-        return None
-    # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
-    try:
-        return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
-    except TypeError:
-        return next(text for text in texts if text is not None and not is_unicode(text))
-
-
-def _id_text(value: Any) -> str | None:
-    if value is None or value == "" or isinstance(value, dict | list):
-        return None
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
 class Router:
     """Which tables an event belongs to."""
 
@@ -308,19 +247,21 @@ class Router:
             for table in spec.event_tables
             if not table.catch_all
         ]
-        # Where conditions look at the name alone, the answer for a name is remembered.
-        self._by_name_only = spec.event.name.path is not None and all(
+        #: Whether an event's name alone decides: the answer for a name is remembered then.
+        self.by_name_only = all(
             list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
+        #: All tables, in the order in which an event's are given.
+        self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._rest)
         self._matched: dict[str, tuple[str, ...] | None] = {}
 
-    def tables(self, event: dict[str, Any], name: str) -> tuple[str, ...]:
+    def tables(self, event: Mapping[str, Any], name: str) -> tuple[str, ...]:
         """The tables in order.
 
         Raises:
             Misfit: no table knows the event.
         """
-        if not self._by_name_only:
+        if not self.by_name_only:
             matched = self._match(event)
         elif name in self._matched:
             matched = self._matched[name]
@@ -332,7 +273,7 @@ class Router:
             raise Misfit(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
         return matched
 
-    def _match(self, event: dict[str, Any]) -> tuple[str, ...] | None:
+    def _match(self, event: Mapping[str, Any]) -> tuple[str, ...] | None:
         matched = tuple(
             name for name, conditions in self._conditional if all(_holds(event, *condition) for condition in conditions)
         )
@@ -341,7 +282,7 @@ class Router:
         return self._catch_all + (matched or self._rest)
 
 
-def _holds(event: dict[str, Any], path: Path, values: frozenset[Any]) -> bool:
+def _holds(event: Mapping[str, Any], path: Path, values: frozenset[Any]) -> bool:
     value = value_at(event, path)
     if type(value) is bool or not isinstance(value, str | int | float):
         return type(value) is bool and any(expected is value for expected in values)

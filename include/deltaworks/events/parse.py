@@ -1,8 +1,8 @@
 """From payloads to rows: read each event, route it to its tables, convert its columns.
 
 An event lands in every table whose condition matches, or in quarantine with its reasons; never in some tables and
-in quarantine too. So the columns of all tables of a chunk are converted first, and an event that fits not every
-one of its tables is then taken out of all of them.
+in quarantine too. So the columns of all tables of a chunk are converted first (`conversion`), and an event that fits
+not every one of its tables is then taken out of all of them.
 
 Nothing in a payload ends a stream. What reading an event raises, expected or not, is its reason in quarantine; a chunk
 whose conversion fails is halved until only the events that fail are left out. Only a `DeltaworksError`, which a
@@ -13,38 +13,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.events.budget import OverBudget
-from deltaworks.events.chunks import Chunk, fitting_rows
-from deltaworks.events.envelope import Envelope
+from deltaworks.events.budget import OverBudget, Run
+from deltaworks.events.chunks import Chunk
+from deltaworks.events.conversion import Conversion, Converted, Part, Rows
+from deltaworks.events.decoded import NO_FIELDS, DecodedEvents, by_columns
+from deltaworks.events.decoding import EventDecoder
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
-from deltaworks.events.formats.registry import framer
+from deltaworks.events.formats.json_recovery import value_of
+from deltaworks.events.formats.registry import Framer, framer
 from deltaworks.events.misfits import Misfit
-from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, answer_fields, partition_fields, protection_of
-from deltaworks.events.partitions import OpenPartitions
+from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields, protection_of
+from deltaworks.events.plans import EventPlan
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.events.rules import RuleChecker, RuleEngine, rule_failed
 from deltaworks.events.stripping import StripKeys, stripping_of
-from deltaworks.events.table_columns import Reasons, TableColumns
 from deltaworks.events.unexpected import Framed, numbered, unexpected
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import partition_columns_of
-from deltaworks.specs.sources.payload import TEXT_FORMATS, RecordSourceSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
 
 if TYPE_CHECKING:
     from deltaworks.events.enriching.databases import Databases
 
+#: Payloads of so many bytes together cost less by rows: columns of a type of event cost as much however few they are.
+COLUMNAR_FROM_BYTES = 512 << 10
 #: Formats whose reasons for what cannot be read quote nothing of it.
 _QUOTES_NOTHING = frozenset({"json", "tsv", "text"})
-#: Rows on their way to their table, by its name.
-Part = tuple[str, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,7 @@ class Payload:
     `events` are single events of it with their positions, values and bytes, where not all are to be read.
     `record` is what a record of a stream says of itself; its events have it below `_record`. `refusal` is why the
     payload may not be had, where it is not clear yet that others may. `arrived_at_us` is when its store or its stream
-    took it, by their own record of it, so that it is the same whenever the payload is read; None where that is not on
-    record.
+    took it, by their own record, so that it is the same whenever it is read; None where that is not on record.
     """
 
     seq: int
@@ -89,6 +89,7 @@ class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
     `findings` is what was noted beside rows, complete once `parse` has ended; `stripping` what strips personal data.
+    `by_columns` counts events that were not read by rows; `row_path_reasons` says why those of a name are.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Parser:
         databases: Databases | None = None,
         strip_keys: StripKeys | None = None,
         chunk_events: int = 20_000,
+        columnar_from_bytes: int | None = COLUMNAR_FROM_BYTES,
         proof: Callable[[Sequence[Part]], None] | None = None,
     ) -> None:
         """Read as `spec` declares.
@@ -108,30 +110,40 @@ class Parser:
             databases: those that the pipeline looks addresses up in, as `origins.fixed_databases` gives them.
             strip_keys: by which personal data is stripped, where the pipeline declares any.
             chunk_events: events that are converted at once.
+            columnar_from_bytes: from how many bytes of payloads on events are decoded into slots where they can be;
+                None reads all of them by rows. What they come to is the same.
             proof: called with the rows of a chunk before they are given; what it raises is held against their events.
         """
         self.findings = Findings()
         self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
-        self._envelope = Envelope(spec, self._reader.exact_event)
         self._router = Router(spec)
         self._frame = framer(spec.source, note_over_budget=self.findings.note_over_budget)
-        self._partitions = OpenPartitions.of(spec, self.findings.note_over_budget)
-        of_text = spec.source.format in TEXT_FORMATS
         self._of_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
-        answers = answer_fields(spec)
-        self._columns = {
-            table.name: TableColumns(
-                table, spec.event, (evolved or {}).get(table.name, ()), of_text=of_text, answers=answers
-            )
-            for table in spec.event_tables
-        }
-        engine = RuleEngine()
-        self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
+        self._conversion = Conversion(
+            spec,
+            self._router,
+            evolved=evolved,
+            exact_event=lambda raw: self.stripping.masked(self._reader.exact_event(raw)),
+            masked_event=self._masked_event,
+            note_over_budget=self.findings.note_over_budget,
+        )
         self._max_event_bytes = spec.source.max_event_bytes
         self._retain = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
         self._proof = proof
+        # A proof is asked for after deaths, and has to tell events apart.
+        decodes = columnar_from_bytes is not None and proof is None
+        self._decoder = EventDecoder(spec, self._router, self._conversion.columns) if decodes else None
+        self._plans: Mapping[type, EventPlan] = {} if self._decoder is None else self._decoder.plans
+        self.row_path_reasons: Mapping[str, str] = {} if self._decoder is None else self._decoder.reasons
+        self.by_columns = 0
+        self._row_bytes = columnar_from_bytes or 0
+        self._frame_decoded = self._frame
+        if self._decoder is not None:
+            self._frame_decoded = framer(
+                spec.source, note_over_budget=self.findings.note_over_budget, decoder=self._decoder
+            )
         self._protection = protection_of(spec, databases)
         self.stripping = stripping_of(spec, strip_keys, self._reader, self.findings)
         self._withhold = bool(spec.private)
@@ -157,8 +169,11 @@ class Parser:
                 continue
             self.findings.some_read = True
             try:
-                for position, event in self.framed(payload):
-                    self._take(chunk, payload, position, event)
+                for position, event in self._framed(payload, self._frame_by_size(payload)):
+                    if type(event[0]) is Run:
+                        self._take_run(chunk, payload, position, event[0])
+                    else:
+                        self._take(chunk, payload, position, event)
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish(chunk, stamp)
                         chunk = Chunk()
@@ -167,16 +182,29 @@ class Parser:
         yield from self._finish(chunk, stamp)
         self.stripping.seal()
 
+    @property
+    def row_path_reason(self) -> str | None:
+        """Why all events are read by rows; None where some are decoded."""
+        return "it is asked for" if self._decoder is None else self._decoder.reason
+
     def framed(self, payload: Payload) -> Iterable[Framed]:
         """Each event of a payload; a `Malformed` one stands for a rest that cannot be read.
 
         Raises:
             Misfit: nothing of it can be read; raised by the first `next`.
         """
+        return self._framed(payload, self._frame)
+
+    def _framed(self, payload: Payload, frame: Framer) -> Iterable[Framed]:
         if payload.events is not None:
             return payload.events
         data = payload.data or b""
-        return numbered(lambda: self._reader.spread(self._frame(data)), rest=data if self._of_records else b"")
+        return numbered(lambda: self._reader.spread(frame(data)), rest=data if self._of_records else b"")
+
+    def _frame_by_size(self, payload: Payload) -> Framer:
+        """What splits a payload: it decodes its events too once there are enough of them."""
+        self._row_bytes -= len(payload.data or b"")
+        return self._frame if self._row_bytes > 0 or self.row_path_reason else self._frame_decoded
 
     def _take(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
         name = None
@@ -201,15 +229,22 @@ class Parser:
             return
         if self._protection is not None:
             self._protection.apply(event, self.findings)
-        index = len(chunk.events)
-        chunk.events.append(event)
-        chunk.raws.append(raw)
-        chunk.names.append(name)
-        chunk.seqs.append(payload.seq)
-        chunk.payloads[payload.seq] = payload
-        chunk.positions.append(position)
-        for table in tables:
-            chunk.rows_by_table.setdefault(table, []).append(index)
+        if self._decoder is not None and self._row_bytes <= 0 and self._decoder.reason is None:
+            self._decoder.learn(event, name, tables)
+        index = chunk.take(event, name, payload, position, raw)
+        chunk.rows_by_tables.setdefault(tables, []).append(index)
+
+    def _take_run(self, chunk: Chunk, payload: Payload, position: int, run: Run) -> None:
+        row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
+        chunk.take_run(NO_FIELDS, payload, position, run)
+        for event in run.events:
+            kind = type(event)
+            decoded = by_kind.get(kind)
+            if decoded is None:
+                decoded = by_kind[kind] = DecodedEvents(plans[kind])
+            chunk.names.append(decoded.plan.name)
+            decoded.take(event, row)
+            row += 1
 
     def _reason(self, misfit: Misfit) -> Reason:
         """Why something cannot be read. Where it may quote what was to be masked, it only says of what kind it is."""
@@ -228,7 +263,8 @@ class Parser:
         """The rows of the chunk's tables, and its events that do not fit; nothing is noted twice, whatever raises."""
         findings = Findings()
         try:
-            parts, reasons = self._converted(chunk, stamp, findings)
+            converted = self._converted(chunk, stamp)
+            parts, reasons = self._conversion.landing(chunk, converted, findings)
             if self._proof is not None:
                 self._proof(parts)
         except DeltaworksError:
@@ -237,77 +273,45 @@ class Parser:
             failure = type(error).__name__
         else:
             self.findings.add(findings)
-            return parts, [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
+            self.by_columns += converted.by_columns
+            misfits = [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
+            return parts, converted.rejected + misfits
         # Here and not above, where the error still holds what it was raised over.
+        if chunk.decoded:
+            by_rows, _ = self._by_rows(chunk, np.arange(len(chunk.events)))
+            parts, misfits = self._landing(by_rows, stamp)
+            return parts, by_rows.rejected + misfits
         if len(chunk.events) <= 1:
             misfit = [unexpected("converting", failure)]
             return [], [self._misfit(chunk, row, misfit) for row in range(len(chunk.events))]
         first, second = (self._landing(half, stamp) for half in chunk.halves())
         return first[0] + second[0], first[1] + second[1]
 
-    def _converted(self, chunk: Chunk, stamp: BatchStamp, findings: Findings) -> tuple[list[Part], Reasons]:
-        """The rows of each table that land, and the reasons of the events that do not."""
-        envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
-        converted = {}
-        for name, rows in chunk.rows_by_table.items():
-            arrays, of_table = self._columns[name].convert([chunk.events[row] for row in rows])
-            converted[name] = pa.Table.from_arrays(
-                [*envelope.take(pa.array(rows)).columns, *arrays], schema=self._columns[name].schema
-            )
-            for index, of_row in of_table.items():
-                noted = reasons.setdefault(rows[index], [])
-                noted.extend(reason for reason in of_row if reason not in noted)
-        if self._rules:
-            self._hold_to_rules(chunk, converted, reasons, findings)
-        self._hold_to_partitions(chunk, converted, reasons)
-        findings.unusable_times += sum(row not in reasons for row in unusable)
-        parts = []
-        for name in list(converted):
-            fitting, rows = fitting_rows(converted.pop(name), chunk.rows_by_table[name], reasons)
-            if fitting.num_rows and self._columns[name].keeps_other_fields:
-                events = [chunk.events[row] for row in rows]
-                exact = partial(self._exact_event, [chunk.raws[row] for row in rows])
-                fitting = self._columns[name].complete(fitting, events, findings, exact)
-            if fitting.num_rows:
-                parts.append((name, self._columns[name].untouched(fitting)))
-        return parts, reasons
+    def _converted(self, chunk: Chunk, stamp: BatchStamp) -> Converted:
+        if not chunk.decoded:
+            return self._conversion.by_rows(chunk, stamp)
+        return by_columns(self._conversion, chunk, stamp, self._by_rows)
 
-    def _hold_to_rules(
-        self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons, findings: Findings
-    ) -> None:
-        """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
-        misfits = frozenset(reasons)
-        warned: list[tuple[str, list[int]]] = []
-        for name, checker in self._rules.items():
-            if name not in converted:
-                continue
-            table, rows = fitting_rows(converted[name], chunk.rows_by_table[name], misfits)
-            if not rows:
-                continue
-            for rule, places in checker.failing(table):
-                failing = [rows[place] for place in places]
-                if rule.on_fail == "warn":
-                    warned.append((f"{name}.{rule.name}", failing))
-                    continue
-                if rule.on_fail == "fail":
-                    raise rule_failed(name, rule, seq=chunk.seqs[failing[0]], position=chunk.positions[failing[0]])
-                reason = Reason(ReasonCode.RULE, rule.name, f"{name}: not {rule.check}")
-                for row in failing:
-                    reasons.setdefault(row, []).append(reason)
-        for rule_name, failing in warned:
-            landing = sum(row not in reasons for row in failing)
-            if landing:
-                findings.rule_warnings[rule_name] += landing
+    def _by_rows(self, chunk: Chunk, rows: Rows) -> tuple[Chunk, Rows]:
+        """These events of a chunk by themselves, those that were decoded read anew by their bytes, and which they are.
 
-    def _hold_to_partitions(self, chunk: Chunk, converted: dict[str, pa.Table], reasons: Reasons) -> None:
-        """Note the reasons of events that would go to one partition too many of a table."""
-        for name, table in converted.items():
-            fitting, rows = fitting_rows(table, chunk.rows_by_table[name], reasons)
-            for place, reason in self._partitions.beyond(name, fitting):
-                reasons.setdefault(rows[place], []).append(reason)
+        What cannot be read so is among what the new chunk rejects.
+        """
+        tables_of = {row: tables for tables, some in chunk.rows_by_tables.items() for row in some}
+        alone, taken = Chunk(), list[int]()
+        for row in rows.tolist():
+            payload, position, raw = chunk.payloads[chunk.seqs[row]], chunk.positions[row], chunk.raws[row]
+            if row in tables_of:
+                index = alone.take(chunk.events[row], chunk.names[row], payload, position, raw)
+                alone.rows_by_tables.setdefault(tables_of[row], []).append(index)
+            else:
+                self._take(alone, payload, position, value_of(raw))
+            if len(alone.events) > len(taken):
+                taken.append(row)
+        return alone, np.array(taken, np.int64)
 
-    def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
-        exact = self.stripping.masked(self._reader.exact_event(raws[index]))
+    def _masked_event(self, raw: bytes) -> Any:
+        exact = self.stripping.masked(self._reader.exact_event(raw))
         return exact if self._protection is None else self._protection.masked(exact)
 
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
@@ -336,13 +340,7 @@ class Parser:
 def _rejected(
     payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
 ) -> Rejected:
+    arrived_at_us = payload.arrived_at_us
     return Rejected(
-        payload.seq,
-        position,
-        payload.key,
-        raw,
-        event_name,
-        reasons,
-        record=payload.record,
-        arrived_at_us=payload.arrived_at_us,
+        payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us
     )

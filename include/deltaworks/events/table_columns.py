@@ -27,6 +27,7 @@ from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
 
 Reasons = dict[int, list[Reason]]
+ColumnKey = tuple[tuple[str, ...], ColumnType, TimeForm, bool]
 
 
 def note(reasons: Reasons, misfits: Misfits, path: str) -> None:
@@ -56,6 +57,11 @@ class EventColumn:
     required: bool = False
     of_text: bool = False
 
+    @property
+    def key(self) -> ColumnKey:
+        """What is the same where two columns hold the same of an event, in whatever table."""
+        return self.path, self.kind, self.times, self.of_text
+
     def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The values in the objects that hold the last name of the path, as far as they can be read as its type."""
         values = [parent.get(self.path[-1]) for parent in parents]
@@ -67,6 +73,25 @@ class EventColumn:
         note(reasons, misfits, path)
         if self.required:
             note_missing(reasons, array, misfits, path)
+
+
+class SharedColumns:
+    """Columns of the same events, each made once however many tables have it."""
+
+    def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
+        self.events = events
+        self._parents: dict[tuple[str, ...], Sequence[Mapping[str, Any]]] = {(): events}
+        self._made: dict[ColumnKey, tuple[pa.Array, Misfits]] = {}
+
+    def column(self, item: EventColumn) -> tuple[pa.Array, Misfits]:
+        """The column, and the misfits by index."""
+        key = item.key
+        if key not in self._made:
+            parent = item.path[:-1]
+            if parent not in self._parents:
+                self._parents[parent] = holders(self.events, parent)
+            self._made[key] = column(item.values(self._parents[parent]), item.kind, times=item.times)
+        return self._made[key]
 
 
 #: Producers choose the names of fields, and their length.
@@ -88,23 +113,21 @@ class TableColumns:
         self._table = table
         #: Whether rows that land have to be completed at all.
         self.keeps_other_fields = table.evolve != "ignore"
-        self._columns = [_declared(spec, of_text=of_text, answers=answers) for spec in table.columns]
+        self.columns = [_declared(spec, of_text=of_text, answers=answers) for spec in table.columns]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
-        self._read_fields = read_fields(table, event, tuple(column.path for column in evolved), answers)
+        #: Whether it has columns that it was given while it ran.
+        self.was_given_columns = bool(evolved)
+        self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), answers)
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
         self._marks = [(field.name, field.type) for field in marks]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
-    def convert(self, events: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Reasons]:
-        """The declared columns of `events`, and the reasons of those that do not fit, by index into `events`."""
+    def convert(self, shared: SharedColumns) -> tuple[list[pa.Array], Reasons]:
+        """The declared columns of events, and the reasons of those that do not fit, by index."""
         reasons: Reasons = {}
         arrays = []
-        parents: dict[tuple[str, ...], Sequence[dict[str, Any]]] = {(): events}
-        for item in self._columns:
-            parent = item.path[:-1]
-            if parent not in parents:
-                parents[parent] = holders(events, parent)
-            array, misfits = column(item.values(parents[parent]), item.kind, times=item.times)
+        for item in self.columns:
+            array, misfits = shared.column(item)
             item.note(reasons, array, misfits)
             arrays.append(array)
         return arrays, reasons
@@ -121,7 +144,7 @@ class TableColumns:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
         """
         evolve = self._table.evolve
-        extras = [extra_fields(event, self._read_fields) for event in events]
+        extras = [extra_fields(event, self.read_fields) for event in events]
         if evolve == "fail":
             self._refuse(rows, extras)
             return rows
@@ -156,7 +179,7 @@ class TableColumns:
     def _report(self, extras: Sequence[dict[str, Any]], findings: Findings) -> None:
         paths = {evolved.path for evolved, _ in self._evolved}
         for extra in extras:
-            for path, value in leaves(extra, self._read_fields):
+            for path, value in leaves(extra, self.read_fields):
                 if path not in paths:
                     findings.note_field(self._table.name, path, kind_of(value))
 
@@ -164,7 +187,7 @@ class TableColumns:
         for index, extra in enumerate(extras):
             if extra:
                 # Errors go to logs, heartbeats and alerts, which hold no values of events.
-                path, value = leaves(extra, self._read_fields)[0]
+                path, value = leaves(extra, self.read_fields)[0]
                 name = ".".join(path)[:_SHOWN_PATH]
                 raise ContractError(
                     "FIELD_UNDECLARED",

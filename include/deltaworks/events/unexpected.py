@@ -5,10 +5,10 @@ A reason names the kind of the error and nothing else, since its text may quote 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from deltaworks.events.budget import events_in
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import Reason, ReasonCode
@@ -23,7 +23,7 @@ def unexpected(doing: str, kind: str) -> Reason:
 
 
 def numbered(frame: Callable[[], Iterable[tuple[Any, bytes]]], *, rest: bytes = b"") -> Iterator[Framed]:
-    """The events that `frame` finds, with their positions, whatever it raises.
+    """The events that `frame` finds, with their positions (of a `Run`, its first), whatever it raises.
 
     Events before the failure are events like others. The rest of the payload is one `Malformed` piece at the position
     where the next event would have been: whoever reads the payload again finds the same events at the same places.
@@ -34,13 +34,13 @@ def numbered(frame: Callable[[], Iterable[tuple[Any, bytes]]], *, rest: bytes = 
     Raises:
         Misfit: nothing of the payload can be read; raised before the first event.
     """
-    positions = itertools.count()
+    position = 0
     try:
-        # zip takes the position first: one is used up for the event that could not be had.
-        yield from zip(positions, frame(), strict=False)
+        for value, raw in frame():
+            yield position, (value, raw)
+            position += events_in(value)
         return
     except Exception as error:  # whatever the bytes lead the reader into, a missing piece of memory included
-        position = max(0, next(positions) - 1)
         if isinstance(error, Misfit) and position == 0:
             raise
         said = unexpected("splitting", type(error).__name__).detail

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.events import EventReader, IdReader, Router, holders, value_at
+from deltaworks.events.event_ids import IdReader
+from deltaworks.events.events import EventReader, Router, holders, value_at
 from deltaworks.events.exact_numbers import exact_value
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.misfits import Misfit

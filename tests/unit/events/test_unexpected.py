@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.events import EventReader
 from deltaworks.events.parse import BatchStamp, Parser, Part, Payload
 from deltaworks.events.reasons import Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.events.table_columns import TableColumns
+from deltaworks.events.table_columns import SharedColumns, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 
@@ -43,7 +43,7 @@ def line(event: str | tuple[str, str]) -> str:
     return json.dumps({"name": "order", "time": 1_700_000_000, "params": {"amount": amount}, "poison": poison})
 
 
-def burst(doing: str, events: Sequence[dict[str, Any]]) -> None:
+def burst(doing: str, events: Sequence[Mapping[str, Any]]) -> None:
     """Raise what the first of the events asks for that is poison to what is done with it."""
     for event in events:
         where, kind = event.get("poison") or ("", "")
@@ -60,9 +60,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         burst("read", [value])
         return read(self, value)
 
-    def poisoned_convert(self: TableColumns, events: Sequence[dict[str, Any]]) -> Any:
-        burst("convert", events)
-        return convert(self, events)
+    def poisoned_convert(self: TableColumns, shared: SharedColumns) -> Any:
+        burst("convert", shared.events)
+        return convert(self, shared)
 
     def poisoned_complete(self: TableColumns, rows: pa.Table, events: Any, *rest: Any) -> pa.Table:
         burst("complete", events)

@@ -12,13 +12,14 @@ values with optional white space, whatever the producer meant. Two passes, of wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
-from deltaworks.events.budget import Budget, Event, Exceeded, beyond
+from deltaworks.events.budget import Budget, Event, Exceeded, Run, beyond
 from deltaworks.events.exact_numbers import exact_bytes, exact_value, has_rounded_number
 from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed, Recovery
 
@@ -30,40 +31,86 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Pieces up to this length are parsed without a look at how many values are in them.
 _LARGE_BYTES = 1 << 20
 _PIECES_AHEAD = 4096
+#: Decoded events that are given at once.
+_MOST_IN_RUN = 256
+#: Up to so many bytes the pattern finds cuts sooner than arrays do; and only it finds them behind longer white space.
+_SMALL_BYTES, _MOST_SPACES = 8_192, 64
+#: Bytes that are looked through for cuts at a time.
+_WINDOW_BYTES = 256 << 10
+_OPEN, _CLOSE = b"{}"
+_IS_SPACE = np.isin(np.arange(256), list(WHITE_SPACE))
 
 
-def values(payload: bytes, budget: Budget | None = None) -> Iterator[Event]:
+class Decoder(Protocol):
+    """Decodes pieces: `loads` does what `orjson.loads` does, but what is of a class in `plans` is decoded."""
+
+    @property
+    def plans(self) -> Container[type]: ...
+
+    def loads(self, raw: bytes) -> Any: ...
+
+
+def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None) -> Iterator[Event]:
     """Every JSON value of the payload with its bytes, in order; elements of a top-level array one by one.
+
+    Args:
+        decoder: reads pieces in place of `orjson.loads`. What it decodes comes as a `Run`, in order with the others.
 
     Yields:
         `(value, raw)`; `(Malformed, raw)` for what could not be read, `(OverBudget, raw)` for a piece that would take
-        too much memory.
+        too much memory; `(Run, b"")`.
 
     Raises:
         Exceeded: the careful pass has looked at too much.
     """
     payload = payload.removeprefix(_BYTE_ORDER_MARK).strip(WHITE_SPACE)
     budget = budget or Budget(size=len(payload))
-    pieces, loads = _Pieces(payload), orjson.loads
+    if decoder is None:
+        return _values(payload, budget, orjson.loads, {})
+    return _values(payload, budget, decoder.loads, decoder.plans)
+
+
+def _values(payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decoded: Container[type]) -> Iterator[Event]:
+    pieces, run = _Pieces(payload), Run()
     while (raw := pieces.next()) is not None:
+        refused: Exception | None = None
+        value = None
         try:
             if len(raw) > _LARGE_BYTES:
                 budget.hold_json(raw)
             value = loads(raw)
-        except orjson.JSONDecodeError:
-            recovery = Recovery(payload, pieces.end - len(raw), budget, _BETWEEN_OBJECTS)
-            for broken, of_broken in recovery.values():
-                yield from _elements(broken, of_broken)
-            pieces.skip_to(recovery.end)
-            continue
-        except Exceeded as over:
-            yield beyond(over, raw), raw
-            continue
+        except (orjson.JSONDecodeError, Exceeded) as error:
+            refused = error
         bare = raw.lstrip(WHITE_SPACE)
-        if type(value) is list:
-            yield from _elements(value, bare)
+        if type(value) in decoded and len(bare) <= budget.max_event_bytes:
+            run.events.append(value)
+            run.raws.append(bare)
+            run.size += len(bare)
+            if len(run.raws) < _MOST_IN_RUN and run.size < _LARGE_BYTES:
+                continue
+            yield run, b""
+            run = Run()
+            continue
+        if run.raws:
+            yield run, b""
+            run = Run()
+        if refused is not None:
+            yield from _instead(payload, raw, refused, pieces, budget)
         else:
-            yield value, bare
+            yield from _elements(value, bare)
+    if run.raws:
+        yield run, b""
+
+
+def _instead(payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget) -> Iterator[Event]:
+    """What stands for a piece that could not be read; goes on behind it, or behind what it goes on in."""
+    if isinstance(refused, Exceeded):
+        yield beyond(refused, raw), raw
+        return
+    recovery = Recovery(payload, pieces.end - len(raw), budget, _BETWEEN_OBJECTS)
+    for broken, of_broken in recovery.values():
+        yield from _elements(broken, of_broken)
+    pieces.skip_to(recovery.end)
 
 
 class _Pieces:
@@ -108,6 +155,32 @@ def _cuts(payload: bytes, start: int) -> Iterator[int]:
 
     White space stays with the object behind it, so that pieces put together again are the payload, byte for byte.
     """
+    if len(payload) - start < _SMALL_BYTES:
+        yield from _cuts_by_pattern(payload, start)
+        return
+    data = np.frombuffer(payload, np.uint8)
+    for begin in range(start, len(payload), _WINDOW_BYTES):
+        before = np.flatnonzero(data[begin : begin + _WINDOW_BYTES] == _OPEN) + (begin - 1)
+        before = before[before >= start]
+        spaces = np.flatnonzero(_IS_SPACE[data[before]])
+        for _ in range(_MOST_SPACES):
+            if not len(spaces):
+                break
+            before[spaces] -= 1
+            spaces = spaces[before[spaces] >= start]
+            spaces = spaces[_IS_SPACE[data[before[spaces]]]]
+        else:
+            close = payload.rfind(b"}", start, begin)
+            # An object that ends right before may have its follower here.
+            opens_here = close >= 0 and not payload[close + 1 : begin].strip(WHITE_SPACE)
+            yield from _cuts_by_pattern(payload, close if opens_here else begin)
+            return
+        before = before[before >= start]
+        yield from (before[data[before] == _CLOSE] + 1).tolist()
+    yield len(payload)
+
+
+def _cuts_by_pattern(payload: bytes, start: int) -> Iterator[int]:
     for between in _BETWEEN_OBJECTS.finditer(payload, start):
         yield between.start() + 1
     yield len(payload)

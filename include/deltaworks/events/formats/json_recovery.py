@@ -98,7 +98,7 @@ class Recovery:
                     continue
                 yield from self._broken(broken, unread, position)
                 broken = ""
-                yield _value(self._bytes(position, end))
+                yield value_of(self._bytes(position, end))
                 self.end = self._start + end
                 if self._is_cut():
                     return
@@ -195,7 +195,8 @@ class Recovery:
         return self._payload[self._start + begin : self._start + end]
 
 
-def _value(raw: bytes) -> Event:
+def value_of(raw: bytes) -> Event:
+    """What the bytes of a value are, with them."""
     try:
         return orjson.loads(raw), raw
     except orjson.JSONDecodeError as error:

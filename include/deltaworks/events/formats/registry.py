@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from deltaworks.events.budget import Budget, Event
 from deltaworks.events.formats import avro, json, parquet
@@ -52,17 +53,23 @@ _OTHER_FORMS = (
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def framer(source: PayloadSpec | DeltaSourceSpec, *, note_over_budget: Callable[[str], None] | None = None) -> Framer:
+def framer(
+    source: PayloadSpec | DeltaSourceSpec,
+    *,
+    note_over_budget: Callable[[str], None] | None = None,
+    decoder: json.Decoder | None = None,
+) -> Framer:
     """What finds the events of a payload, by the source's format and within its budgets.
 
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
 
     Args:
         note_over_budget: called with the name of a budget, once for each payload that goes beyond it.
+        decoder: decodes events of JSON, as of `json.values`.
     """
     # The rows of a Delta table come as JSON.
     declared = PayloadSpec() if isinstance(source, DeltaSourceSpec) else source
-    find = FORMATS[declared.format](declared)
+    find = FORMATS[declared.format](declared) if decoder is None else partial(json.values, decoder=decoder)
     marks = _MARKS[declared.format](declared) if declared.format in _MARKS else ()
     text_is_expected = source.format not in ("parquet", "avro")
 

@@ -1,0 +1,142 @@
+"""Decoded events of a chunk on their way to columns, a type of event at a time.
+
+Columns are made of a few hundred events at once, while these lie in the processor's cache, and the events let go. What
+a plan is not sure of has no row among them: the row path reads it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from deltaworks.events.chunks import Chunk
+from deltaworks.events.conversion import Conversion, Converted, Rows
+from deltaworks.events.envelope import stamped
+from deltaworks.events.plans import EventPlan
+
+if TYPE_CHECKING:
+    from deltaworks.events.parse import BatchStamp
+
+#: Events of a type whose columns are made at once.
+_TOGETHER = 256
+#: What stands for a decoded event among those of its chunk: no table keeps any other field of it.
+NO_FIELDS: Mapping[str, Any] = {}
+
+
+@dataclass(slots=True)
+class DecodedEvents:
+    """Decoded events of one plan, by their indexes in a chunk; `unsure` are those that the row path has to read."""
+
+    plan: EventPlan
+    unsure: list[int] = field(default_factory=list)
+    _events: list[Any] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)
+    _blocks: list[tuple[Rows, dict[Any, pa.Array]]] = field(default_factory=list)
+
+    def take(self, event: Any, row: int) -> None:
+        """Add an event; its index is larger than those before."""
+        self._events.append(event)
+        self._rows.append(row)
+        if len(self._rows) >= _TOGETHER:
+            self._convert()
+
+    def columns(self) -> tuple[Rows, dict[Any, pa.Array]] | None:
+        """The events that are sure, and their columns as of `EventPlan.arrays`; None where there is none."""
+        if self._rows:
+            self._convert()
+        if not self._blocks:
+            return None
+        if len(self._blocks) == 1:
+            return self._blocks[0]
+        rows = np.concatenate([some for some, _ in self._blocks])
+        keys = self._blocks[0][1]
+        return rows, {key: pa.concat_arrays([arrays[key] for _, arrays in self._blocks]) for key in keys}
+
+    def _convert(self) -> None:
+        events, rows = self._events, np.array(self._rows, np.int64)
+        self._events, self._rows = [], []
+        try:
+            arrays, unsure = self.plan.arrays(events)
+        except Exception:  # whatever it is, the row path meets it again and says of which event
+            self.unsure += rows.tolist()
+            return
+        if unsure:
+            rows, arrays = self.without(rows, arrays, unsure)
+        if len(rows):
+            self._blocks.append((rows, arrays))
+
+    def without(self, rows: Rows, arrays: dict[Any, pa.Array], places: set[int]) -> tuple[Rows, dict[Any, pa.Array]]:
+        """The rows but those at these places, which the row path has to read."""
+        keep = np.ones(len(rows), np.bool_)
+        keep[list(places)] = False
+        self.unsure += rows[~keep].tolist()
+        mask = pa.array(keep)
+        return rows[keep], {key: array.filter(mask) for key, array in arrays.items()}
+
+
+def by_columns(
+    conversion: Conversion, chunk: Chunk, stamp: BatchStamp, by_rows: Callable[[Chunk, Rows], tuple[Chunk, Rows]]
+) -> Converted:
+    """The columns of all events of a chunk, of which some were decoded.
+
+    Args:
+        by_rows: these events of the chunk in a chunk of their own, none of them decoded, with their indexes. Those that
+            cannot be read are among what it rejects.
+    """
+    tables = _Tables(conversion, chunk, stamp)
+    others = [row for rows in chunk.rows_by_tables.values() for row in rows]
+    for decoded in chunk.decoded.values():
+        columns = decoded.columns()
+        if columns is not None:
+            rows, arrays = columns
+            beyond = conversion.times.beyond(arrays["time"], stamp)
+            if beyond:
+                rows, arrays = decoded.without(rows, arrays, set(beyond))
+            if len(rows):
+                tables.add(decoded.plan, rows, arrays)
+        others += decoded.unsure
+    if not others:
+        return Converted(conversion.in_order(tables.parts), by_columns=len(chunk.events))
+    slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
+    for row, event in zip(rows.tolist(), slow.events, strict=True):
+        chunk.events[row] = event
+    converted = conversion.by_rows(slow, stamp)
+    for name, (own, table) in converted.tables.items():
+        tables.parts.setdefault(name, []).append((rows[own], table))
+    return Converted(
+        conversion.in_order(tables.parts),
+        {int(rows[row]): reasons for row, reasons in converted.reasons.items()},
+        [int(rows[row]) for row in converted.unusable],
+        slow.rejected,
+        len(chunk.events) - len(others),
+    )
+
+
+class _Tables:
+    """The tables that decoded events of a chunk come to, a part a plan."""
+
+    def __init__(self, conversion: Conversion, chunk: Chunk, stamp: BatchStamp) -> None:
+        self.parts: dict[str, list[tuple[Rows, pa.Table]]] = {}
+        self._columns = conversion.columns
+        self._stamp = stamp
+        self._seqs, self._positions = np.array(chunk.seqs, np.int64), np.array(chunk.positions, np.int64)
+
+    def add(self, plan: EventPlan, rows: Rows, arrays: Mapping[Any, pa.Array]) -> None:
+        """Add the rows of a plan's tables; `arrays` as of `EventPlan.arrays`."""
+        envelope = stamped(
+            self._stamp,
+            ids=arrays["id"],
+            names=pa.repeat(pa.scalar(plan.name, pa.string()), len(rows)),
+            times=arrays["time"],
+            seqs=pa.array(self._seqs[rows]),
+            positions=pa.array(self._positions[rows]),
+        )
+        for name in plan.tables:
+            columns = self._columns[name]
+            own = [arrays[item.key] for item in columns.columns]
+            table = pa.Table.from_arrays([*envelope, *own], schema=columns.schema)
+            self.parts.setdefault(name, []).append((rows, table))

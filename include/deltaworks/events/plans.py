@@ -1,0 +1,245 @@
+"""How events of each type are read: into slots, whose columns are made at once, or by rows, and why.
+
+`row_path_reason` says of a pipeline why none of its events has slots, `EventPlan.of` of a type of event. What neither
+refuses is decoded, and what a plan makes of it is what the row path would; what a plan is not sure of it names, and the
+row path reads that anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.events.columns import column
+from deltaworks.events.event_ids import sure_ids
+from deltaworks.events.event_times import joined_times
+from deltaworks.events.events import Router
+from deltaworks.events.extras import ReadFields, extra_fields
+from deltaworks.events.origins import reads_record_fields
+from deltaworks.events.slots import Path, Slots, Tree, Unslotted, nested_type, put, slots_of
+from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import partition_columns_of
+from deltaworks.specs.times import TimeForm
+from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
+
+_TIMESTAMP = Primitive("timestamp")
+#: A decimal of more digits may take a whole number beyond 64 bits, which orjson makes a double of and msgspec does not.
+_SAFE_DIGITS = 18
+
+
+def row_path_reason(spec: PipelineSpec, router: Router) -> str | None:
+    """Why all events of a pipeline are read by rows; None where that depends on their type."""
+    reasons = {
+        "the payloads are no JSON": spec.source.format != "json",
+        "fields are looked up or masked in the events": bool(spec.enrich or spec.private),
+        "events have fields of their object's key": bool(partition_columns_of(spec.source)),
+        "events have fields of their record": reads_record_fields(spec),
+        "events have fields of their wrapper": bool(spec.unwrap and spec.unwrap.keep),
+        "their tables depend on more than their name": not router.by_name_only,
+        "their name lies inside another field": "." in (spec.event.name.path or ""),
+        "their time is when they arrived": not spec.event.time.path,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedColumn:
+    """A column of a type of event, whatever tables have it; `required` in one of them."""
+
+    item: EventColumn
+    required: bool
+    #: Whether its slot takes nothing but what the type says, on every level.
+    typed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventPlan:
+    """How events of one name become columns.
+
+    Attributes:
+        tables: where they go, in order.
+        nulls: what some table keeps as a field that no column takes; where it is there, the row path reads the event.
+        parts: the same, of what lies in objects that are read whole: which fields of theirs are read.
+        takes_others: whether fields that nobody reads may be given slots.
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    slots: Slots
+    tree: Tree
+    columns: tuple[PlannedColumn, ...]
+    time: tuple[Path, ...]
+    time_form: TimeForm
+    ids: tuple[Path, ...]
+    name_path: Path | None
+    nulls: frozenset[Path]
+    parts: tuple[tuple[Path, ReadFields], ...]
+    takes_others: bool
+
+    @classmethod
+    def of(
+        cls,
+        spec: PipelineSpec,
+        name: str,
+        tables: tuple[str, ...],
+        by_table: Mapping[str, TableColumns],
+        others: Sequence[Path] = (),
+    ) -> EventPlan:
+        """The plan of events called `name`, which go to `tables`.
+
+        Args:
+            others: fields that nobody reads, which events have all the same.
+
+        Raises:
+            Unslotted: the row path reads them; why.
+        """
+        columns = [by_table[table] for table in tables]
+        time, ids = _paths(spec.event.time.path), _paths(spec.event.id)
+        name_path = None if spec.event.name.path is None else (spec.event.name.path,)
+        planned: dict[ColumnKey, PlannedColumn] = {}
+        tree: Tree = {}
+        for path in (*time, *ids):
+            put(tree, path, Any)
+        for item in (item for of_table in columns for item in of_table.columns):
+            if _is_wide(item.kind):
+                raise Unslotted(f"a whole number beyond 64 bits would fit {item.name}: {item.kind}")
+            required = item.required or (item.key in planned and planned[item.key].required)
+            if item.path == name_path:
+                planned[item.key] = PlannedColumn(item, required, typed=False)
+                continue
+            kind = nested_type(item.kind)
+            alone = item.path not in (*time, *ids, *(key[0] for key in planned if key != item.key))
+            put(tree, item.path, kind if alone else Any)
+            planned[item.key] = PlannedColumn(item, required, typed=alone and kind is not Any)
+        # A field that two columns read differently has a slot for anything, so that neither can trust in its type.
+        typed = {key: _at(tree, key[0]) is not Any for key in planned if key[0] != name_path}
+        for path in others:
+            put(tree, path, Any)
+        nulls, parts = _kept_apart(tree, [of_table for of_table in columns if of_table.keeps_other_fields])
+        return cls(
+            name=name,
+            tables=tables,
+            slots=slots_of(tree, tag=None if name_path is None else (name_path[0], name)),
+            tree=tree,
+            columns=tuple(
+                PlannedColumn(one.item, one.required, one.typed and typed.get(key, False))
+                for key, one in planned.items()
+            ),
+            time=time,
+            time_form=spec.event.time.form,
+            ids=ids,
+            name_path=name_path,
+            nulls=nulls,
+            parts=parts,
+            takes_others=not any(of_table.keeps_other_fields for of_table in columns),
+        )
+
+    def arrays(self, events: Sequence[Any]) -> tuple[dict[Any, pa.Array], set[int]]:
+        """The columns of decoded events by `EventColumn.key`, their `time` and `id`; and which events are not sure."""
+        values: dict[Path, Sequence[Any]] = {}
+        self.slots.gather(events, values)  # type: ignore[arg-type]
+        if self.name_path is not None:
+            values[self.name_path] = [self.name] * len(events)
+        unsure = self._with_other_fields(values)
+        arrays: dict[Any, pa.Array] = {}
+        for planned in self.columns:
+            item = planned.item
+            array, misfits = column(values[item.path], item.kind, times=item.times, typed=planned.typed)
+            unsure.update(misfits)
+            if planned.required:
+                unsure.update(_nulls(array))
+            arrays[item.key] = array
+        instants = joined_times([values[path] for path in self.time])
+        arrays["time"], misfits = column(instants, _TIMESTAMP, times=self.time_form)
+        unsure.update(misfits, _nulls(arrays["time"]))
+        texts = sure_ids([values[path] for path in self.ids], len(events))
+        arrays["id"] = pa.array(texts, pa.string())
+        if self.ids:
+            unsure.update(_nulls(arrays["id"]))
+        return arrays, unsure
+
+    def _with_other_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
+        """The events of which some table keeps fields that none of its columns takes."""
+        unsure: set[int] = set()
+        for path in self.nulls:
+            held = values[path]
+            if held.count(None) < len(held):
+                unsure.update(row for row, value in enumerate(held) if value is not None)
+        for path, fields in self.parts:
+            name = path[-1]
+            read: ReadFields = {name: fields}
+            unsure.update(
+                row for row, value in enumerate(values[path]) if value is not None and extra_fields({name: value}, read)
+            )
+        return unsure
+
+
+def undeclared(event: Mapping[str, Any], tree: Tree, above: Path = ()) -> list[Path]:
+    """The fields of an event that have no slot."""
+    paths = []
+    for name, value in event.items():
+        if name not in tree:
+            paths.append((*above, name))
+        elif type(tree[name]) is dict and type(value) is dict:
+            paths += undeclared(value, tree[name], (*above, name))
+    return paths
+
+
+def _paths(texts: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(tuple(text.split(".")) for text in texts)
+
+
+def _at(tree: Tree, path: Path) -> Any:
+    held: Any = tree
+    for name in path:
+        held = held[name]
+    return held
+
+
+def _nulls(array: pa.Array) -> list[int]:
+    return pc.indices_nonzero(pc.is_null(array)).to_pylist() if array.null_count else []
+
+
+def _is_wide(kind: ColumnType) -> bool:
+    match kind:
+        case Decimal(precision):
+            return precision > _SAFE_DIGITS
+        case Array(inner) | Map(inner):
+            return _is_wide(inner)
+        case Struct(fields):
+            return any(_is_wide(field) for _, field in fields)
+    return False
+
+
+def _kept_apart(
+    tree: Tree, tables: Sequence[TableColumns]
+) -> tuple[frozenset[Path], tuple[tuple[Path, ReadFields], ...]]:
+    """What of the slots these tables keep as fields that no column takes: whole, and in part.
+
+    Raises:
+        Unslotted: a table has columns that it was given while it ran.
+    """
+    nulls: set[Path] = set()
+    parts: list[tuple[Path, ReadFields]] = []
+
+    def walk(below: Tree, fields: ReadFields, above: Path) -> None:
+        for name, kind in below.items():
+            path = (*above, name)
+            inner = fields.get(name)
+            if name not in fields:
+                nulls.add(path)
+            elif inner is not None and type(kind) is dict:
+                walk(kind, inner, path)
+            elif inner is not None:
+                parts.append((path, inner))
+
+    for of_table in tables:
+        if of_table.was_given_columns:
+            raise Unslotted("a table of theirs was given columns while it ran")
+        walk(tree, of_table.read_fields, ())
+    return frozenset(nulls), tuple(parts)
