@@ -32,6 +32,7 @@ from benchmarks import (
     mutation_apply,
     mutation_resolve,
     night,
+    parser,
     partitioning,
     pipelines_1000,
     prices,
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     for module in (
         single_table,
         fan_out,
+        parser,
         growth,
         archive,
         enrichment,

@@ -23,7 +23,7 @@ from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: Where a value does not fit, so many around it are tried by themselves, then so many, and the last are looked at singly.
+#: Where a value does not fit, so many around it are tried by themselves, then so many; those are looked at singly.
 _BLOCKS = (256, 16)
 _INTEGER_BITS = {"int": 31, "long": 63}
 

@@ -276,7 +276,7 @@ def test_many_events_of_every_branch_come_to_the_same_rows(malformed_json: Path,
 
 BY_ROWS = {
     "payloads are no JSON": declared(source={"kind": "s3_sqs", "relay": "r", "bucket": "b", "format": "csv"}),
-    "looked up or masked": declared(private=[{"path": "device", "keep": "nothing"}]),
+    "looked up or masked": declared(EVENTS, ORDERS, private=[{"path": "device", "keep": "nothing"}]),
     "fields of their wrapper": declared(unwrap={"path": "body", "keep": ["stage"]}),
     "more than their name": declared(EVENTS, ORDERS | {"when": {"name": "order", "device": "ios"}}),
     "inside another field": declared(EVENTS, event={"name": {"path": "params.name"}}),

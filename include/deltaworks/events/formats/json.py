@@ -96,8 +96,10 @@ def _values(payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decod
             run = Run()
         if refused is not None:
             yield from _instead(payload, raw, refused, pieces, budget)
-        else:
+        elif type(value) is list:
             yield from _elements(value, bare)
+        else:
+            yield value, bare
     if run.raws:
         yield run, b""
 

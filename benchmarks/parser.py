@@ -1,0 +1,109 @@
+"""`parser`: the CPU that an event takes to become rows, by columns and by rows, of the same objects in one process.
+
+Ours: events decoded into slots (`deltaworks.events.decoding`), columns a type of event. Other: the same parser told to
+read every event by rows, which is what it does for what has no slots. Both come to the same rows, which are counted.
+
+- `columnar_vs_rows`: events without a fault.
+- `columnar_vs_rows_faulty`: with the generator's usual faults, one event in two hundred in quarantine.
+
+CPU seconds of the process, one thread, without the collector of cycles, as a task parses. Not timed: decompression.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+
+if TYPE_CHECKING:
+    from benchmarks.games_files import GamesFiles
+    from deltaworks.events.parse import Payload
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: More than this many events say nothing more.
+_MOST_EVENTS = 100_000
+
+
+class _CpuClock(Clock):
+    """Takes the CPU of the process in place of the time."""
+
+    def __enter__(self) -> Clock:
+        gc.collect()
+        gc.disable()
+        self._started = time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.process_time() - self._started
+        gc.enable()
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure without faults and with them."""
+    import pyarrow as pa
+
+    from benchmarks import games_files
+    from deltaworks.specs.catalog import project_root
+    from deltaworks.specs.loading import load_spec
+    from deltaworks.specs.pipeline import PipelineSpec
+    from generator.settings import FaultRates
+
+    pa.set_cpu_count(1)
+    spec = load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
+    none = FaultRates(
+        **dict.fromkeys(("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"), 0.0)
+    )
+    figures = []
+    for metric, faults in (("columnar_vs_rows", none), ("columnar_vs_rows_faulty", None)):
+        events = min(options.events, _MOST_EVENTS)
+        files = games_files.games_files(events, progress=options.progress, faults=faults)
+        payloads = _payloads(files)
+        comparison = Comparison(
+            metric=metric,
+            ours=Side(f"{metric}_columns", _side(spec, payloads, files.events + files.quarantined, by_columns=True)),
+            other=Side(f"{metric}_rows", _side(spec, payloads, files.events + files.quarantined, by_columns=False)),
+            sizes=files.sizes(),
+        )
+        figures += measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+    return figures
+
+
+def _payloads(files: GamesFiles) -> list[Payload]:
+    from benchmarks.games_files import landed_objects
+    from deltaworks.events.parse import Payload
+
+    return [
+        Payload(seq, path.name, gzip.decompress(path.read_bytes()))
+        for seq, path in enumerate(landed_objects(files.landed), 1)
+    ]
+
+
+def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_columns: bool) -> Run:
+    """A side that parses all payloads; refuses a reading that lost an event."""
+    from deltaworks.events.parse import BatchStamp, Parser
+
+    stamp = BatchStamp(1, 1_717_200_000_000_000, "benchmark")
+
+    def parse(clock: Clock) -> None:
+        parser = Parser(spec, columnar_from_bytes=0 if by_columns else None)
+        cpu, rows = _CpuClock(), 0
+        with cpu:
+            for name, part in parser.parse(payloads, stamp):
+                rows += part.num_rows if name in ("events", "quarantine") else 0
+        if rows != events:
+            raise RuntimeError(f"{rows} events came out, {events} were generated")
+        clock.seconds = cpu.seconds
+        clock.note(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.by_columns)
+
+    return parse
+
+
+BENCHMARK = Benchmark(
+    name="parser",
+    summary="CPU of parsing by columns, against parsing the same events by rows",
+    run=run,
+)
