@@ -19,8 +19,9 @@ from deltaworks.events.slots import REFUSALS, Path, Unslotted, decoder_of
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: Names that have plans; and the fields that a type of event is given slots for though nobody reads them.
-_MOST_PLANS, _MOST_OTHERS = 500, 64
+#: With so many names that have plans no other is learned: each time all are compiled anew. And so many fields may have
+#: slots in a type of event though nobody reads them.
+_MOST_PLANS, _MOST_OTHERS = 128, 64
 #: Events of a type that are looked through for such fields.
 _MOST_LOOKS = 200
 #: Levels that msgspec and orjson both read; whether text is so deep is asked of texts that can be.
@@ -49,12 +50,9 @@ class EventDecoder:
         self._others: dict[str, list[Path]] = {}
         self._looks: dict[str, int] = {}
         self._inner_of = reader_of(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
-        self._decode: Any = _none
+        # Compiled when the first event comes: a task of a few has none to decode.
+        self._decode: Any = _none if self.reason is not None else self._first
         self._decoded = self._refused = 0
-        if self.reason is None:
-            for name in self._declared_names():
-                self._plan(name)
-            self._compile()
 
     def loads(self, raw: bytes) -> Any:
         """The event in these bytes, in slots; the value that they are as JSON where it has none.
@@ -101,6 +99,12 @@ class EventDecoder:
             else:
                 self._plan(name, tables)
             self._compile()
+
+    def _first(self, text: Any) -> Any:
+        for name in self._declared_names():
+            self._plan(name)
+        self._compile()
+        return self._decode(text)
 
     def _declared_names(self) -> list[str]:
         event = self._spec.event.name

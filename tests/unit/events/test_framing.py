@@ -320,3 +320,14 @@ def test_every_byte_of_a_good_payload_is_parsed_once(monkeypatch: pytest.MonkeyP
     assert found(payload) == [orjson.loads(one)] * 10_000
 
     assert parsed.bytes <= len(payload)
+
+
+@pytest.mark.parametrize(("spaces", "count"), [(0, 9_000), (1, 9_000), (63, 500), (64, 500), (65, 500), (70_000, 9)])
+def test_objects_are_told_apart_however_much_white_space_lies_between_them(spaces: int, count: int) -> None:
+    objects = [{"n": number, "text": "} {" * (number % 700 == 1), "in": {}} for number in range(count)]
+
+    payload = (b"\n" * (spaces % 2) + b" " * (spaces - spaces % 2)).join(map(orjson.dumps, objects))
+
+    assert len(payload) > 30_000
+    assert found(payload) == objects
+    assert b"".join(raw for _, raw in values(payload)) == b"".join(map(orjson.dumps, objects))
