@@ -142,7 +142,7 @@ class EventPlan:
     def arrays(self, events: Sequence[Any]) -> tuple[dict[Any, pa.Array], set[int]]:
         """The columns of decoded events by `EventColumn.key`, their `time` and `id`; and which events are not sure."""
         values: dict[Path, Sequence[Any]] = {}
-        self.slots.gather(events, values)  # type: ignore[arg-type]
+        self.slots.gather(events, values)
         if self.name_path is not None:
             values[self.name_path] = [self.name] * len(events)
         unsure = self._with_other_fields(values)

@@ -42,7 +42,7 @@ class Slots:
     below: tuple[tuple[int, Slots], ...]
     empty: msgspec.Struct
 
-    def gather(self, objects: Sequence[Any], values: dict[Path, tuple[Any, ...]]) -> None:
+    def gather(self, objects: Sequence[Any], values: dict[Path, Sequence[Any]]) -> None:
         """Add what the slots of these objects hold to `values`, by path; None where a field is absent or null."""
         columns = list(zip(*map(_astuple, objects), strict=True))
         values.update(zip(self.paths, columns, strict=True))

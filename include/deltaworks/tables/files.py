@@ -103,15 +103,8 @@ def write_body(
 def encoded(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
     """Rows as the bytes of a file, and the file's statistics."""
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        body,
-        sink,
-        compression="zstd",
-        compression_level=1,
-        version="2.6",
-        write_statistics=True,
-        use_dictionary=_with_dictionaries(body),  # type: ignore[arg-type]
-    )
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "version": "2.6"}
+    pq.write_table(body, sink, write_statistics=True, use_dictionary=_with_dictionaries(body), **options)
     return sink.getvalue(), statistics(body, indexed)
 
 
