@@ -37,6 +37,7 @@ def row_path_reason(spec: PipelineSpec, router: Router) -> str | None:
     reasons = {
         "the payloads are no JSON": spec.source.format != "json",
         "fields are looked up or masked in the events": bool(spec.enrich or spec.private),
+        "personal data is stripped from the events": spec.privacy is not None,
         "events have fields of their object's key": bool(partition_columns_of(spec.source)),
         "events have fields of their record": reads_record_fields(spec),
         "events have fields of their wrapper": bool(spec.unwrap and spec.unwrap.keep),
