@@ -28,6 +28,16 @@ from deltaworks.specs.storage import StorageSpec
 _CONDITIONAL_ATTEMPTS = 8
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client waits for a storage on the network, how often it tries, and how many requests run at once."""
+
+    connect_seconds: float = 5.0
+    read_seconds: float = 20.0
+    tries: int = 5
+    connections: int = 10
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """An object's bytes and the tag that names this version of it."""
@@ -69,26 +79,28 @@ class ObjectStore(Protocol):
         """Remove the object; nothing happens where there is none."""
 
 
-def open_objects(storage: StorageSpec) -> ObjectStore:
-    """The object store a storage spec describes."""
+def open_objects(storage: StorageSpec, *, patience: Patience | None = None) -> ObjectStore:
+    """The object store a storage spec describes. Local disk is never waited for."""
     if storage.scheme == "s3":
-        return S3Objects(storage)
+        return S3Objects(storage, patience=patience)
     return LocalObjects(Path(storage.prefix))
 
 
 class S3Objects:
     """Objects in a bucket, by conditional requests."""
 
-    def __init__(self, storage: StorageSpec) -> None:
+    def __init__(self, storage: StorageSpec, *, patience: Patience | None = None) -> None:
         from botocore.config import Config
 
         from deltaworks.control.aws_sessions import aws_session
 
+        patience = patience or Patience()
         config = Config(
             s3={"addressing_style": "path" if storage.path_style else "auto"},
-            connect_timeout=5,
-            read_timeout=20,
-            retries={"mode": "standard", "max_attempts": 5},
+            connect_timeout=patience.connect_seconds,
+            read_timeout=patience.read_seconds,
+            retries={"mode": "standard", "max_attempts": patience.tries},
+            max_pool_connections=patience.connections,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )

@@ -1,0 +1,79 @@
+"""What is declared, read once and again when a file of it has changed: reading it takes a tenth of a second a pipeline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltaworks.specs.project_folder import project_root
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+
+_FOLDERS = ("pipelines", "relays", "environments", "collectors")
+
+
+def _read() -> Catalog:
+    from deltaworks.specs.project import load_catalog
+
+    return load_catalog(tolerant=True)
+
+
+class CatalogCache:
+    """The catalog of one process. Safe to use from several threads: one reads, the others go on with the last one.
+
+    Args:
+        look_seconds: how long the files are taken to be as they were.
+    """
+
+    def __init__(self, read: Callable[[], Catalog] = _read, *, look_seconds: float = 5.0) -> None:
+        self._read = read
+        self._look_seconds = look_seconds
+        self._lock = threading.Lock()
+        self._catalog: Catalog | None = None
+        self._state: frozenset[tuple[str, int, int]] = frozenset()
+        self._looked_at = float("-inf")
+
+    def current(self) -> Catalog:
+        """The catalog; the last one that could be read where the environment is wrong now.
+
+        Raises:
+            ConfigError: there is none yet, and the environment is wrong.
+        """
+        catalog = self._catalog
+        if catalog is not None and time.monotonic() - self._looked_at < self._look_seconds:
+            return catalog
+        if not self._lock.acquire(blocking=catalog is None):
+            assert catalog is not None
+            return catalog
+        try:
+            return self._renewed()
+        finally:
+            self._lock.release()
+
+    def _renewed(self) -> Catalog:
+        state = _state_of(project_root() / "include")
+        if self._catalog is None or state != self._state:
+            try:
+                self._catalog, self._state = self._read(), state
+            except Exception:  # a file that is being written; the next look reads it again
+                if self._catalog is None:
+                    raise
+        self._looked_at = time.monotonic()
+        return self._catalog
+
+
+def _state_of(include: Path) -> frozenset[tuple[str, int, int]]:
+    """Every file of declarations with its time and size."""
+    files = set()
+    for folder in _FOLDERS:
+        for path in (include / folder).rglob("*"):
+            try:
+                status = path.stat()
+            except OSError:  # removed in between
+                continue
+            files.add((str(path), status.st_mtime_ns, status.st_size))
+    return frozenset(files)

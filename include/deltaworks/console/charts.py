@@ -1,0 +1,169 @@
+"""Geometry of the charts that the server draws: what `templates/charts.html` puts into SVG.
+
+Values are thinned to two a column of pixels, the least and the greatest of it, so that a peak is never lost; None is a
+gap. Colours are those of the page, so that a chart follows its theme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+Value = float | None
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Values at instants, in the order of time. `unit` is how they are written: seconds, bytes, count, share."""
+
+    name: str
+    points: Sequence[tuple[datetime, Value]]
+    unit: str = "count"
+
+    @property
+    def latest(self) -> Value:
+        """The last value that is there."""
+        return next((value for _, value in reversed(self.points) if value is not None), None)
+
+    @property
+    def greatest(self) -> Value:
+        """The greatest value that is there."""
+        return max((value for _, value in self.points if value is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark at an axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A drawn line: `paths` between gaps, as SVG has them; `dots` are values with a gap on both sides."""
+
+    width: int
+    height: int
+    paths: tuple[str, ...]
+    dots: tuple[Point, ...]
+    top: float = 0.0
+    ticks: tuple[Tick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A drawn bar; `index` is that of its value."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    index: int
+
+
+def spark(values: Sequence[Value], *, width: int = 96, height: int = 20) -> Drawing:
+    """A line without axes, from 0 to the greatest value."""
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    last = max(len(values) - 1, 1)
+    points = [
+        None if value is None else (1 + index / last * (width - 2), _y(value, top, height))
+        for index, value in enumerate(values)
+    ]
+    paths, dots = _paths(points)
+    return Drawing(width=width, height=height, paths=paths, dots=dots, top=top)
+
+
+def line(series: Series, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> Drawing:
+    """A line over a time axis that begins at `since` and ends at `until`, from 0 to the greatest value."""
+    span = max((until - since).total_seconds(), 1.0)
+    inside = [(at, value) for at, value in series.points if since <= at <= until]
+    top = max((value for _, value in inside if value is not None), default=0.0) or 1.0
+    placed = [
+        None if value is None else ((at - since).total_seconds() / span * width, _y(value, top, height))
+        for at, value in inside
+    ]
+    paths, dots = _paths(_thinned(placed))
+    return Drawing(
+        width=width, height=height, paths=paths, dots=dots, top=top, ticks=time_ticks(since, until, width=width)
+    )
+
+
+def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tuple[Bar, ...]:
+    """A bar a value, from 0 to the greatest. One that is more than nothing is always seen."""
+    top = max((value for value in values if value is not None), default=0.0)
+    if not values or top <= 0:
+        return ()
+    step = width / len(values)
+    drawn = []
+    for index, value in enumerate(values):
+        if value is None or value <= 0:
+            continue
+        tall = max(1.0, value / top * height)
+        drawn.append(
+            Bar(x=_round(index * step), y=_round(height - tall), width=_round(step * 0.8), height=_round(tall), index=index)
+        )
+    return tuple(drawn)
+
+
+def time_ticks(since: datetime, until: datetime, *, width: int, most: int = 6) -> tuple[Tick, ...]:
+    """Whole hours, or whole days, at most so many."""
+    span = max((until - since).total_seconds(), 1.0)
+    step = next((size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= most), 86_400)
+    step = max(step, math.ceil(span / most / 86_400) * 86_400) if step == 86_400 else step
+    first = math.ceil(since.timestamp() / step) * step
+    ticks = []
+    for number in range(most + 1):
+        at = first + number * step
+        if at > until.timestamp():
+            break
+        moment = datetime.fromtimestamp(at, tz=since.tzinfo)
+        text = moment.strftime("%m-%d" if step >= 86_400 else "%H:%M")
+        ticks.append(Tick(_round((at - since.timestamp()) / span * width), text))
+    return tuple(ticks)
+
+
+def _y(value: float, top: float, height: int) -> float:
+    return height - 1 - max(0.0, min(value / top, 1.0)) * (height - 2)
+
+
+def _thinned(points: Sequence[Point | None]) -> list[Point | None]:
+    """The least and the greatest point of each column of pixels, in the order in which they came."""
+    thin: list[Point | None] = []
+    column: list[Point] = []
+    for point in points:
+        if column and (point is None or int(point[0]) != int(column[0][0])):
+            thin += _extremes(column)
+            column = []
+        if point is None:
+            thin.append(None)
+        else:
+            column.append(point)
+    return thin + _extremes(column)
+
+
+def _extremes(column: list[Point]) -> list[Point]:
+    if len(column) <= 2:
+        return list(column)
+    least = min(range(len(column)), key=lambda index: column[index][1])
+    greatest = max(range(len(column)), key=lambda index: column[index][1])
+    return [column[index] for index in sorted({least, greatest})]
+
+
+def _paths(points: Iterable[Point | None]) -> tuple[tuple[str, ...], tuple[Point, ...]]:
+    """Runs of points as paths, and those that stand alone."""
+    runs: list[list[Point]] = [[]]
+    for point in points:
+        if point is None:
+            runs.append([])
+        else:
+            runs[-1].append((_round(point[0]), _round(point[1])))
+    paths = tuple("M" + "L".join(f"{x:g} {y:g}" for x, y in run) for run in runs if len(run) > 1)
+    return paths, tuple(run[0] for run in runs if len(run) == 1)
+
+
+def _round(number: float) -> float:
+    return round(number, 1)

@@ -1,0 +1,233 @@
+"""The first page: what needs somebody, then every stream, relay and process beside them, the unhealthy first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltaworks.alerts.raising import Alert, alerts
+from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
+from deltaworks.console.look import Look
+from deltaworks.console.pages.base import Page
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.health import report as health_report
+from deltaworks.control.health.channels import channel_warning
+from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.report import Report, Subject
+from deltaworks.control.troubles.rows import rank
+from deltaworks.errors import DeltaworksError
+
+_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Something that somebody has to act on: its cause, of what, what was seen and the next step."""
+
+    cause: str
+    subject: str
+    severity: str
+    since: datetime | None
+    detail: str
+    next_step: str
+    pipeline: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One relay, stream or other process.
+
+    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the oldest that waits, `gone_at` when the source forgets it. Rows are of the last
+    hour. `may_act` says whether the person may restart it.
+    """
+
+    kind: str
+    name: str
+    dag_id: str
+    state: str
+    cause: str
+    detail: str
+    next_step: str
+    since: datetime | None
+    heartbeat_at: datetime | None
+    waiting_since: datetime | None
+    gone_at: datetime | None
+    rows: int | None
+    quarantined: int | None
+    held: tuple[str, ...]
+    error: str
+    dead_letters: int | None
+    spark_ui: str
+    may_act: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What the page shows. `judged_at` is when the health check last ran."""
+
+    needs: tuple[Need, ...]
+    streams: tuple[Row, ...]
+    others: tuple[Row, ...]
+    judged_at: datetime | None
+    warning: str
+    only: str
+    hidden: int
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.others))
+        return f"{len(self.needs)} need you, {bad} unhealthy"
+
+
+def view(look: Look) -> Overview:
+    """The page as it is now, for what the person may see. `?only=words` keeps the rows that have them."""
+    reports, judged = _reports(look)
+    needs = _needs(look, reports, judged)
+    rows = [_row(look, item, judged) for item in reports]
+    only = look.query.get("only", "").strip()
+    kept = [row for row in rows if only.lower() in f"{row.kind} {row.name} {row.state} {row.cause}".lower()]
+    kept.sort(key=lambda row: (_ORDER.index(row.state), row.name))
+    return Overview(
+        needs=tuple(needs),
+        streams=tuple(row for row in kept if row.kind == "stream"),
+        others=tuple(row for row in kept if row.kind != "stream"),
+        judged_at=_judged_at(look),
+        warning=channel_warning(look.catalog.environment.alerts),
+        only=only,
+        hidden=len(rows) - len(kept),
+    )
+
+
+def _reports(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
+    """Reports as of now, and the verdicts of the health check, which know since when."""
+    objects, catalog = look.objects, look.catalog
+    sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id)]
+    objects.fetch([paths.verdicts(), *(key for subject in sound for key in _keys(subject))])
+    try:
+        previous = health_report.read_verdicts(objects)
+    except DeltaworksError:
+        previous = {}
+    paused = look.paused
+    reports = [
+        health_report.report(
+            subject,
+            objects,
+            previous=previous,
+            now=look.now,
+            paused=lambda dag_id: None if paused is None else dag_id in paused,
+        )
+        for subject in sound
+    ]
+    wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now)
+    return reports + [item for item in wrong if look.person.may_read(item.subject.dag_id)], previous
+
+
+def _since(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:
+    """Since when it is so; None where the health check has not judged it yet, and now would be a guess."""
+    return item.verdict.since if item.subject.key in judged else None
+
+
+def _keys(subject: Subject) -> list[str]:
+    control = subject.control
+    keys = [paths.heartbeat(control), paths.stop_request(control)]
+    if subject.kind == "stream":
+        keys += [f"{control}/input_norm.json", paths.throughput(control)]
+    return keys
+
+
+def _row(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
+    verdict, beat, subject = item.verdict, item.heartbeat, item.subject
+    hour = item.throughput.last_hour(look.now)
+    left = verdict.time_left_seconds
+    is_stream = subject.kind == "stream"
+    return Row(
+        kind=subject.kind,
+        name=subject.name,
+        dag_id=subject.dag_id,
+        state=verdict.state,
+        cause=verdict.cause,
+        detail=verdict.detail,
+        next_step=verdict.next_step,
+        since=_since(item, judged),
+        heartbeat_at=_instant(beat.written_at if beat else None),
+        waiting_since=_instant(beat.oldest_pending_at if beat else None),
+        gone_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
+        rows=hour.rows if is_stream else None,
+        quarantined=hour.quarantined if is_stream else None,
+        held=tuple(str(held.get("table", "")) for held in beat.held) if beat else (),
+        error=str((beat.error or {}).get("condition", "")) if beat else "",
+        dead_letters=beat.dead_letters if beat else None,
+        spark_ui=(beat.ui or "") if beat else "",
+        may_act=look.person.may_start(subject.dag_id),
+    )
+
+
+def _needs(look: Look, reports: list[Report], judged: Mapping[str, Verdict]) -> list[Need]:
+    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on."""
+    needs = [
+        Need(
+            cause=item.verdict.cause,
+            subject=f"{item.subject.kind} {item.subject.name}",
+            severity="critical",
+            since=_since(item, judged),
+            detail=item.verdict.detail,
+            next_step=item.verdict.next_step,
+            pipeline=item.subject.name if item.subject.kind == "stream" else "",
+        )
+        for item in reports
+        if item.verdict.unhealthy
+    ]
+    unhealthy = {need.subject for need in needs}
+    for alert in _open_alerts(look):
+        if alert.subject in unhealthy:
+            continue
+        needs.append(
+            Need(
+                cause=alert.cause,
+                subject=alert.subject,
+                severity=alert.standing.severity,
+                since=alert.standing.since,
+                detail=alert.summary,
+                next_step=str(alert.detail.get("next_step", "")),
+            )
+        )
+    return sorted(needs, key=lambda need: (-rank_of(need.severity), need.cause, need.subject))
+
+
+def _open_alerts(look: Look) -> list[Alert]:
+    try:
+        keys = look.objects.list(paths.alerts("state/"))
+        look.objects.fetch(keys)
+        stored = [alert for alert in alerts(look.objects) if alert.standing.open]
+    except DeltaworksError:
+        return []
+    return [alert for alert in stored if look.person.may_read(alert_dag(look.catalog, alert.subject))]
+
+
+def rank_of(severity: str) -> int:
+    """A number that grows with a severity; one that this release does not know counts as the least."""
+    return rank(severity) if severity in ("info", "warning", "critical") else -1  # type: ignore[arg-type]
+
+
+def _judged_at(look: Look) -> datetime | None:
+    if not look.person.may_read(HEALTH_DAG):
+        return None
+    try:
+        stored = look.objects.get(paths.alerts("health.json"))
+        return _instant(json.loads(stored.data)["written_at"]) if stored else None
+    except (DeltaworksError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        return parse_iso(text)
+    except (ValueError, TypeError):
+        return None
+
+
+PAGE = Page(name="overview", route="/", title="Overview", view=view, menu="Overview")

@@ -1,0 +1,10 @@
+"""All pages, in the order of the navigation. A page is a module, a template and a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.console.pages import overview
+from deltaworks.console.pages.base import Page
+
+PAGES: Final[tuple[Page, ...]] = (overview.PAGE,)

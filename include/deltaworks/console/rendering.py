@@ -1,0 +1,170 @@
+"""Templates: Jinja2 with autoescape and no value that is merely missing, and what every template is given.
+
+Whatever a page shows of others' data is text. Nothing here makes markup: templates alone do, and a test holds that
+none of them switches escaping off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from deltaworks.console import charts, formats
+from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
+
+HERE = Path(__file__).parent
+#: How a state is shown: a mark beside the word, so that no state is a colour alone.
+MARKS: Final[Mapping[str, tuple[str, str]]] = {
+    "healthy": ("✓", "good"),
+    "committed": ("✓", "good"),
+    "complete": ("✓", "good"),
+    "running": ("▶", "good"),
+    "lagging": ("▲", "warn"),
+    "starting": ("…", "quiet"),
+    "stopping": ("…", "quiet"),
+    "stopped": ("■", "quiet"),
+    "paused": ("■", "quiet"),
+    "held": ("▲", "warn"),
+    "unhealthy": ("✕", "bad"),
+    "failed": ("✕", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What surrounds a view: where it is, who looks, and what could not be read. `root` is where the console lies.
+
+    `address` is that of this view below the host, `stale_since` since when the storage has not answered, if it has not.
+    """
+
+    title: str
+    root: str
+    address: str
+    now: datetime
+    person: str
+    menu: tuple[tuple[str, str], ...]
+    current: str = ""
+    airflow: str | None = None
+    acts_missing: str = ""
+    docs: str = ""
+    stale_since: datetime | None = None
+    problem: str = ""
+
+    def href(self, *parts: str, **query: str | int | None) -> str:
+        """The address of a page of the console: each part is a name of any content, or starts with `/`."""
+        path = "".join(part if part.startswith("/") else "/" + quote(part, safe="") for part in parts)
+        pairs = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items() if value is not None)
+        return self.root + path + (f"?{pairs}" if pairs else "")
+
+    def airflow_href(self, *parts: str) -> str:
+        """The address of a page of Airflow's, in the same way."""
+        return (self.airflow or "") + "".join("/" + quote(part, safe="") for part in parts)
+
+    def runbook(self, code: str) -> str:
+        """The address of the page on a cause, an alert or a condition; empty where the environment names no docs."""
+        page = runbook(code)
+        return f"{self.docs.rstrip('/')}/{page}" if self.docs and page else ""
+
+
+@cache
+def templates() -> Environment:
+    """The templates of the console. Safe to use from several threads."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        extensions=["jinja2.ext.do"],
+    )
+    environment.filters |= {
+        "age": formats.age_text,
+        "duration": formats.seconds_text,
+        "instant": formats.instant_text,
+        "clock": formats.clock_text,
+        "machine": formats.machine_instant,
+        "bytes": formats.bytes_text,
+        "count": formats.count_text,
+        "share": formats.share_text,
+    }
+    environment.globals |= {
+        "spark_of": charts.spark,
+        "line_of": charts.line,
+        "bars_of": charts.bars,
+        "mark_of": lambda state: MARKS.get(state, ("?", "quiet")),
+        "written": written,
+        "asset": asset_path,
+        "is_address": is_address,
+    }
+    return environment
+
+
+def render(name: str, frame: Frame, view: Any, *, fragment: bool = False) -> str:
+    """A view as HTML; a fragment is its polled part alone."""
+    layout = "fragment.html" if fragment else "base.html"
+    return templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
+
+
+def written(value: float | None, unit: str) -> str:
+    """A value with the unit of its series."""
+    text = {"seconds": formats.seconds_text, "bytes": formats.bytes_text, "share": formats.share_text}
+    return text.get(unit, formats.count_text)(value)
+
+
+def runbook(code: str) -> str:
+    """The page and heading of docs on a cause, an alert or a condition; empty for a code that is not in the tables."""
+    if code in ALERTS:
+        return ALERTS[code].runbook
+    trouble = HEALTH_CAUSES.get(code) or CONDITIONS.get(code)
+    if trouble is None:
+        return ""
+    if trouble.alert in ALERTS:
+        return ALERTS[trouble.alert].runbook
+    return trouble.runbook or "errors.md"
+
+
+def is_address(text: str | None) -> bool:
+    """Whether what others wrote may become a link: an address of the web, and nothing that a browser would run."""
+    try:
+        return bool(text) and urlsplit(text).scheme in ("http", "https")
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file that pages load."""
+
+    data: bytes
+    media_type: str
+    digest: str
+
+
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@cache
+def assets() -> Mapping[str, Asset]:
+    """The files that pages load, by name: ours, and those that the jars' step unpacks beside them."""
+    files = sorted(path for folder in ("assets", "static") for path in (HERE / folder).glob("*.*"))
+    return {
+        path.name: Asset(data, _TYPES[path.suffix], hashlib.sha256(data).hexdigest()[:16])
+        for path in files
+        if path.suffix in _TYPES
+        for data in [path.read_bytes()]
+    }
+
+
+def asset_path(name: str) -> str:
+    """The address of a file below the console, which changes with its content; empty where it is not there."""
+    asset = assets().get(name)
+    return "" if asset is None else f"/assets/{asset.digest}/{name}"

@@ -1,0 +1,184 @@
+"""A console over a project and a folder of control objects: what tests of its pages stand on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fastapi import HTTPException, Request
+from fastapi.testclient import TestClient
+
+from deltaworks.console.application import Console, build_console
+from deltaworks.console.cached_objects import CachedObjects
+from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.look import Look
+from deltaworks.console.seams import Person, Started
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+
+EVERYTHING = "everything"
+
+
+def person(
+    name: str = "ada", *, reads: Iterable[str] | str = EVERYTHING, starts: Iterable[str] | str = EVERYTHING
+) -> Person:
+    """Somebody who may see and start some DAGs, or all."""
+    return Person(
+        name=name,
+        may_read=lambda dag_id: reads == EVERYTHING or dag_id in reads,
+        may_start=lambda dag_id: starts == EVERYTHING or dag_id in starts,
+    )
+
+
+@dataclass
+class PeopleOfTests:
+    """Whoever the header `X-Person` names; nobody without it."""
+
+    people: Mapping[str, Person]
+
+    @property
+    def identify(self) -> Callable[..., Awaitable[Person]]:
+        async def of(request: Request) -> Person:
+            name = request.headers.get("x-person")
+            if name is None:
+                raise HTTPException(401, "Not authenticated")
+            if name not in self.people:
+                raise HTTPException(403, "Invalid token")
+            return self.people[name]
+
+        return of
+
+    def login_address(self, request: Request) -> str | None:
+        return f"/login?next={request.url.path}"
+
+
+@dataclass
+class ActsOfTests:
+    """Keeps what was started."""
+
+    started: list[tuple[str, str, dict[str, Any]]] = dataclasses.field(default_factory=list)
+    stopped: str = ""
+
+    async def start(
+        self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
+    ) -> Started:
+        self.started.append((dag_id, run_id, dict(conf)))
+        return Started(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
+
+    async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
+        return "success"
+
+    def unavailable(self) -> str:
+        return self.stopped
+
+    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
+        return frozenset()
+
+    def airflow_address(self, request: Request) -> str | None:
+        return ""
+
+
+@dataclass
+class ConsoleStage:
+    """A console, the storage below it, and a client that asks as anybody."""
+
+    catalog: Catalog
+    objects: ObjectStore
+    people: dict[str, Person]
+    acts: ActsOfTests
+    client: TestClient
+
+    def get(self, path: str, *, by: str | None = "ada", **headers: str) -> Any:
+        """What somebody is answered."""
+        person_header = {} if by is None else {"X-Person": by}
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.get(path, headers={"accept": "text/html", **person_header, **names}, follow_redirects=False)
+
+    def view(self, path: str, *, by: str = "ada") -> dict[str, Any]:
+        """The view behind a page, as JSON."""
+        separator = "&" if "?" in path else "?"
+        answer = self.get(f"{path}{separator}format=json", by=by)
+        assert answer.status_code == 200, answer.text
+        shown: dict[str, Any] = answer.json()["view"]
+        return shown
+
+    def beat(self, pipeline: str, **changes: Any) -> None:
+        """Write the heartbeat of a stream that runs and has nothing to do."""
+        write_beat(self.objects, paths.pipeline_control(pipeline), pipeline, **changes)
+
+
+def write_beat(objects: ObjectStore, control: str, name: str, **changes: Any) -> None:
+    """Write the heartbeat of a control folder."""
+    now = utc_now().isoformat()
+    beat = Heartbeat(
+        pipeline=name,
+        owner="o",
+        epoch=14,
+        run=f"stream__{name}/r/ingest/1",
+        state="running",
+        written_at=now,
+        started_at=now,
+        trigger_seconds=60,
+        batch_id=812,
+        last_batch_at=now,
+        backlog_files=0,
+    )
+    objects.put(paths.heartbeat(control), json.dumps(dataclasses.asdict(dataclasses.replace(beat, **changes))).encode())
+
+
+def console_stage(
+    project: Path, *, storage: Callable[[], ObjectStore] | None = None, clock: Callable[[], float] | None = None
+) -> ConsoleStage:
+    """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
+    catalog = load_catalog(root=project, tolerant=True)
+    objects = open_objects(catalog.environment.lake)
+    everyone = {
+        "ada": person(),
+        "vic": person("vic", starts=()),
+        "eve": person("eve", reads=("stream__edits",), starts=()),
+    }
+    acts = ActsOfTests()
+    records = CachedObjects(storage or (lambda: objects), **({"clock": clock} if clock else {}))
+    console = Console(
+        people=PeopleOfTests(everyone),
+        acts=acts,
+        records=records,
+        catalog=CatalogCache(lambda: load_catalog(root=project, tolerant=True)),
+    )
+    return ConsoleStage(catalog, objects, everyone, acts, TestClient(build_console(console)))
+
+
+def look_at(
+    catalog: Catalog,
+    objects: ObjectStore,
+    *,
+    values: Mapping[str, str] | None = None,
+    query: Mapping[str, str] | None = None,
+    by: Person | None = None,
+    now: datetime | None = None,
+) -> Look:
+    """A look over objects as they are, each read anew."""
+    return Look(
+        person=by or person(),
+        catalog=catalog,
+        objects=CachedObjects(lambda: objects).reader(),
+        now=now or utc_now(),
+        values=values or {},
+        query=query or {},
+        paused=frozenset(),
+        airflow="",
+    )
+
+
+def ago(seconds: float) -> str:
+    """An instant so long ago, as records have it."""
+    return (utc_now() - timedelta(seconds=seconds)).isoformat()

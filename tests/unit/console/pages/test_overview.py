@@ -1,0 +1,113 @@
+"""The overview in every state, over every torn object, for whoever may see what."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.control import paths
+from deltaworks.control.health.stop import StopFlag
+from tests.console_stage import ConsoleStage, ago, write_beat
+
+STATES = {
+    "healthy": {},
+    "unhealthy": {"written_at": ago(4_000)},
+    "starting": {"state": "starting"},
+    "lagging": {"oldest_pending_at": ago(600), "backlog_files": 3},
+}
+
+
+def row_of(stage: ConsoleStage, name: str = "games") -> dict[str, object]:
+    rows: list[dict[str, object]] = stage.view("/")["streams"]
+    return next(row for row in rows if row["name"] == name)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_is_a_word_and_a_mark(stage: ConsoleStage, state: str) -> None:
+    stage.beat("games", **STATES[state])
+
+    assert row_of(stage)["state"] == state
+    assert f"</span> {state}" in stage.get("/").text
+
+
+def test_the_unhealthy_come_first_and_are_named_with_the_next_step(stage: ConsoleStage) -> None:
+    stage.beat("edits")
+    stage.beat("games", written_at=ago(4_000))
+    shown = stage.view("/")
+
+    assert [row["name"] for row in shown["streams"]] == ["games", "edits"]
+    assert ("HEARTBEAT_STALE", "games") in {(need["cause"], need["pipeline"]) for need in shown["needs"]}
+    assert all(need["next_step"] for need in shown["needs"])
+
+
+def test_a_stopped_stream_says_who_stopped_it(stage: ConsoleStage) -> None:
+    stage.beat("edits", state="ended")
+    StopFlag(stage.objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade")
+    row = row_of(stage, "edits")
+
+    assert row["state"] == "stopped"
+    assert "ada" in str(row["detail"])
+
+
+def test_an_open_alert_on_something_else_needs_somebody_too(stage: ConsoleStage) -> None:
+    stage.beat("games")
+    stage.beat("edits")
+    raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
+
+    assert "JOB_OVERDUE" in {need["cause"] for need in stage.view("/")["needs"]}
+    assert "JOB_OVERDUE" not in {need["cause"] for need in stage.view("/", by="eve")["needs"]}
+
+
+def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(stage: ConsoleStage) -> None:
+    stage.beat("edits")
+    stage.beat("games", written_at=ago(4_000))
+    shown = stage.view("/", by="eve")
+
+    assert [row["name"] for row in shown["streams"]] == ["edits"]
+    assert shown["others"] == []
+    assert shown["needs"] == []
+    assert "games" not in stage.get("/", by="eve").text
+
+
+def test_rows_that_have_the_words_are_kept(stage: ConsoleStage) -> None:
+    stage.beat("edits")
+    shown = stage.view("/?only=EDIT")
+
+    assert [row["name"] for row in shown["streams"]] == ["edits"]
+    assert shown["hidden"] == 2
+
+
+def test_a_relay_shows_its_dead_letters(stage: ConsoleStage) -> None:
+    write_beat(stage.objects, paths.relay_control("landing"), "landing", dead_letters=3, batch_id=None)
+    (relay,) = stage.view("/")["others"]
+
+    assert (relay["name"], relay["dead_letters"]) == ("landing", 3)
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        paths.heartbeat(paths.pipeline_control("games")),
+        paths.stop_request(paths.pipeline_control("games")),
+        paths.throughput(paths.pipeline_control("games")),
+        paths.verdicts(),
+        paths.alerts("health.json"),
+        paths.alert_state("JOB_FAILED", "x"),
+    ],
+)
+def test_a_torn_object_breaks_no_page(stage: ConsoleStage, key: str, torn: bytes) -> None:
+    stage.beat("games")
+    stage.objects.put(key, torn)
+
+    assert stage.get("/").status_code == 200
+    assert {row["name"] for row in stage.view("/")["streams"]} == {"edits", "games"}
+
+
+def test_ages_are_no_part_of_the_view(stage: ConsoleStage) -> None:
+    stage.beat("games", written_at=datetime.now(UTC).isoformat())
+    first = stage.get("/?format=json").headers["etag"]
+
+    assert stage.get("/?format=json").headers["etag"] == first

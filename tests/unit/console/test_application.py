@@ -1,0 +1,132 @@
+"""What the application answers to whom: every route, who may see it, how it is sent, and what is sent in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from deltaworks.console.pages.registry import PAGES
+from deltaworks.console.rendering import assets
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import TransientError
+from tests.console_stage import ConsoleStage, console_stage
+
+#: What each route answers: to nobody, to a forged login, to a viewer without the DAG of games, to a viewer, to ada.
+ANSWERS = {
+    "/": (303, 403, 200, 200, 200),
+    "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
+}
+
+
+def address_of(route: str) -> str:
+    asset = assets()["console.css"]
+    values = {"pipeline": "games", "digest": asset.digest, "name": "console.css"}
+    return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
+
+
+def test_every_route_is_in_the_table_of_answers(stage: ConsoleStage) -> None:
+    routes = {route.path for route in stage.client.app.routes if isinstance(route, APIRoute)}  # type: ignore[attr-defined]
+
+    assert routes == set(ANSWERS)
+
+
+@pytest.mark.parametrize("route", ANSWERS)
+def test_who_is_answered_what(stage: ConsoleStage, route: str) -> None:
+    people = (None, "mallory", "eve", "vic", "ada")
+
+    assert tuple(stage.get(address_of(route), by=name).status_code for name in people) == ANSWERS[route]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(stage: ConsoleStage, page: object) -> None:
+    answer = stage.get("/")
+    policy = answer.headers["content-security-policy"]
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_nobody_is_sent_to_the_login_and_comes_back(stage: ConsoleStage) -> None:
+    assert stage.get("/", by=None).headers["location"] == "/login?next=/"
+
+
+def test_a_fragment_says_that_the_login_has_ended(stage: ConsoleStage) -> None:
+    assert stage.get("/?fragment=1", by=None).status_code == 401
+    assert stage.get("/?format=json", by=None, accept="application/json").status_code == 401
+
+
+def test_a_page_that_has_not_changed_is_not_sent_again(stage: ConsoleStage) -> None:
+    stage.beat("games")
+    stage.get("/")  # what was never read before is new
+    first = stage.get("/?fragment=1")
+    again = stage.get("/?fragment=1", if_none_match=first.headers["etag"])
+
+    assert again.status_code == 304
+    assert again.content == b""
+    assert stage.get("/", if_none_match=first.headers["etag"]).status_code == 200
+    assert stage.get("/?fragment=1", by="eve", if_none_match=first.headers["etag"]).status_code == 200
+
+
+def test_a_fragment_is_the_polled_part_of_its_page(stage: ConsoleStage) -> None:
+    page, fragment = stage.get("/").text, stage.get("/?fragment=1").text
+
+    assert "<html" in page
+    assert "<html" not in fragment
+    assert "<form" not in fragment
+    assert "Beside the streams" in fragment
+
+
+def test_the_same_data_comes_as_json(stage: ConsoleStage) -> None:
+    answer = stage.get("/?format=json")
+
+    assert answer.headers["content-type"] == "application/json"
+    assert [row["name"] for row in json.loads(answer.text)["view"]["streams"]] == ["edits", "games"]
+
+
+def test_links_lie_below_the_prefix_under_which_the_console_is_served(project: Path) -> None:
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    outer = FastAPI(root_path="/air")
+    outer.mount("/deltaworks", console_stage(project).client.app)
+    html = TestClient(outer).get("/air/deltaworks/", headers={"X-Person": "ada", "Accept": "text/html"}).text
+    local = re.findall(r'(?:href|src|action|hx-get)="(/[^"]*)"', html)
+
+    assert [address for address in local if not address.startswith(("/air/deltaworks/", "/dags/"))] == []
+    assert any(address.startswith("/air/deltaworks/assets/") for address in local)
+
+
+def test_an_asset_of_another_release_is_not_sent(stage: ConsoleStage) -> None:
+    assert stage.get("/assets/0000/console.css").status_code == 404
+    assert stage.get(address_of("/assets/{digest}/{name}")).headers["cache-control"].endswith("immutable")
+
+
+class Dead:
+    """A storage nobody answers for."""
+
+    def __getattr__(self, name: str) -> object:
+        raise TransientError("STORAGE_UNREACHABLE", "could not read <b>", hint="")
+
+
+def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
+    stage = console_stage(project, storage=lambda: Dead())  # type: ignore[return-value, arg-type]
+    answer = stage.get("/")
+
+    assert answer.status_code == 200
+    assert "The storage has not answered" in answer.text
+    assert "could not read &lt;b&gt;" in answer.text
+
+
+def test_an_object_store_is_opened_once(project: Path) -> None:
+    opened: list[ObjectStore] = []
+    stage = console_stage(project)
+    counted = console_stage(project, storage=lambda: opened.append(stage.objects) or stage.objects)  # type: ignore[func-returns-value]
+    counted.get("/")
+    counted.get("/")
+
+    assert len(opened) == 1

@@ -1,0 +1,145 @@
+"""The cache of control objects: one read a key, old answers with their age, and nobody who waits for a dead storage."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deltaworks.console.cached_objects import CachedObjects
+from deltaworks.control.objects import LocalObjects, StoredObject
+from deltaworks.errors import TransientError
+from tests.waiting import eventually
+
+
+class Storage(LocalObjects):
+    """Objects on disk that count reads, and fail or hang when they are told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: Counter[str] = Counter()
+        self.fails = False
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def get(self, key: str) -> StoredObject | None:
+        self.reads[key] += 1
+        self.answers.wait(30)
+        if self.fails:
+            raise TransientError("STORAGE_UNREACHABLE", "nobody answers", hint="")
+        return super().get(key)
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.moved = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.moved
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    storage = Storage(tmp_path)
+    storage.put("a/heartbeat.json", b"1")
+    storage.put("a/slow.json", b"1")
+    return storage
+
+
+def test_many_who_ask_at_once_cost_one_read(storage: Storage) -> None:
+    cache = CachedObjects(lambda: storage, wait_seconds=30)
+    storage.answers.clear()
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(lambda: cache.reader().get("a/heartbeat.json")) for _ in range(8)]
+        eventually(lambda: storage.reads["a/heartbeat.json"] == 1, "the one read begins")
+        storage.answers.set()
+        values = [answer.result() for answer in answers]
+
+    assert {value.data for value in values if value} == {b"1"}
+    assert storage.reads == {"a/heartbeat.json": 1}
+
+
+def test_a_heartbeat_is_read_anew_after_seconds_and_other_objects_after_a_minute(storage: Storage) -> None:
+    clock = Clock()
+    cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
+    for moved in (0, 6, 62):
+        clock.moved = moved
+        cache.reader().fetch(["a/heartbeat.json", "a/slow.json"])
+
+    assert storage.reads == {"a/heartbeat.json": 3, "a/slow.json": 2}
+
+
+def test_what_cannot_be_read_is_served_as_it_was_with_since_when(storage: Storage) -> None:
+    clock = Clock()
+    cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
+    cache.reader().get("a/heartbeat.json")
+    storage.fails, clock.moved = True, 6
+    reader = cache.reader()
+    value = reader.get("a/heartbeat.json")
+
+    assert value is not None
+    assert value.data == b"1"
+    assert reader.problem == "nobody answers"
+    assert reader.stale_since is not None
+    storage.fails, clock.moved = False, 12
+    cache.reader().fetch(["a/heartbeat.json"])
+    eventually(lambda: not _problem(cache), "it is read again")
+
+
+def _problem(cache: CachedObjects) -> str:
+    reader = cache.reader()
+    reader.get("a/heartbeat.json")
+    return reader.problem
+
+
+def test_a_storage_that_hangs_holds_up_the_first_request_only_for_its_bound(storage: Storage) -> None:
+    storage.answers.clear()
+    cache = CachedObjects(lambda: storage, wait_seconds=0.2)
+    keys = [f"k{number}/heartbeat.json" for number in range(100)]
+    cache.reader().fetch(keys)
+    reader = cache.reader()
+    with pytest.raises(TransientError, match="has not answered yet"):
+        reader.get("k0/heartbeat.json")
+    storage.answers.set()
+
+    assert reader.problem
+    assert set(storage.reads.values()) == {1}
+
+
+def test_while_the_storage_fails_nobody_waits_and_each_key_is_tried_again_after_a_rest(storage: Storage) -> None:
+    clock, storage.fails = Clock(), True
+    cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
+    for _ in range(5):
+        with pytest.raises(TransientError):
+            cache.reader().get("a/heartbeat.json")
+    assert storage.reads["a/heartbeat.json"] == 1
+    clock.moved = 6
+    storage.answers.clear()
+    with pytest.raises(TransientError):
+        cache.reader().get("a/heartbeat.json")  # would wait for 30 s for a storage that is not known to fail
+    storage.answers.set()
+
+    eventually(lambda: storage.reads["a/heartbeat.json"] == 2, "it is tried again in the background")
+
+
+def test_the_least_recently_read_are_forgotten_beyond_the_bound(storage: Storage) -> None:
+    cache = CachedObjects(lambda: storage, wait_seconds=30, most_entries=2)
+    for key in ("x.json", "y.json", "z.json", "z.json", "x.json"):
+        cache.reader().get(key)
+
+    assert storage.reads == {"x.json": 2, "y.json": 1, "z.json": 1}
+
+
+def test_nothing_is_written_through_a_reader(storage: Storage) -> None:
+    reader = CachedObjects(lambda: storage).reader()
+
+    with pytest.raises(PermissionError, match="writes nothing"):
+        reader.put("a/heartbeat.json", b"2")
+    with pytest.raises(PermissionError):
+        reader.delete("a/heartbeat.json")

@@ -1,0 +1,69 @@
+"""Geometry of charts: nothing is drawn outside, gaps stay gaps, and no peak is lost by thinning."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.console.charts import Series, bars, line, spark, time_ticks
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+VALUES = st.lists(st.none() | st.floats(0, 1e15, allow_nan=False), max_size=300)
+
+
+def points_of(drawn: object) -> list[tuple[float, float]]:
+    pairs = re.findall(r"(-?[\d.e+-]+) (-?[\d.e+-]+)", " ".join(drawn.paths))  # type: ignore[attr-defined]
+    return [(float(x), float(y)) for x, y in pairs] + list(drawn.dots)  # type: ignore[attr-defined]
+
+
+@given(VALUES)
+def test_a_sparkline_stays_in_its_box_and_draws_each_value(values: list[float | None]) -> None:
+    drawn = spark(values)
+
+    assert all(0 <= x <= drawn.width and 0 <= y <= drawn.height for x, y in points_of(drawn))
+    assert len(points_of(drawn)) == sum(value is not None for value in values)
+
+
+def test_a_gap_is_no_line() -> None:
+    drawn = spark([1, 2, None, 3, None, 4, 5])
+
+    assert len(drawn.paths) == 2
+    assert len(drawn.dots) == 1
+
+
+@given(st.lists(st.floats(0, 1e9, allow_nan=False), min_size=1, max_size=5_000), st.integers(0, 4_999))
+def test_a_peak_survives_thinning(values: list[float], place: int) -> None:
+    values[place % len(values)] = 2e9
+    series = Series(name="lag", points=[(NOW + timedelta(seconds=index), value) for index, value in enumerate(values)])
+    drawn = line(series, since=NOW, until=NOW + timedelta(seconds=max(len(values) - 1, 1)))
+
+    assert min(y for _, y in points_of(drawn)) == 1
+    assert len(points_of(drawn)) <= 2 * (drawn.width + 1)
+
+
+def test_what_lies_outside_the_span_is_not_drawn() -> None:
+    series = Series(name="rows", points=[(NOW - timedelta(hours=9), 10.0), (NOW - timedelta(hours=1), 2.0)])
+    drawn = line(series, since=NOW - timedelta(hours=6), until=NOW)
+
+    assert len(points_of(drawn)) == 1
+    assert drawn.top == 2.0
+
+
+@given(VALUES)
+def test_a_bar_is_seen_for_every_value_above_nothing(values: list[float | None]) -> None:
+    drawn = bars(values)
+
+    assert [bar.index for bar in drawn] == [i for i, value in enumerate(values) if value is not None and value > 0]
+    assert all(bar.height >= 1 for bar in drawn)
+
+
+@given(st.integers(60, 60 * 86_400))
+def test_an_axis_has_few_ticks_in_order_within_it(seconds: int) -> None:
+    ticks = time_ticks(NOW - timedelta(seconds=seconds), NOW, width=720)
+
+    assert len(ticks) <= 7
+    assert [tick.at for tick in ticks] == sorted(tick.at for tick in ticks)
+    assert all(0 <= tick.at <= 720 for tick in ticks)
