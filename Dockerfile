@@ -55,6 +55,7 @@ FROM environment
 
 COPY --chown=airflow:0 --from=jars /opt/airflow/include/jars/target /opt/airflow/include/jars/target
 COPY --chown=airflow:0 include /opt/airflow/include
+COPY --chown=airflow:0 --from=jars /opt/airflow/include/deltaworks/console/static /opt/airflow/include/deltaworks/console/static
 COPY --chown=airflow:0 plugins /opt/airflow/plugins
 COPY --chown=airflow:0 spark_jobs /opt/airflow/spark_jobs
 COPY --chown=airflow:0 dags /opt/airflow/dags

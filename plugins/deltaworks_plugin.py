@@ -1,4 +1,4 @@
-"""The Airflow plugin of Deltaworks: links on tasks and pages. It registers; the library does."""
+"""The Airflow plugin of Deltaworks: links on tasks, the console and pages beside it. It registers; the library does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from deltaworks.airflow.links import LINKS, server_path
+from deltaworks.airflow.links import LINKS
+from deltaworks.airflow.server_paths import server_path
 from deltaworks.airflow.timetables import GoldTimetable
 
 Message = MutableMapping[str, Any]
 
 
-class ProgressApplication:
-    """The progress page, built at its first request: every component loads this file, one serves it."""
+class ConsoleApplication:
+    """The console, built at its first request: every component loads this file, one serves it."""
 
     def __init__(self) -> None:
         self._application: Any = None
@@ -26,9 +27,9 @@ class ProgressApplication:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         if self._application is None:
-            from deltaworks.airflow.progress_page import build_app
+            from deltaworks.airflow.console_host import build_host
 
-            self._application = build_app()
+            self._application = build_host()
         await self._application(scope, receive, send)
 
 
@@ -39,15 +40,23 @@ class DeltaworksPlugin(AirflowPlugin):
     operator_extra_links: ClassVar[list[Any]] = list(LINKS)
     timetables: ClassVar[list[Any]] = [GoldTimetable]
     fastapi_apps: ClassVar[list[Any]] = [
-        {"app": ProgressApplication(), "url_prefix": "/deltaworks", "name": "Deltaworks progress"}
+        {"app": ConsoleApplication(), "url_prefix": "/deltaworks", "name": "Deltaworks"}
     ]
     external_views: ClassVar[list[Any]] = [
         {
-            "name": "Deltaworks streams",
-            "href": server_path("/deltaworks/progress"),
+            "name": "Deltaworks",
+            "href": server_path("/deltaworks/"),
             "destination": "nav",
-            "category": "browse",
+            "nav_top_level": True,
             "url_route": "deltaworks",
+        },
+        # Without a route it opens a tab of its own.
+        {"name": "Deltaworks, own tab", "href": server_path("/deltaworks/"), "destination": "nav", "category": "browse"},
+        {
+            "name": "Deltaworks",
+            "href": server_path("/deltaworks/dag/{DAG_ID}"),
+            "destination": "dag",
+            "url_route": "deltaworks_dag",
         },
         {
             "name": "Deltaworks dashboards",

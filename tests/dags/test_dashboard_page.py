@@ -13,7 +13,7 @@ import pytest
 from deltaworks.dashboards import answers
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
-from tests.dags.test_progress_page import as_user, server
+from tests.dags.test_console_host import as_user, dags_on_record, server
 from tests.unit.dashboards.dashboard_stage import START, put
 
 __all__ = ["server"]
@@ -138,7 +138,7 @@ def test_a_plugin_loads_neither_duckdb_nor_arrow(dashboards: Path) -> None:
     from tests.dags.airflow_project import run_python
 
     program = (
-        "import json, sys; from deltaworks.airflow import progress_page; progress_page.build_app();"
+        "import json, sys; from deltaworks.airflow import console_host; console_host.build_host();"
         "print(json.dumps([name for name in ('duckdb', 'pyarrow', 'deltalake') if name in sys.modules]))"
     )
 

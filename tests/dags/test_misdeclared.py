@@ -114,14 +114,14 @@ def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
             task.execute({})
 
 
-def test_a_runbook_links_to_a_page_of_progress_that_is_there() -> None:
+def test_a_runbook_links_to_a_page_of_the_console_that_is_there() -> None:
     from deltaworks.airflow.runbooks import misdeclared_runbook
     from deltaworks.errors import ConfigError
 
     wrong = ConfigError("SPEC_INVALID", "games: colour", hint="Mend it.")
 
-    assert "(/deltaworks/progress/stream__games)" in misdeclared_runbook("stream__games", "games", wrong)
-    assert "(/deltaworks/progress)" in misdeclared_runbook("restore__games", "games", wrong)
+    assert "(/deltaworks/dag/stream__games)" in misdeclared_runbook("stream__games", "games", wrong)
+    assert "(/deltaworks/)" in misdeclared_runbook("restore__games", "games", wrong)
 
 
 def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:

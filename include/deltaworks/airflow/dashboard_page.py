@@ -20,8 +20,8 @@ from fastapi.responses import HTMLResponse
 
 from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
-from deltaworks.airflow.links import server_path
 from deltaworks.airflow.page_access import HEADERS, may_read_runs
+from deltaworks.airflow.server_paths import server_path
 from deltaworks.dashboards.spans import Span, span_of
 from deltaworks.errors import ConfigError
 from deltaworks.specs.groups import group_of

@@ -1,4 +1,4 @@
-"""Links on a task's page: its Spark UI, its driver's log, its pipeline's progress.
+"""Links on a task's page: its Spark UI, its driver's log, its pipeline's page of the console.
 
 The plugin registers them, so the API server computes them live: they work while an endless task still runs.
 They are relative to the server's root, so they hold whatever address the server is reached by.
@@ -7,25 +7,17 @@ They are relative to the server's root, so they hold whatever address the server
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlparse
+from urllib.parse import quote
 
-from airflow.configuration import conf
 from airflow.sdk import BaseOperatorLink
 
 from deltaworks.airflow import names
 from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
-from deltaworks.specs.groups import group_of
-from deltaworks.specs.project import load_catalog
+from deltaworks.airflow.server_paths import server_path
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
-
-
-def server_path(path: str) -> str:
-    """A path on the API server, below whatever prefix it is served under."""
-    prefix = urlparse(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-    return f"{prefix}{path}"
 
 
 class SparkUiLink(BaseOperatorLink):
@@ -54,7 +46,7 @@ class DriverLogLink(BaseOperatorLink):
 
 
 class LastProgressLink(BaseOperatorLink):
-    """The page with the last heartbeat of the stream or relay; of the pipeline's stream for other jobs."""
+    """The console's page of the stream or relay; of the pipeline's stream for other jobs."""
 
     name = "Last progress"
     operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
@@ -62,10 +54,8 @@ class LastProgressLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         kind, name = names.named_in(ti_key.dag_id)
         if kind in ("relay", "rules", "feeds", "remediation", names.GROUP_KIND):
-            return server_path(f"/deltaworks/progress/{ti_key.dag_id}")
-        group = group_of(load_catalog(tolerant=True), name)
-        of_member = f"?pipeline={name}" if group is not None else ""
-        return server_path(f"/deltaworks/progress/{names.stream_dag_id(name, group)}{of_member}")
+            return server_path(f"/deltaworks/dag/{ti_key.dag_id}")
+        return server_path(f"/deltaworks/streams/{name}")
 
 
 LINKS: tuple[BaseOperatorLink, ...] = (SparkUiLink(), DriverLogLink(), LastProgressLink())

@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from deltaworks.airflow.server_paths import server_path
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
 from deltaworks.specs.groups import StreamGroup
@@ -20,7 +21,7 @@ _FOLDER = Path(__file__).parent
 
 
 def _runbook(page: str, /, **values: Any) -> str:
-    return _template(page).substitute(values)
+    return _template(page).substitute(values, console=server_path("/deltaworks"))
 
 
 @functools.cache
@@ -133,7 +134,7 @@ def misdeclared_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
     """For a DAG whose pipeline or relay is declared wrongly."""
     # A fence in a mistake would end the block that shows it.
     mistakes = error.message.replace("```", "` ` `")
-    page = f"/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else ""
+    page = f"/dag/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else "/"
     return _runbook("misdeclared", page=page, name=name, mistakes=mistakes, hint=error.hint)
 
 

@@ -15,6 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
+from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.troubles.rows import rank
@@ -123,7 +124,11 @@ def _reports(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
         for subject in sound
     ]
     wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now)
-    return reports + [item for item in wrong if look.person.may_read(item.subject.dag_id)], previous
+    reports += [item for item in wrong if look.person.may_read(item.subject.dag_id)]
+    if catalog.collectors and look.person.may_read(HEALTH_DAG):
+        # A collector is run by no DAG: whoever may see the health check sees it.
+        reports += collector_reports(catalog, objects, previous=previous)
+    return reports, previous
 
 
 def _since(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import overview
+from deltaworks.console.pages import of_dag, overview
 from deltaworks.console.pages.base import Page
 
-PAGES: Final[tuple[Page, ...]] = (overview.PAGE,)
+PAGES: Final[tuple[Page, ...]] = (overview.PAGE, of_dag.PAGE)

@@ -28,11 +28,14 @@ from deltaworks.specs.catalog import project_root
 from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_lock, write_lock
 from deltaworks.tables.spark.java_archive import ensure_java_archive
 from deltaworks.tables.spark.toolchain import find_java, find_maven
+from deltaworks.tables.spark.web_files import unpack_web_files
 
 MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15
 _STAMP = "stamp.json"
 LOCK = "jars.lock"
+#: Where the console's pages have the scripts of others.
+CONSOLE_FILES = Path("include", "deltaworks", "console", "static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
     lock = read_lock(project / LOCK)
     current = _up_to_date(target, fingerprint, lock)
     if current is not None:
+        unpack_web_files(target / "web", project_root() / CONSOLE_FILES)
         return current
     with _one_builder(target):
         current = _up_to_date(target, fingerprint, lock) or _verified_in_place(target, fingerprint, lock)
@@ -78,6 +82,7 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
             f"Maven succeeded, but {target} does not hold the jars pom.xml names.",
             hint=f"Delete {target} and run `make jars` again.",
         )
+    unpack_web_files(target / "web", project_root() / CONSOLE_FILES)
     return current
 
 
@@ -121,7 +126,7 @@ def record_digests(*, progress: Callable[[str], None] = quiet) -> Path:
         _resolve_broker(project / "broker", target / "broker")
         jars = {path.name: path for path in (target / "broker" / "jars").glob("*.jar")}
         jars |= {name: target / "resolved" / name for name in names}
-        jars |= {path.name: path for path in (target / "s3proxy").glob("*.jar")}
+        jars |= {path.name: path for kind in ("s3proxy", "web") for path in (target / kind).glob("*.jar")}
         write_lock(project / LOCK, _from_others(jars.values()))
         shutil.rmtree(target / "resolved")
     return project / LOCK
@@ -165,7 +170,7 @@ def _up_to_date(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet 
     except (OSError, ValueError, KeyError):
         return None
     server = target / "s3proxy" / stamp["s3proxy"]
-    if stamp["fingerprint"] != fingerprint or not server.exists():
+    if stamp["fingerprint"] != fingerprint or not server.exists() or not any((target / "web").glob("*.jar")):
         return None
     if lock is not None and stamp.get("lock") != lock.version:
         return None
@@ -176,7 +181,8 @@ def _verified_in_place(target: Path, fingerprint: str, lock: JarLock) -> JarSet 
     """The set of the same sources, compared with a lock that has changed since: that needs no Maven."""
     current = _up_to_date(target, fingerprint, None)
     if current is not None:
-        lock.verify(_from_others([*current.class_path_dir.glob("*.jar"), current.s3proxy_jar]))
+        beside = (target / "web").glob("*.jar")
+        lock.verify(_from_others([*current.class_path_dir.glob("*.jar"), current.s3proxy_jar, *beside]))
         names = [path.name for path in current.class_path_dir.glob("*.jar")]
         _write_stamp(current.class_path_dir, fingerprint, lock, names, current.s3proxy_jar)
     return current
@@ -199,7 +205,7 @@ def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progres
     names = _resolve(project, target)
     resolved, fresh = target / "resolved", target / "jars.new"
     server = next((target / "s3proxy").glob("s3proxy-*.jar"))
-    lock.verify(_from_others([*(resolved / name for name in names), server]))
+    lock.verify(_from_others([*(resolved / name for name in names), server, *(target / "web").glob("*.jar")]))
     fresh.mkdir()
     for name in names:
         (resolved / name).rename(fresh / name)
@@ -211,7 +217,7 @@ def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progres
 
 def _resolve(project: Path, target: Path) -> list[str]:
     """Run Maven; the jars of the class path are in `target/resolved` then, by the names that are returned."""
-    for stale in ("resolved", "s3proxy", "jars.new"):
+    for stale in ("resolved", "s3proxy", "web", "jars.new"):
         shutil.rmtree(target / stale, ignore_errors=True)
     _run_maven(project)
     return class_path_names([path.name for path in (target / "resolved").glob("*.jar")], _shipped_jars())

@@ -1,0 +1,46 @@
+"""The script of others that the console's pages load: taken out of the jar Maven resolved, beside the console's own."""
+
+from __future__ import annotations
+
+import uuid
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from deltaworks.errors import ConfigError
+
+#: The file of each WebJar, by the name its pages know it by.
+WEB_FILES: Final = {"htmx.min.js": ("htmx.org-*.jar", "dist/htmx.min.js")}
+
+
+def unpack_web_files(web: Path, folder: Path) -> list[Path]:
+    """Write the files of the jars in `web` into `folder`; what is there as it should be stays. Idempotent, and safe
+    beside others that do the same.
+
+    Raises:
+        ConfigError: JARS_INCOMPLETE, a jar is not there or has no such file.
+    """
+    written = []
+    for name, (pattern, inside) in WEB_FILES.items():
+        data = _inside(web, pattern, inside)
+        target = folder / name
+        if not target.is_file() or target.read_bytes() != data:
+            folder.mkdir(parents=True, exist_ok=True)
+            fresh = folder / f".{name}.{uuid.uuid4().hex}"
+            fresh.write_bytes(data)
+            fresh.replace(target)
+        written.append(target)
+    return written
+
+
+def _inside(web: Path, pattern: str, inside: str) -> bytes:
+    for jar in sorted(web.glob(pattern)):
+        with zipfile.ZipFile(jar) as archive:
+            for entry in archive.namelist():
+                if entry.endswith(inside):
+                    return archive.read(entry)
+    raise ConfigError(
+        "JARS_INCOMPLETE",
+        f"No jar {pattern} in {web} holds {inside}.",
+        hint="Delete include/jars/target and run `make jars` again.",
+    )
