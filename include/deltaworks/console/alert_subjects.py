@@ -15,17 +15,23 @@ HEALTH_DAG: Final = "stream_health"
 _WORDS = re.compile(r"[ .:/]")
 
 
+def pipeline_of(catalog: Catalog, subject: str) -> str:
+    """The pipeline that a subject is of; empty where it is of none."""
+    for word in [word for word in _WORDS.split(subject) if word][:2]:
+        name = word.partition("__")[2] or word
+        if catalog.declares("pipeline", name):
+            return name
+    return ""
+
+
 def alert_dag(catalog: Catalog, subject: str) -> str:
     """The DAG of a subject: `stream games`, `games.purchase`, `gold__games.rebuild` and so on."""
     words = [word for word in _WORDS.split(subject) if word]
-    for word in words[:2]:
-        if catalog.declares("pipeline", word):
-            return stream_dag_id(word, group_of(catalog, word))
-        kind, _, name = word.partition("__")
-        if name and catalog.declares("pipeline", name):
-            return stream_dag_id(name, group_of(catalog, name))
-        if name and kind == "relay":
-            return word
+    pipeline = pipeline_of(catalog, subject)
+    if pipeline and words[0] != "relay":
+        return stream_dag_id(pipeline, group_of(catalog, pipeline))
+    if words and words[0].startswith("relay__"):
+        return words[0]
     if len(words) >= 2 and words[0] in ("relay", "remediation", "feeds"):
         return f"{words[0]}__{words[1]}"
     return HEALTH_DAG

@@ -11,7 +11,8 @@ class BatchReport:
 
     `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
     beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
+    `arrived_us` is when what was read arrived, in microseconds since 1970, sampled evenly by rank; empty where the source
+    does not say. `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
     """
 
     batch_id: int
@@ -32,3 +33,4 @@ class BatchReport:
     missing_examples: tuple[str, ...] = ()
     events: int = 0
     rejected: tuple[tuple[str, str, int], ...] = ()
+    arrived_us: tuple[int, ...] = ()

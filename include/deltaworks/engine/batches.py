@@ -334,6 +334,7 @@ class BatchProcessor:
             # One that an earlier release prepared counts no events.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
             rejected=tuple((code, path, int(events)) for code, path, events in prepared.source.get("rejected", ())),
+            arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),
         )
 
     def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:

@@ -14,6 +14,7 @@ import resource
 import threading
 import time
 from dataclasses import asdict, fields
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.stream_summary import BatchSummary, StreamSummaryWriter, ranked
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.table_set import missing_columns
@@ -89,11 +91,13 @@ class ProgressLog:
         flush_seconds: float = 10.0,
         measures: DriverMeasures | None = None,
         throughput: ThroughputWriter | None = None,
+        summary: StreamSummaryWriter | None = None,
     ) -> None:
         """Build it; `start` begins to write.
 
         Args:
             throughput: keeps what was read lately for the health check; written by the same thread, as seldom.
+            summary: keeps the last batches and hours for the console, in the same way.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -101,6 +105,7 @@ class ProgressLog:
         self._flush_seconds = flush_seconds
         self._measures = measures or DriverMeasures()
         self._throughput = throughput
+        self._summary = summary
         self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -132,7 +137,7 @@ class ProgressLog:
         }
         reasons = {(code, path): events for code, path, events in report.rejected}
         read = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
-        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read})
+        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read, "arrived_us": report.arrived_us})
 
     def spark_progress(self, progress: dict[str, Any]) -> None:
         """Take what Spark says of a batch."""
@@ -192,6 +197,7 @@ class ProgressLog:
                 self._throughput.add(event["at"], event["read"])
             row = self._row(event["row"], event)
             row["requests"] = json.dumps(self._measures.requests())
+            self._summarize(row, event)
             self._idle_at = None
             if event["spark"] is None:
                 self._ready.append(row)
@@ -199,8 +205,27 @@ class ProgressLog:
                 self._waiting[event["spark"]] = (time.monotonic(), row)
         elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
             self._idle_at = time.monotonic()
+            if self._summary is not None and event.get("message"):
+                self._summary.problem(event["at"], str(event["message"]))
             event = dict(event)
             self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
+
+    def _summarize(self, row: dict[str, Any], event: dict[str, Any]) -> None:
+        """Note a batch for whoever must not read the table."""
+        if self._summary is None:
+            return
+        at: datetime = event["at"]
+        self._summary.add(
+            BatchSummary(
+                **{name: row[name] for name in BatchSummary.model_fields if name in row and name != "at"},
+                at=at.isoformat(timespec="seconds"),
+                files=row["files_read"],
+                bytes=row["bytes_read"],
+                arrived=ranked([max(0.0, at.timestamp() - micros / 1e6) for micros in event["arrived_us"]]),
+            )
+        )
+        if row.get("ranges_lost"):
+            self._summary.problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
 
     def _join(self, progress: dict[str, Any]) -> None:
         """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
@@ -238,6 +263,9 @@ class ProgressLog:
         if self._throughput is not None:
             with contextlib.suppress(Exception):  # out of band by design; the next write makes up for it
                 self._throughput.write(utc_now())
+        if self._summary is not None:
+            with contextlib.suppress(Exception):
+                self._summary.write(utc_now(), last=everything)
         rows, self._ready = self._ready, []
         if not rows:
             return

@@ -16,12 +16,12 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter, ended_by_force
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease, watch
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batch_report import BatchReport
+from deltaworks.engine.batch_summaries import progress_log
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.gold_refresh import fresh_gold
@@ -152,10 +152,7 @@ class IngestRun:
             time.sleep(self._host.stopped_seconds)
             return "stop flag"
         measures = DriverMeasures(self._spark, self._objects)
-        throughput = ThroughputWriter(self._objects, paths.throughput(self._home.control()))
-        progress = ProgressLog(
-            self._storage, self._spec.pipeline, owner_epoch=epoch, measures=measures, throughput=throughput
-        )
+        progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, measures=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs

@@ -18,13 +18,16 @@ from tests.console_stage import ConsoleStage, console_stage
 #: What each route answers: to nobody, to a forged login, to a viewer without the DAG of games, to a viewer, to ada.
 ANSWERS = {
     "/": (303, 403, 200, 200, 200),
+    "/streams/{pipeline}": (303, 403, 404, 200, 200),
+    "/streams/{pipeline}/batches/{batch}": (303, 403, 404, 404, 404),
+    "/dag/{dag_id}": (303, 403, 404, 200, 200),
     "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
 }
 
 
 def address_of(route: str) -> str:
     asset = assets()["console.css"]
-    values = {"pipeline": "games", "digest": asset.digest, "name": "console.css"}
+    values = {"pipeline": "games", "batch": "812", "dag_id": "stream__games", "digest": asset.digest, "name": "console.css"}
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 

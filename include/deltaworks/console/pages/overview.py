@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.alerts.raising import Alert, alerts
-from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
+from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
-from deltaworks.control import paths
-from deltaworks.control.clock import parse_iso
+from deltaworks.console.readings import instant, tolerant
+from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report, Subject
+from deltaworks.control.records.stream_summary import read_hours, read_recent
 from deltaworks.control.troubles.rows import rank
 from deltaworks.errors import DeltaworksError
 
@@ -42,7 +43,7 @@ class Row:
     """One relay, stream or other process.
 
     `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the oldest that waits, `gone_at` when the source forgets it. Rows are of the last
-    hour. `may_act` says whether the person may restart it.
+    hour; `bronze_…_seconds` are from landing to bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may restart it.
     """
 
     kind: str
@@ -63,6 +64,9 @@ class Row:
     dead_letters: int | None
     spark_ui: str
     may_act: bool
+    bronze_p50_seconds: float | None = None
+    bronze_p95_seconds: float | None = None
+    day: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +90,9 @@ class Overview:
 
 def view(look: Look) -> Overview:
     """The page as it is now, for what the person may see. `?only=words` keeps the rows that have them."""
-    reports, judged = _reports(look)
-    needs = _needs(look, reports, judged)
-    rows = [_row(look, item, judged) for item in reports]
+    reports, judged = reports_of(look)
+    needs = needs_of(look, reports, judged)
+    rows = [row_of(look, item, judged) for item in reports]
     only = look.query.get("only", "").strip()
     kept = [row for row in rows if only.lower() in f"{row.kind} {row.name} {row.state} {row.cause}".lower()]
     kept.sort(key=lambda row: (_ORDER.index(row.state), row.name))
@@ -103,10 +107,12 @@ def view(look: Look) -> Overview:
     )
 
 
-def _reports(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
+def reports_of(
+    look: Look, *, only: Callable[[Subject], bool] = lambda subject: True
+) -> tuple[list[Report], Mapping[str, Verdict]]:
     """Reports as of now, and the verdicts of the health check, which know since when."""
     objects, catalog = look.objects, look.catalog
-    sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id)]
+    sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
     objects.fetch([paths.verdicts(), *(key for subject in sound for key in _keys(subject))])
     try:
         previous = health_report.read_verdicts(objects)
@@ -123,8 +129,8 @@ def _reports(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
         )
         for subject in sound
     ]
-    wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now)
-    reports += [item for item in wrong if look.person.may_read(item.subject.dag_id)]
+    wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
+    reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
     if catalog.collectors and look.person.may_read(HEALTH_DAG):
         # A collector is run by no DAG: whoever may see the health check sees it.
         reports += collector_reports(catalog, objects, previous=previous)
@@ -141,14 +147,18 @@ def _keys(subject: Subject) -> list[str]:
     keys = [paths.heartbeat(control), paths.stop_request(control)]
     if subject.kind == "stream":
         keys += [f"{control}/input_norm.json", paths.throughput(control)]
+        keys += [summary_paths.recent_batches(subject.name), summary_paths.stream_hours(subject.name)]
     return keys
 
 
-def _row(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
+def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
+    """A relay, stream or process as a row."""
     verdict, beat, subject = item.verdict, item.heartbeat, item.subject
     hour = item.throughput.last_hour(look.now)
     left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
+    recent = tolerant(lambda: read_recent(look.objects, subject.name)) if is_stream else None
+    fresh = recent.freshness(look.now) if recent else None
     return Row(
         kind=subject.kind,
         name=subject.name,
@@ -158,8 +168,8 @@ def _row(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
         detail=verdict.detail,
         next_step=verdict.next_step,
         since=_since(item, judged),
-        heartbeat_at=_instant(beat.written_at if beat else None),
-        waiting_since=_instant(beat.oldest_pending_at if beat else None),
+        heartbeat_at=instant(beat.written_at if beat else None),
+        waiting_since=instant(beat.oldest_pending_at if beat else None),
         gone_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
         rows=hour.rows if is_stream else None,
         quarantined=hour.quarantined if is_stream else None,
@@ -168,11 +178,30 @@ def _row(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
         dead_letters=beat.dead_letters if beat else None,
         spark_ui=(beat.ui or "") if beat else "",
         may_act=look.person.may_start(subject.dag_id),
+        bronze_p50_seconds=fresh[0] if fresh else None,
+        bronze_p95_seconds=fresh[1] if fresh else None,
+        day=_day(look, subject.name) if is_stream else (),
     )
 
 
-def _needs(look: Look, reports: list[Report], judged: Mapping[str, Verdict]) -> list[Need]:
-    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on."""
+def _day(look: Look, pipeline: str) -> tuple[float | None, ...]:
+    """Rows of each of the last 24 hours; None where no batch landed within it."""
+    stored = tolerant(lambda: read_hours(look.objects, pipeline))
+    if stored is None:
+        return ()
+    by_hour = {instant(hour.at): float(hour.rows) for hour in stored.hours[-25:]}
+    last = look.now.replace(minute=0, second=0, microsecond=0)
+    return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1))
+
+
+def needs_of(
+    look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = ""
+) -> list[Need]:
+    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on.
+
+    Args:
+        pipeline: alerts of this one alone.
+    """
     needs = [
         Need(
             cause=item.verdict.cause,
@@ -188,7 +217,7 @@ def _needs(look: Look, reports: list[Report], judged: Mapping[str, Verdict]) -> 
     ]
     unhealthy = {need.subject for need in needs}
     for alert in _open_alerts(look):
-        if alert.subject in unhealthy:
+        if alert.subject in unhealthy or (pipeline and pipeline_of(look.catalog, alert.subject) != pipeline):
             continue
         needs.append(
             Need(
@@ -223,15 +252,8 @@ def _judged_at(look: Look) -> datetime | None:
         return None
     try:
         stored = look.objects.get(paths.alerts("health.json"))
-        return _instant(json.loads(stored.data)["written_at"]) if stored else None
+        return instant(json.loads(stored.data)["written_at"]) if stored else None
     except (DeltaworksError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _instant(text: str | None) -> datetime | None:
-    try:
-        return parse_iso(text)
-    except (ValueError, TypeError):
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import of_dag, overview
+from deltaworks.console.pages import batch, of_dag, overview, stream
 from deltaworks.console.pages.base import Page
 
-PAGES: Final[tuple[Page, ...]] = (overview.PAGE, of_dag.PAGE)
+PAGES: Final[tuple[Page, ...]] = (overview.PAGE, stream.PAGE, batch.PAGE, of_dag.PAGE)

@@ -298,6 +298,11 @@ REWORK: Final = (
             "restore it, or remove it: it is recreated from the ledger",
         ),
         Trouble(
+            "STREAM_SUMMARY_UNREADABLE",
+            "`recent.json` or `hours.json` is torn or of another release",
+            "nothing: nothing decides by it, and the stream writes it anew",
+        ),
+        Trouble(
             "PREPARED_BATCH_UNREADABLE",
             "a prepared batch is torn or of a later release",
             "run the release that wrote it, or move the object away",

@@ -85,8 +85,17 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
             "last_seq": rows[-1]["seq"],
             "oldest_arrived_at": min(row["event_time"] for row in rows).isoformat(),
             "newest_arrived_at": max(row["event_time"] for row in rows).isoformat(),
+            "arrived_us": _sampled([made for row in rows if (made := made_at_us(row["event_time"])) is not None]),
         }
     return ObjectSlice(references, sizes, metadata, opener)
+
+
+def _sampled(arrivals: list[int], most: int = 20) -> list[int]:
+    """At most so many arrivals, evenly by rank, the first and the last among them."""
+    ordered = sorted(arrivals)
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most)]
 
 
 def _position(progress: Mapping[str, Any] | None) -> int:

@@ -1,0 +1,147 @@
+"""One batch: how long its phases took, what each table got, and which objects it read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.readings import instant, tolerant
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.provenance import airflow_run_of
+from deltaworks.control.records.generations import GenerationRecord
+from deltaworks.control.records.prepared import PreparedBatch, PreparedBatches, PreparedTable
+from deltaworks.control.records.stream_summary import BatchSummary, read_recent
+
+_FACTS_SHOWN = 40
+_FACT_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What the batch adds to one table. `outcome` is held while the table's commits are held back."""
+
+    table: str
+    writer: str
+    outcome: str
+    rows: int
+    files: int
+    bytes: int
+    new_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """What the page shows. Phases are None for a batch that is no longer among the last; `shares` are empty where its
+    prepared object has been removed, as upkeep does after a while."""
+
+    pipeline: str
+    batch_id: int
+    generation: int
+    state: str
+    at: datetime | None
+    rows: int
+    quarantined: int
+    prepare_seconds: float | None
+    commit_seconds: float | None
+    complete_seconds: float | None
+    shares: tuple[Share, ...]
+    facts: tuple[tuple[str, str], ...]
+    offsets: tuple[tuple[str, str], ...]
+    owner_epoch: int | None
+    spec: str
+    code: str
+    dag_id: str
+    run_id: str
+    previous: int | None
+    following: int | None
+
+
+def view(look: Look) -> BatchView:
+    """The page of the batch that the address names.
+
+    Raises:
+        PageMissingError: there is no such batch, or nothing is left of it but its rows.
+    """
+    name, number = look.pipeline, look.values["batch"]
+    if not number.isdigit() or len(number) > 12:
+        raise PageMissingError(f"{number!r} is no number of a batch.")
+    batch_id = int(number)
+    look.objects.fetch(
+        [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
+    )
+    generations = tolerant(lambda: GenerationRecord(look.objects, name).effective())
+    generation = generations.generation if generations else 1
+    prepared = tolerant(lambda: PreparedBatches(look.objects, name).read(generation, batch_id))
+    recent = tolerant(lambda: read_recent(look.objects, name))
+    summary = next((item for item in recent.batches if item.batch_id == batch_id), None) if recent else None
+    if prepared is None and summary is None:
+        raise PageMissingError(
+            f"Nothing is on record of batch {batch_id} of {name} beside its rows: `deltaworks batches {name}` reads the ledger."
+        )
+    beat = tolerant(lambda: read_heartbeat(look.objects, paths.heartbeat(paths.pipeline_control(name))))
+    newest = beat.batch_id if beat else None
+    held = {str(item.get("table")): item.get("since_batch", 0) for item in beat.held} if beat else {}
+    done = summary is not None or (newest is not None and batch_id <= newest)
+    return BatchView(
+        pipeline=name,
+        batch_id=batch_id,
+        generation=generation,
+        state="complete" if done else "prepared",
+        at=instant(summary.at if summary else prepared.prepared_at if prepared else None),
+        rows=prepared.rows if prepared else summary.rows if summary else 0,
+        quarantined=prepared.quarantined if prepared else summary.quarantined if summary else 0,
+        **_phases(summary),
+        shares=tuple(_share(table, batch_id, held, done=done) for table in prepared.tables) if prepared else (),
+        facts=_pairs(prepared.source) if prepared else (),
+        offsets=_pairs(prepared.offsets) if prepared else (),
+        **_made_by(prepared),
+        previous=batch_id - 1 if batch_id > 0 else None,
+        following=batch_id + 1 if newest is not None and batch_id < newest else None,
+    )
+
+
+def _phases(summary: BatchSummary | None) -> dict[str, Any]:
+    names = ("prepare_seconds", "commit_seconds", "complete_seconds")
+    return {name: getattr(summary, name) if summary else None for name in names}
+
+
+def _made_by(prepared: PreparedBatch | None) -> dict[str, Any]:
+    if prepared is None:
+        return {"owner_epoch": None, "spec": "", "code": "", "dag_id": "", "run_id": ""}
+    dag_id, run_id = airflow_run_of(prepared.run)
+    return {
+        "owner_epoch": prepared.owner_epoch,
+        "spec": prepared.spec_fingerprint,
+        "code": prepared.code_version,
+        "dag_id": dag_id,
+        "run_id": run_id,
+    }
+
+
+def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, done: bool) -> Share:
+    since = held.get(table.table)
+    is_held = isinstance(since, int) and batch_id >= since
+    return Share(
+        table=table.table,
+        writer=table.writer,
+        outcome="held" if is_held else "committed" if done else "prepared",
+        rows=table.rows,
+        files=len(table.files),
+        bytes=sum(int(file.get("size") or file.get("bytes") or 0) for file in table.files),
+        new_columns=tuple(str(column.get("name", "")) for column in table.new_columns),
+    )
+
+
+def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The facts of a source as text: their names are the source's, their values may be anything."""
+    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name != "arrived_us"]
+    return tuple(shown[:_FACTS_SHOWN])
+
+
+PAGE = Page(
+    name="batch", route="/streams/{pipeline}/batches/{batch}", title="Batch {batch} of {pipeline}", view=view
+)

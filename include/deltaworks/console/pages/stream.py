@@ -1,0 +1,263 @@
+"""One stream: its verdict and owner, lag, backlog and rows over time, its last batches, what is held, and its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltaworks.console.charts import Series
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages import overview
+from deltaworks.console.pages.base import Page
+from deltaworks.console.readings import instant, tolerant
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.provenance import airflow_run_of
+from deltaworks.control.records.generations import GenerationRecord
+from deltaworks.control.records.specs import CurrentSpec, SpecRecords
+from deltaworks.control.records.store import RecordStore
+from deltaworks.control.records.stream_summary import (
+    BatchSummary,
+    HourSummary,
+    RecentBatches,
+    StreamHours,
+    read_hours,
+    read_recent,
+)
+
+#: The spans that charts are drawn over, by the word of the address.
+SPANS = {"6h": timedelta(hours=6), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
+_BATCHES_SHOWN = 20
+_VALUE_LENGTH = 200
+_GAP = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One of the last batches, with the share of its time that each phase took, in percent."""
+
+    batch_id: int
+    at: datetime | None
+    rows: int
+    quarantined: int
+    bytes: int
+    seconds: float
+    prepare_seconds: float
+    commit_seconds: float
+    complete_seconds: float
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A table whose commits are held back since a batch."""
+
+    table: str
+    reason: str
+    since_batch: int
+    at: datetime | None
+    condition: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A difference between what runs and what is declared."""
+
+    field: str
+    text: str
+    effect: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that runs the stream, and where it is in its input."""
+
+    epoch: int | None = None
+    host: str = ""
+    started_at: datetime | None = None
+    dag_id: str = ""
+    run_id: str = ""
+    generation: int | None = None
+    checkpoint: int | None = None
+    batch_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What the page shows. `running` and `declared` are fingerprints of the spec, empty where it is not known."""
+
+    row: overview.Row
+    needs: tuple[overview.Need, ...]
+    owner: Owner
+    span: str
+    since: datetime
+    until: datetime
+    charts: tuple[Series, ...]
+    bronze_p50_seconds: float | None
+    bronze_p95_seconds: float | None
+    batches: tuple[Batch, ...]
+    held: tuple[Held, ...]
+    problems: tuple[tuple[datetime | None, str], ...]
+    running: str
+    declared: str
+    changes: tuple[Change, ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"{self.row.name} is {self.row.state}"
+
+
+def view(look: Look) -> Stream:
+    """The page of the pipeline that the address names, over `?span=6h`, `24h` or `7d`.
+
+    Raises:
+        PageMissingError: there is no such stream.
+    """
+    name = look.pipeline
+    look.objects.fetch(
+        [
+            summary_paths.recent_batches(name),
+            summary_paths.stream_hours(name),
+            paths.generations(name),
+            paths.current_spec(name),
+        ]
+    )
+    reports, judged = overview.reports_of(look, only=lambda subject: (subject.kind, subject.name) == ("stream", name))
+    report = next((item for item in reports if item.subject.name == name and item.subject.kind == "stream"), None)
+    if report is None:
+        raise PageMissingError(f"The stream of {name!r} is not judged yet.")
+    recent = tolerant(lambda: read_recent(look.objects, name))
+    hours = tolerant(lambda: read_hours(look.objects, name))
+    span = look.query.get("span", "6h")
+    span = span if span in SPANS else "6h"
+    # To the minute: two looks within one draw the same axis.
+    until = look.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    fresh = recent.freshness(look.now) if recent else None
+    beat = report.heartbeat
+    running, changes = _spec(look, name)
+    declared = look.catalog.pipelines.get(name)
+    return Stream(
+        row=overview.row_of(look, report, judged),
+        needs=tuple(overview.needs_of(look, [report], judged, pipeline=name)),
+        owner=_owner(look, name, report),
+        span=span,
+        since=until - SPANS[span],
+        until=until,
+        charts=_charts(recent, hours, span),
+        bronze_p50_seconds=fresh[0] if fresh else None,
+        bronze_p95_seconds=fresh[1] if fresh else None,
+        batches=tuple(map(_batch, reversed(recent.batches[-_BATCHES_SHOWN:]))) if recent else (),
+        held=tuple(_held(item) for item in beat.held) if beat else (),
+        problems=tuple((instant(item.at), item.text) for item in reversed(recent.problems)) if recent else (),
+        running=running,
+        declared=declared.fingerprint() if declared else "",
+        changes=changes,
+    )
+
+
+def _owner(look: Look, name: str, report: overview.Report) -> Owner:
+    beat = report.heartbeat
+    generations = tolerant(lambda: GenerationRecord(look.objects, name).read())
+    dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
+    return Owner(
+        epoch=beat.epoch if beat else None,
+        host=beat.host if beat else "",
+        started_at=instant(beat.started_at) if beat else None,
+        dag_id=dag_id,
+        run_id=run_id,
+        generation=generations.generation if generations else None,
+        checkpoint=generations.current.ordinal if generations else None,
+        batch_id=beat.batch_id if beat else None,
+    )
+
+
+def _spec(look: Look, name: str) -> tuple[str, tuple[Change, ...]]:
+    """The fingerprint of what runs, and how what is declared differs from it."""
+    current = tolerant(lambda: RecordStore(look.objects, CurrentSpec).read(paths.current_spec(name)))
+    declared = look.catalog.pipelines.get(name)
+    if current is None or declared is None or current.fingerprint == declared.fingerprint():
+        return (current.fingerprint if current else ""), ()
+    changes = tolerant(lambda: SpecRecords(look.objects, name).changes(declared)) or []
+    return current.fingerprint, tuple(
+        Change(field=item.field, text=f"{_brief(item.old)} → {_brief(item.new)}", effect=str(item.effect), advice=item.advice)
+        for item in changes
+    )
+
+
+def _brief(value: object) -> str:
+    """A declared value in a line; nothing for an item that is absent on that side."""
+    return "nothing" if value is None else str(value)[:_VALUE_LENGTH]
+
+
+def _batch(item: BatchSummary) -> Batch:
+    return Batch(
+        batch_id=item.batch_id,
+        at=instant(item.at),
+        rows=item.rows,
+        quarantined=item.quarantined,
+        bytes=item.bytes,
+        seconds=item.seconds,
+        prepare_seconds=item.prepare_seconds,
+        commit_seconds=item.commit_seconds,
+        complete_seconds=item.complete_seconds,
+        resumed=item.resumed,
+    )
+
+
+def _held(item: dict[str, object]) -> Held:
+    since = item.get("since_batch", 0)
+    return Held(
+        table=str(item.get("table", "")),
+        reason=str(item.get("reason", "")),
+        since_batch=since if isinstance(since, int) else 0,
+        at=instant(item.get("at")),
+        condition=str(item.get("condition") or ""),
+        message=str(item.get("message") or ""),
+    )
+
+
+def _charts(recent: RecentBatches | None, hours: StreamHours | None, span: str) -> tuple[Series, ...]:
+    """Lag, backlog and rows: of each batch over hours, of each hour over days."""
+    if span == "6h" or hours is None:
+        batches = recent.batches if recent else ()
+        return (
+            _series("oldest waits", batches, lambda batch: batch.oldest_pending_seconds, unit="seconds"),
+            _series("backlog", batches, _backlog, unit="count"),
+            _series("rows a batch", batches, lambda batch: float(batch.rows), unit="count"),
+        )
+    return (
+        _series("longest wait of the hour", hours.hours, lambda hour: hour.longest_pending_seconds, unit="seconds"),
+        _series("rows an hour", hours.hours, lambda hour: float(hour.rows), unit="count"),
+        _series("quarantined an hour", hours.hours, lambda hour: float(hour.quarantined), unit="count"),
+    )
+
+
+def _backlog(batch: BatchSummary) -> float | None:
+    number = batch.backlog_files if batch.backlog_files is not None else batch.backlog_records
+    return None if number is None else float(number)
+
+
+def _series(
+    name: str,
+    items: tuple[BatchSummary, ...] | tuple[HourSummary, ...],
+    value: Callable[..., float | None],
+    *,
+    unit: str,
+) -> Series:
+    """A series with a gap wherever nothing came for long, so that a stop is not drawn as a slope."""
+    gap = _GAP if items and isinstance(items[0], BatchSummary) else timedelta(hours=1)
+    points: list[tuple[datetime, float | None]] = []
+    for item in items:
+        at = instant(item.at)
+        if at is None:
+            continue
+        if points and at - points[-1][0] > gap:
+            points.append((points[-1][0] + gap / 2, None))
+        points.append((at, value(item)))
+    return Series(name=name, points=points, unit=unit)
+
+
+PAGE = Page(name="stream", route="/streams/{pipeline}", title="Stream {pipeline}", view=view)

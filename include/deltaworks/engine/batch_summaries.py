@@ -1,0 +1,26 @@
+"""The progress log of a stream, with the small summaries that its thread keeps beside the table."""
+
+from __future__ import annotations
+
+from deltaworks.control import paths
+from deltaworks.control.health.throughput import ThroughputWriter
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.stream_summary import StreamSummaryWriter
+from deltaworks.engine.driver_measures import DriverMeasures
+from deltaworks.engine.progress import ProgressLog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.storage import StorageSpec
+
+
+def progress_log(
+    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMeasures
+) -> ProgressLog:
+    """The progress log of one run of a pipeline's stream, not started."""
+    return ProgressLog(
+        storage,
+        spec.pipeline,
+        owner_epoch=epoch,
+        measures=measures,
+        throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
+        summary=StreamSummaryWriter(home.objects, spec.pipeline),
+    )
