@@ -89,6 +89,10 @@ COMMANDS: Mapping[str, Command] = {
         "Alerts: what is open, how rules stand, what they would have said, whether channels work.",
         "deltaworks.cli.alerts:app",
     ),
+    "console": Command(
+        "Serve the operator console on this machine alone, read-only, until it is ended.",
+        "deltaworks.cli.console:console",
+    ),
     "deadman": Command(
         "Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob.",
         "deltaworks.cli.alerts:deadman",

@@ -1,0 +1,53 @@
+"""The console alone: an address that works once, a cookie that scripts cannot read, nothing but reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from deltaworks.console.alone import NoActs, OneReader, build_alone
+
+
+def client(reader: OneReader, host: str = "127.0.0.1:8990") -> TestClient:
+    return TestClient(build_alone(reader), base_url=f"http://{host}", follow_redirects=False)
+
+
+def test_the_address_opens_the_console_once(project: Path) -> None:
+    reader = OneReader()
+    key = reader.key
+    first, second = client(reader), client(reader)
+    opened = first.get(f"/open/{key}")
+
+    assert opened.status_code == 303
+    assert "HttpOnly" in opened.headers["set-cookie"]
+    assert "SameSite=strict" in opened.headers["set-cookie"]
+    assert first.get("/").status_code == 200
+    assert second.get(f"/open/{key}").status_code == 403
+    assert second.get("/").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/streams/games", "/?format=json", "/dag/stream__games"])
+def test_without_the_cookie_nothing_is_shown(project: Path, path: str) -> None:
+    stranger = client(OneReader())
+
+    assert stranger.get(path).status_code == 401
+    assert stranger.get(path, cookies={"deltaworks_console": "forged"}).status_code == 401
+
+
+def test_a_strangers_name_for_this_machine_is_refused(project: Path) -> None:
+    reader = OneReader()
+
+    assert client(reader, "evil.example").get(f"/open/{reader.key}").status_code == 400
+    assert reader.key is not None
+
+
+def test_nothing_can_be_started(project: Path) -> None:
+    reader = OneReader()
+    browser = client(reader)
+    browser.get(f"/open/{reader.key}")
+
+    assert NoActs().unavailable()
+    assert {row["may_act"] for row in browser.get("/?format=json").json()["view"]["streams"]} == {False}
+    assert {route.methods == {"GET"} for route in browser.app.routes if hasattr(route, "methods")} == {True}  # type: ignore[attr-defined]

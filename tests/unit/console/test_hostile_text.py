@@ -1,0 +1,123 @@
+"""Whatever others wrote is text on every page: names, messages, addresses, of any length and in any script."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.console.rendering import is_address
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.records.stream_summary import BatchSummary, ProblemSummary, RecentBatches
+from tests.console_stage import ConsoleStage, console_stage
+from tests.examples import examples
+
+PAGES = ("/", "/streams/games", "/streams/games/batches/812", "/dag/stream__games")
+CLASSICS = (
+    "<img src=x onerror=window.__xss=1>",
+    '"><script>window.__xss=1</script>',
+    "{{7*7}}",
+    "' hx-get='/x' hx-trigger='load",
+    "javascript:window.__xss=1",
+    "\u202eevil\u2066",
+    "a\nb\r\nc",
+    "=cmd|' /C calc'!A0",
+    "x" * 10_000,
+)
+TEXTS = st.sampled_from(CLASSICS) | st.text(
+    st.characters(blacklist_categories=("Cs", "Cc")) | st.sampled_from("<>&\"'{}%\u202e\u2066"), min_size=1, max_size=200
+)
+
+
+class Parsed(HTMLParser):
+    """The text of a page, and what of it a browser would act on."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.text = ""
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parsed(html: str) -> Parsed:
+    page = Parsed()
+    page.feed(html)
+    return page
+
+
+def shape(page: Parsed) -> list[tuple[str, tuple[str, ...]]]:
+    """The elements of a page with the names of their attributes."""
+    return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
+
+
+def write(stage: ConsoleStage, text: str) -> None:
+    """Have others say a text wherever a page of a stream may show it."""
+    error = {"condition": text, "message": text, "hint": text}
+    held = ({"table": text, "reason": text, "since_batch": 1, "at": iso_now(), "condition": text, "message": text},)
+    stage.beat("games", state="failed", error=error, held=held, ui=text, host=text, run=f"{text}/r/t/1")
+    batch = BatchSummary(
+        batch_id=812,
+        at=iso_now(),
+        rows=1,
+        quarantined=0,
+        files=1,
+        bytes=1,
+        tables=1,
+        prepare_seconds=1,
+        commit_seconds=1,
+        complete_seconds=1,
+    )
+    problem = ProblemSummary(at=iso_now(), text=text)
+    record = RecentBatches(pipeline="games", written_at=iso_now(), batches=(batch,), problems=(problem,))
+    stage.objects.put(summary_paths.recent_batches("games"), record.encode())
+    prepared = {
+        **{"format": 1, "pipeline": "games", "generation": 1, "batch_id": 812, "spark_batch_id": 0, "checkpoint": 1},
+        **{"owner": text, "owner_epoch": 1, "run": text, "prepared_at": iso_now(), "ingested_at_us": 1},
+        **{"spec_fingerprint": text, "code_version": text, "offsets": {text: text}, "source": {text: text}},
+        "tables": [{"table": text, "writer": text, "rows": 1, "files": [], "new_columns": [{"name": text}]}],
+    }
+    stage.objects.put(paths.prepared_batch("games", 1, 812), json.dumps(prepared).encode())
+    raise_alert(stage.objects, cause="JOB_FAILED", subject="gold__games", summary=text, detail={"next_step": text})
+
+
+@pytest.fixture
+def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
+    """The pages over a harmless text."""
+    stage = console_stage(project)
+    write(stage, "harmless")
+    return {path: shape(parsed(stage.get(path).text)) for path in PAGES}
+
+
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TEXTS)
+def test_what_others_wrote_is_text_on_every_page(
+    project: Path, shapes: dict[str, list[tuple[str, tuple[str, ...]]]], text: str
+) -> None:
+    stage = console_stage(project)
+    write(stage, text)
+    for path in PAGES:
+        answer = stage.get(path)
+        page = parsed(answer.text)
+        assert answer.status_code == 200
+        assert shape(page) == shapes[path], path
+        assert not [href for _, item in page.elements if (href := item.get("href")) and href.startswith("javascript")]
+    shown = re.sub(r"\s+", " ", parsed(stage.get("/streams/games").text).text)
+    assert re.sub(r"\s+", " ", text[:500]).strip() in shown
+
+
+@pytest.mark.parametrize("text", CLASSICS)
+def test_only_addresses_of_the_web_become_links(text: str) -> None:
+    assert not is_address(text)
+    assert is_address("https://driver.example:4040/jobs?x=1")

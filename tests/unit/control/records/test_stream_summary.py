@@ -1,0 +1,154 @@
+"""The summaries of a stream: bounded, continued over restarts, and rebuilt where they are lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltaworks.control import summary_paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.stream_summary import (
+    MOST_BATCHES,
+    MOST_HOURS,
+    MOST_PROBLEMS,
+    BatchSummary,
+    RecentBatches,
+    StreamSummaryWriter,
+    quantiles_of,
+    ranked,
+    read_hours,
+    read_recent,
+)
+
+NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
+
+
+def batch(number: int, *, at: datetime = NOW, files: int = 2, arrived: tuple[float, ...] = ()) -> BatchSummary:
+    return BatchSummary(
+        batch_id=number,
+        at=at.isoformat(),
+        rows=100,
+        quarantined=1,
+        files=files,
+        bytes=10,
+        tables=2,
+        prepare_seconds=1.0,
+        commit_seconds=0.5,
+        complete_seconds=0.25,
+        oldest_pending_seconds=float(number),
+        arrived=arrived,
+    )
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def test_the_last_batches_and_problems_are_kept_and_a_restart_goes_on_with_them(objects: LocalObjects) -> None:
+    for run in range(2):
+        writer = StreamSummaryWriter(objects, "games")
+        for number in range(200):
+            writer.add(batch(200 * run + number))
+            writer.problem(NOW, f"problem {number}")
+        writer.write(NOW)
+    stored = read_recent(objects, "games")
+
+    assert stored is not None
+    assert [item.batch_id for item in stored.batches] == list(range(400 - MOST_BATCHES, 400))
+    assert len(stored.problems) == MOST_PROBLEMS
+
+
+def test_hours_add_up_and_the_oldest_are_forgotten(objects: LocalObjects) -> None:
+    writer = StreamSummaryWriter(objects, "games")
+    for back in (MOST_HOURS + 5, 1, 0, 0):
+        writer.add(batch(back, at=NOW - timedelta(hours=back)))
+    writer.write(NOW)
+    stored = read_hours(objects, "games")
+
+    assert stored is not None
+    assert [(hour.at[11:13], hour.batches, hour.rows) for hour in stored.hours] == [("11", 1, 100), ("12", 2, 200)]
+    assert stored.hours[-1].busy_seconds == 3.5
+
+
+def test_hours_are_written_once_a_minute_and_at_the_end(objects: LocalObjects) -> None:
+    writer = StreamSummaryWriter(objects, "games")
+    totals = []
+    for seconds, last in ((0, False), (10, False), (70, False), (80, True)):
+        writer.add(batch(seconds))
+        writer.write(NOW + timedelta(seconds=seconds), last=last)
+        stored = read_hours(objects, "games")
+        totals.append(stored.hours[-1].batches if stored else 0)
+
+    assert totals == [1, 1, 3, 4]
+
+
+class Failing(LocalObjects):
+    """Takes nothing for a while."""
+
+    fails = True
+
+    def put(self, key: str, data: bytes) -> None:
+        if self.fails:
+            raise OSError("full")
+        super().put(key, data)
+
+
+def test_what_a_failing_storage_did_not_take_comes_with_the_next_write(tmp_path: Path) -> None:
+    objects = Failing(tmp_path)
+    writer = StreamSummaryWriter(objects, "games")
+    writer.add(batch(1))
+    with pytest.raises(OSError, match="full"):
+        writer.write(NOW)
+    objects.fails = False
+    writer.add(batch(2))
+    writer.write(NOW)
+    recent, hours = read_recent(objects, "games"), read_hours(objects, "games")
+
+    assert recent is not None
+    assert hours is not None
+    assert [item.batch_id for item in recent.batches] == [1, 2]
+    assert hours.hours[0].batches == 2
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 2}', b"[]"])
+def test_a_torn_summary_is_begun_anew(objects: LocalObjects, torn: bytes) -> None:
+    objects.put(summary_paths.recent_batches("games"), torn)
+    objects.put(summary_paths.stream_hours("games"), torn)
+    assert read_recent(objects, "games") is None
+    writer = StreamSummaryWriter(objects, "games")
+    writer.add(batch(1))
+    writer.write(NOW)
+
+    assert read_recent(objects, "games") is not None
+
+
+@given(st.lists(st.tuples(st.integers(1, 15), st.floats(0, 1e6)), min_size=1, max_size=8))
+def test_quantiles_weigh_each_batch_by_its_files(batches: list[tuple[int, float]]) -> None:
+    """Against the slow way: every file on its own."""
+    items = [batch(index, files=files, arrived=ranked([age] * files)) for index, (files, age) in enumerate(batches)]
+    ages = sorted(round(age, 1) for files, age in batches for _ in range(files))
+    got = quantiles_of(items)
+
+    assert got is not None
+    for value, share in zip(got, (0.5, 0.95), strict=True):
+        assert value == ages[min(-int(-len(ages) * share // 1) - 1, len(ages) - 1)]
+
+
+def test_a_sample_has_the_youngest_and_the_oldest() -> None:
+    sample = ranked([float(age) for age in range(1_000)])
+
+    assert (len(sample), sample[0], sample[-1]) == (20, 0.0, 999.0)
+    assert ranked([]) == ()
+
+
+def test_only_what_was_read_lately_counts_as_fresh() -> None:
+    old, new = batch(1, at=NOW - timedelta(hours=2), arrived=(900.0,)), batch(2, arrived=(9.0, 40.0))
+    record = RecentBatches(pipeline="games", written_at=NOW.isoformat(), batches=(old, new))
+
+    assert record.freshness(NOW) == (9.0, 40.0)
+    assert record.freshness(NOW + timedelta(hours=3)) is None
