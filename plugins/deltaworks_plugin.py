@@ -51,7 +51,12 @@ class DeltaworksPlugin(AirflowPlugin):
             "url_route": "deltaworks",
         },
         # Without a route it opens a tab of its own.
-        {"name": "Deltaworks, own tab", "href": server_path("/deltaworks/"), "destination": "nav", "category": "browse"},
+        {
+            "name": "Deltaworks, own tab",
+            "href": server_path("/deltaworks/"),
+            "destination": "nav",
+            "category": "browse",
+        },
         {
             "name": "Deltaworks",
             "href": server_path("/deltaworks/dag/{DAG_ID}"),

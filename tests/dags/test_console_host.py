@@ -1,4 +1,4 @@
-"""The console in Airflow's real API server: who may see and start what, its places in Airflow, and the links on tasks."""
+"""The console in Airflow's real API server: who may see and start what, its places in Airflow, links on tasks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ ADA, VIC = ("ada", "admin"), ("vic", "viewer")
 def test_who_is_answered_what(server: Any, project: Path, page: str) -> None:
     logins = ({}, {"Authorization": "Bearer forged"}, as_user(*VIC), as_user(*ADA))
 
-    assert tuple(server.get(page, headers={"Accept": "text/html", **login}).status_code for login in logins) == ANSWERS[page]
+    assert (
+        tuple(server.get(page, headers={"Accept": "text/html", **login}).status_code for login in logins)
+        == ANSWERS[page]
+    )
 
 
 def test_somebody_without_a_login_is_sent_to_airflows_and_comes_back(server: Any, project: Path) -> None:

@@ -16,7 +16,7 @@ from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
 from tests.unit.dashboards.dashboard_stage import START, put
 
-__all__ = ["server"]
+__all__ = ["dags_on_record", "server"]
 
 LIST = "/deltaworks/dashboards"
 PAGE = "/deltaworks/dashboards/games/noc"

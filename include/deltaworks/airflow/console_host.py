@@ -1,7 +1,7 @@
 """The console in Airflow's API server: people are Airflow's, and acts are runs that they start with their own token.
 
-Airflow mounts a plugin's application and protects none of its routes; the console's depend on this host's people. A call
-of Airflow's API goes through its application in this process, so that it is checked, carried out and audited like any
+Airflow mounts a plugin's application and protects none of its routes; the console's depend on this host's people. A
+call of Airflow's API goes through its application in this process, so that it is checked, carried out and audited like any
 other request of that person's.
 """
 
@@ -73,9 +73,7 @@ def _person(user: Any) -> Person:
     @cache
     def may_start(dag_id: str) -> bool:
         details = DagDetails(id=dag_id, team_name=_team_of(dag_id))
-        return manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
-        )
+        return manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user)
 
     @cache
     def may_read(dag_id: str) -> bool:
@@ -144,7 +142,7 @@ async def _sent(request: Request, method: str, path: str, body: Mapping[str, Any
     """What Airflow answers to a person's request; None where what is to be made is there already.
 
     Raises:
-        ConfigError: AIRFLOW_REQUEST_REFUSED.
+        ConfigError: AIRFLOW_REFUSED.
         TransientError: AIRFLOW_UNREACHABLE.
     """
     prefix = str(request.scope.get("root_path", "")).removesuffix(MOUNT)
@@ -155,7 +153,8 @@ async def _sent(request: Request, method: str, path: str, body: Mapping[str, Any
         ) as client:
             answer = await client.request(method, prefix + path, json=body, headers=headers)
     except httpx.HTTPError as error:
-        raise TransientError("AIRFLOW_UNREACHABLE", f"Airflow did not answer {method} {path}: {error}.", hint=_RETRY) from error
+        problem = f"Airflow did not answer {method} {path}: {error}."
+        raise TransientError("AIRFLOW_UNREACHABLE", problem, hint=_RETRY) from error
     if answer.status_code == _CONFLICT:
         return None
     if answer.is_error:

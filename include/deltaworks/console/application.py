@@ -143,7 +143,9 @@ class Console:
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
     """The application with all pages. A host mounts or serves it."""
 
-    async def identified(request: Request, person: Person = Depends(console.people.identify)) -> None:
+    identify = Depends(console.people.identify)
+
+    async def identified(request: Request, person: Person = identify) -> None:
         request.state.person = person
 
     app = FastAPI(

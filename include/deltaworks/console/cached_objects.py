@@ -1,8 +1,8 @@
 """Control objects from a cache that never makes a page wait for a storage that does not answer.
 
 An object is read anew when its copy is older than its kind may be. One read of a key runs at a time, by threads of the
-cache's own; whoever asks meanwhile waits for it, and nobody longer than `wait_seconds`. What cannot be read is served as
-it was last, with the time since when. While the storage fails, nobody waits at all: one reader after another finds out
+cache's own; whoever asks meanwhile waits for it, and nobody longer than `wait_seconds`. What cannot be read is served
+as it was last, with the time since when. While the storage fails, nobody waits at all: one reader after another finds out
 whether it is back, in the background.
 """
 
@@ -229,5 +229,3 @@ def _most_seconds(key: str) -> float:
 
 def _refused(key: str) -> PermissionError:
     return PermissionError(f"The console writes nothing, {key} neither: an act of it starts a DAG that does.")
-
-

@@ -1,4 +1,4 @@
-"""What is declared, read once and again when a file of it has changed: reading it takes a tenth of a second a pipeline."""
+"""What is declared, read once and again when a file has changed: it takes a tenth of a second a pipeline."""
 
 from __future__ import annotations
 

@@ -104,7 +104,13 @@ def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tupl
             continue
         tall = max(1.0, value / top * height)
         drawn.append(
-            Bar(x=_round(index * step), y=_round(height - tall), width=_round(step * 0.8), height=_round(tall), index=index)
+            Bar(
+                x=_round(index * step),
+                y=_round(height - tall),
+                width=_round(step * 0.8),
+                height=_round(tall),
+                index=index,
+            )
         )
     return tuple(drawn)
 

@@ -41,7 +41,7 @@ class People(Protocol):
         """
 
     def login_address(self, request: Request) -> str | None:
-        """Where somebody without a login is sent, to come back to what was requested; None where there is no such page."""
+        """Where somebody without a login is sent, to come back to what was requested; None without such a page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,9 @@ class BatchReport:
 
     `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
     beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `arrived_us` is when what was read arrived, in microseconds since 1970, sampled evenly by rank; empty where the source
-    does not say. `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
+    `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
+    `arrived_us` is when what was read arrived, in microseconds since 1970, sampled evenly by rank; empty where the
+    source does not say.
     """
 
     batch_id: int

@@ -27,7 +27,13 @@ ANSWERS = {
 
 def address_of(route: str) -> str:
     asset = assets()["console.css"]
-    values = {"pipeline": "games", "batch": "812", "dag_id": "stream__games", "digest": asset.digest, "name": "console.css"}
+    values = {
+        "pipeline": "games",
+        "batch": "812",
+        "dag_id": "stream__games",
+        "digest": asset.digest,
+        "name": "console.css",
+    }
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 
@@ -117,7 +123,7 @@ class Dead:
 
 
 def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
-    stage = console_stage(project, storage=lambda: Dead())  # type: ignore[return-value, arg-type]
+    stage = console_stage(project, storage=Dead)  # type: ignore[return-value, arg-type]
     answer = stage.get("/")
 
     assert answer.status_code == 200

@@ -13,7 +13,16 @@ NOW = datetime(2026, 11, 22, 12, 4, 31, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(None, "–"), (-3, "0 s"), (0.42, "0.4 s"), (41, "41 s"), (2_460, "41 min"), (7_200, "2 h"), (9_000, "2.5 h"), (518_400, "6 d")],
+    [
+        (None, formats.UNKNOWN),
+        (-3, "0 s"),
+        (0.42, "0.4 s"),
+        (41, "41 s"),
+        (2_460, "41 min"),
+        (7_200, "2 h"),
+        (9_000, "2.5 h"),
+        (518_400, "6 d"),
+    ],
 )
 def test_a_length_of_time(seconds: float | None, text: str) -> None:
     assert formats.seconds_text(seconds) == text
@@ -21,14 +30,23 @@ def test_a_length_of_time(seconds: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(None, "–"), (0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (12_345, "12 kB"), (3_100_000, "3.1 MB"), (5e18, "5000 PB")],
+    [
+        (None, formats.UNKNOWN),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_500, "1.5 kB"),
+        (12_345, "12 kB"),
+        (3_100_000, "3.1 MB"),
+        (5e18, "5000 PB"),
+    ],
 )
 def test_bytes(number: float | None, text: str) -> None:
     assert formats.bytes_text(number) == text
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(None, "–"), (0, "0 %"), (0.00001, "< 0.1 %"), (0.054, "5.4 %"), (0.71, "71 %"), (1, "100 %")]
+    ("share", "text"),
+    [(None, formats.UNKNOWN), (0, "0 %"), (0.00001, "< 0.1 %"), (0.054, "5.4 %"), (0.71, "71 %"), (1, "100 %")],
 )
 def test_a_small_share_is_never_shown_as_none(share: float | None, text: str) -> None:
     assert formats.share_text(share) == text

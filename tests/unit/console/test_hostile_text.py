@@ -32,7 +32,9 @@ CLASSICS = (
     "x" * 10_000,
 )
 TEXTS = st.sampled_from(CLASSICS) | st.text(
-    st.characters(blacklist_categories=("Cs", "Cc")) | st.sampled_from("<>&\"'{}%\u202e\u2066"), min_size=1, max_size=200
+    st.characters(blacklist_categories=("Cs", "Cc")) | st.sampled_from("<>&\"'{}%\u202e\u2066"),
+    min_size=1,
+    max_size=200,
 )
 
 

@@ -1,4 +1,4 @@
-"""The page of a DAG: where Airflow's tab on each DAG, the runbooks and the links of tasks lead. It answers for every DAG."""
+"""The page of a DAG, for every DAG: where Airflow's tab, the runbooks and the links of tasks lead."""
 
 from __future__ import annotations
 

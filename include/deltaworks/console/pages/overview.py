@@ -42,8 +42,9 @@ class Need:
 class Row:
     """One relay, stream or other process.
 
-    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the oldest that waits, `gone_at` when the source forgets it. Rows are of the last
-    hour; `bronze_…_seconds` are from landing to bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may restart it.
+    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the oldest
+    that waits, `gone_at` when the source forgets it. Rows are of the last hour; `bronze_..._seconds` are from landing to
+    bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may restart it.
     """
 
     kind: str
@@ -194,9 +195,7 @@ def _day(look: Look, pipeline: str) -> tuple[float | None, ...]:
     return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1))
 
 
-def needs_of(
-    look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = ""
-) -> list[Need]:
+def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = "") -> list[Need]:
     """Unhealthy verdicts, then open alerts on anything else that somebody has to act on.
 
     Args:

@@ -1,4 +1,4 @@
-"""One stream: its verdict and owner, lag, backlog and rows over time, its last batches, what is held, and its declaration."""
+"""One stream: its verdict and owner, lag and rows over time, its last batches, what is held, its declaration."""
 
 from __future__ import annotations
 
@@ -182,7 +182,12 @@ def _spec(look: Look, name: str) -> tuple[str, tuple[Change, ...]]:
         return (current.fingerprint if current else ""), ()
     changes = tolerant(lambda: SpecRecords(look.objects, name).changes(declared)) or []
     return current.fingerprint, tuple(
-        Change(field=item.field, text=f"{_brief(item.old)} → {_brief(item.new)}", effect=str(item.effect), advice=item.advice)
+        Change(
+            field=item.field,
+            text=f"{_brief(item.old)} → {_brief(item.new)}",
+            effect=str(item.effect),
+            advice=item.advice,
+        )
         for item in changes
     )
 

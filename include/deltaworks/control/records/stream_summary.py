@@ -32,8 +32,11 @@ _KIND = RecordKind(
 
 
 class BatchSummary(Part):
-    """One batch that is complete, at `at`. Seconds by phase; `arrived` are ages in seconds, at `at`, of what it read when
-    it was complete, sampled evenly by rank, the youngest first; empty where the source does not say when things came."""
+    """One batch that is complete, at `at`. Seconds by phase.
+
+    `arrived` are ages in seconds, at `at`, of what it read, sampled evenly by rank, the youngest first; empty where the
+    source does not say when things came.
+    """
 
     batch_id: int
     at: str
@@ -76,8 +79,10 @@ class RecentBatches(Record):
     problems: tuple[ProblemSummary, ...] = ()
 
     def freshness(self, now: datetime, *, within: timedelta = timedelta(hours=1)) -> tuple[float, float] | None:
-        """Median and 95th percentile of the seconds from landing to bronze, over what was read lately, each file counted
-        once; None where nothing was, or nobody knows."""
+        """Median and 95th percentile of the seconds from landing to bronze, over what was read lately.
+
+        Each file counts once. None where nothing was read, or nobody knows when it came.
+        """
         return quantiles_of(batch for batch in self.batches if (at := parse_iso(batch.at)) and now - at <= within)
 
 
@@ -119,9 +124,7 @@ class StreamHours(Record):
 
 def quantiles_of(batches: Iterable[BatchSummary]) -> tuple[float, float] | None:
     """Median and 95th percentile of arrival ages over batches, each weighed by its files."""
-    weighed = sorted(
-        (age, max(batch.files, 1) / len(batch.arrived)) for batch in batches for age in batch.arrived
-    )
+    weighed = sorted((age, max(batch.files, 1) / len(batch.arrived)) for batch in batches for age in batch.arrived)
     if not weighed:
         return None
     whole = sum(weight for _, weight in weighed)

@@ -1,0 +1,191 @@
+"""`console`: the operator console over 30 pipelines of 1,000 tables, as the process that hosts it feels it.
+
+Both sides ask one server over HTTP: ours for the overview, the other for an answer that costs nothing, alone and beside
+ten who ask for the overview at once. Storage is a folder of control objects, as 30 streams leave them; no Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from deltaworks.console.alone import OneReader, build_alone
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.stream_summary import BatchSummary, HourSummary, RecentBatches, StreamHours
+
+PIPELINES, TABLES = 30, 1_000
+_ASKED = 40
+_AT_ONCE = 10
+_ENVIRONMENT = 'environment: local\nlake: {root: "file://%s"}\nlanding: {root: "file://%s"}\nmessaging: {}\n'
+_RELAY = "relay: landing\ndescription: d\nowner: o\nqueue_url: env:QUEUE\nbuckets: [landing]\n"
+
+
+def write_project(root: Path) -> None:
+    """A project of so many pipelines, with the control objects of streams that run."""
+    include = root / "include"
+    for folder in ("environments", "relays"):
+        (include / folder).mkdir(parents=True)
+    (include / "environments" / "local.yaml").write_text(_ENVIRONMENT % (root / "lake", root / "landing"))
+    (include / "relays" / "landing.yaml").write_text(_RELAY)
+    objects = LocalObjects(root / "lake")
+    for number in range(PIPELINES):
+        name = f"p{number:02d}"
+        folder = include / "pipelines" / name
+        folder.mkdir(parents=True)
+        tables = "".join(f"  - {{name: t{one}, when: {{name: t{one}}}}}\n" for one in range(TABLES // PIPELINES))
+        (folder / "pipeline.yaml").write_text(
+            f"pipeline: {name}\ndescription: d\nowner: o\n"
+            f"source: {{kind: s3_sqs, relay: landing, bucket: landing, prefix: {name}/}}\n"
+            "event:\n  name: {path: name}\n  time: {path: time, unit: epoch_seconds}\n"
+            f"tables:\n  - {{name: rest, catch_all: true}}\n{tables}"
+        )
+        _write_objects(objects, name)
+
+
+def _write_objects(objects: LocalObjects, name: str) -> None:
+    now = utc_now()
+    beat = Heartbeat(
+        pipeline=name,
+        owner="o",
+        epoch=1,
+        run="r",
+        state="running",
+        # Ahead of the clock, so that it is as fresh at the end of the benchmark as at its begin.
+        written_at=(now + timedelta(hours=1)).isoformat(),
+        started_at=now.isoformat(),
+        trigger_seconds=60,
+        batch_id=240,
+    )
+    objects.put(paths.heartbeat(paths.pipeline_control(name)), json.dumps(dataclasses.asdict(beat)).encode())
+    seconds = {"prepare_seconds": 3.0, "commit_seconds": 0.5, "complete_seconds": 0.2}
+    counts = {"rows": 12_400, "quarantined": 3, "files": 19, "bytes": 3_100_000, "tables": TABLES // PIPELINES}
+    batches = tuple(
+        BatchSummary(
+            batch_id=back,
+            at=(now - timedelta(seconds=15 * (240 - back))).isoformat(),
+            arrived=tuple(float(age) for age in range(20)),
+            **seconds,
+            **counts,
+        )
+        for back in range(240)
+    )
+    objects.put(
+        summary_paths.recent_batches(name), RecentBatches(pipeline=name, written_at=iso_now(), batches=batches).encode()
+    )
+    hours = tuple(
+        HourSummary(at=(now - timedelta(hours=back)).strftime("%Y-%m-%dT%H:00:00+00:00"), batches=240, rows=3_000_000)
+        for back in range(24 * 60, -1, -1)
+    )
+    objects.put(
+        summary_paths.stream_hours(name), StreamHours(pipeline=name, written_at=iso_now(), hours=hours).encode()
+    )
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """A server with the console, and an answer beside it that costs nothing; the address, and the console is open."""
+    reader = OneReader()
+    outer = FastAPI()
+
+    @outer.get("/version")
+    def version() -> dict[str, str]:
+        return {"version": "1"}
+
+    outer.mount("/", build_alone(reader))
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(outer, host="127.0.0.1", port=port, log_level="error", access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/open/{reader.key}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def p95(seconds: list[float]) -> float:
+    """The 95th percentile of several measurements."""
+    return statistics.quantiles(seconds, n=20)[-1]
+
+
+def _timed(client: httpx.Client, path: str) -> float:
+    began = time.perf_counter()
+    client.get(path).raise_for_status()
+    return time.perf_counter() - began
+
+
+def run(options: Options) -> list[Figure]:
+    """The overview alone and ten at once, and what the server's other answers take meanwhile against idle."""
+    before = {name: os.environ.get(name) for name in ("DELTAWORKS_PROJECT", "DELTAWORKS_ENVIRONMENT")}
+    with tempfile.TemporaryDirectory() as folder:
+        write_project(Path(folder))
+        os.environ |= {"DELTAWORKS_PROJECT": folder, "DELTAWORKS_ENVIRONMENT": "local"}
+        try:
+            with serving() as opened, httpx.Client(base_url=opened.rpartition("/open/")[0], timeout=60) as client:
+                client.get(opened.removeprefix(str(client.base_url)), follow_redirects=True).raise_for_status()
+                return _measured(client, options)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def _measured(client: httpx.Client, options: Options) -> list[Figure]:
+    def overview(clock: Clock) -> None:
+        with clock:
+            taken = [_timed(client, "/") for _ in range(_ASKED)]
+        clock.note(p95_seconds=p95(taken))
+
+    def idle(clock: Clock) -> None:
+        with clock:
+            taken = [_timed(client, "/version") for _ in range(_ASKED)]
+        clock.note(api_seconds=statistics.median(taken))
+
+    def beside_ten(clock: Clock) -> None:
+        ended, slow = threading.Event(), []
+
+        def asks() -> None:
+            while not ended.is_set():
+                slow.append(_timed(client, "/"))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for _ in range(_AT_ONCE):
+                pool.submit(asks)
+            time.sleep(1)
+            with clock:
+                taken = [_timed(client, "/version") for _ in range(_ASKED)]
+            ended.set()
+        clock.note(p95_ten_at_once_seconds=p95(slow), api_seconds=statistics.median(taken))
+
+    sizes = {"pipelines": PIPELINES, "tables": TABLES}
+    sides = Side("overview", overview), Side("version_idle", idle), Side("version_beside_ten", beside_ten)
+    comparisons = [
+        Comparison(metric="overview_vs_version", ours=sides[0], other=sides[1], sizes=sizes),
+        Comparison(metric="api_version_vs_idle", ours=sides[2], other=sides[1], sizes=sizes),
+    ]
+    return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+
+
+BENCHMARK = Benchmark(name="console", summary="the console's overview, alone and ten at once, beside its host", run=run)

@@ -1,0 +1,166 @@
+"""The console in Airflow's own API server, in a browser: readable, accessible, and closed to what others wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.stream_summary import BatchSummary, ProblemSummary, RecentBatches
+from deltaworks.specs.project import load_catalog
+from tests.console_stage import ago, write_beat
+from tests.dags.airflow_project import write_project
+from tests.dags.browser.airflow_site import AirflowSite, running_airflow
+from tests.dags.browser.trigger_form import CHROMIUM, logged_in
+
+pytestmark = pytest.mark.integration
+
+PAGES = (
+    "/",
+    "/streams/games",
+    "/streams/games?span=24h",
+    "/streams/games/batches/812",
+    "/dag/stream__games",
+    "/dag/none",
+)
+HOSTILE = '<img src=x onerror=window.__xss=1>"><script>window.__xss=1</script>{{7*7}}\u202e'
+#: Pages that answer with 404, which a browser reports.
+_REPORTED = ("Failed to load resource: the server responded with a status of 404",)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose streams say hostile things."""
+    root = write_project(tmp_path_factory.mktemp("console") / "project")
+    objects = open_objects(load_catalog("local", root=root, tolerant=True).environment.lake)
+    error = {"condition": HOSTILE, "message": HOSTILE, "hint": HOSTILE}
+    held = ({"table": HOSTILE, "reason": "suspended", "since_batch": 790, "at": ago(4_000), "message": HOSTILE},)
+    facts: dict[str, Any] = {"error": error, "held": held, "ui": "javascript:window.__xss=1", "host": HOSTILE}
+    write_beat(objects, paths.pipeline_control("games"), "games", oldest_pending_at=ago(600), **facts)
+    write_beat(objects, paths.pipeline_control("edits"), "edits", written_at=ago(4_000))
+    batches = tuple(
+        BatchSummary(
+            batch_id=812 - back,
+            at=ago(60 * back),
+            rows=1_000 + back,
+            quarantined=1,
+            files=2,
+            bytes=3_000,
+            tables=2,
+            prepare_seconds=3,
+            commit_seconds=1,
+            complete_seconds=0.5,
+            oldest_pending_seconds=30,
+            arrived=(9, 40),
+        )
+        for back in range(60, -1, -1)
+    )
+    record = RecentBatches(
+        pipeline="games",
+        written_at=iso_now(),
+        batches=batches,
+        problems=(ProblemSummary(at=iso_now(), text=HOSTILE),),
+    )
+    objects.put(summary_paths.recent_batches("games"), record.encode())
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(airflow_database: None, project: Path) -> Iterator[AirflowSite]:
+    if CHROMIUM is None:
+        pytest.skip("no `chromium` on the PATH, the browser that opens the pages")
+    with running_airflow(project=project) as site:
+        yield site
+
+
+class Watched:
+    """A page of a browser, and whatever of it a person would not want to happen."""
+
+    def __init__(self, page: Any, site: AirflowSite) -> None:
+        self.page, self.site = page, site
+        self.wrong: list[str] = []
+        page.on("console", lambda said: self._note(said.type, said.text))
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("request", self._request)
+
+    def open(self, path: str) -> None:
+        self.page.goto(f"{self.site.url}/deltaworks{path}")
+
+    def _note(self, kind: str, text: str) -> None:
+        if kind == "error" and not text.startswith(_REPORTED):
+            self.wrong.append(text)
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((self.site.url, "data:")):
+            self.wrong.append(f"a request to {request.url}")
+
+
+@pytest.fixture(scope="module")
+def watched(site: AirflowSite) -> Iterator[Watched]:
+    with logged_in(site) as page:
+        yield Watched(page, site)
+
+
+def violations(page: Any) -> list[str]:
+    """What axe finds against WCAG, by a session that the policy of the page does not bind."""
+    import axe_playwright_python
+
+    source = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+    session = page.context.new_cdp_session(page)
+    session.send("Runtime.evaluate", {"expression": source})
+    program = "axe.run().then(all => JSON.stringify(all.violations.map(one => [one.id, one.nodes.map(n => n.html)])))"
+    answer = session.send("Runtime.evaluate", {"expression": program, "awaitPromise": True, "returnByValue": True})
+    found: list[Any] = json.loads(answer["result"]["value"])
+    return [f"{name}: {nodes[:3]}" for name, nodes in found]
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_readable_in_both_themes_and_on_a_phone(watched: Watched, theme: str, width: int) -> None:
+    page = watched.page
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=theme)
+    for path in PAGES:
+        watched.open(path)
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, path
+        assert violations(page) == [], path
+
+    assert watched.wrong == []
+
+
+def test_what_others_wrote_is_shown_and_does_nothing(watched: Watched) -> None:
+    for path in PAGES:
+        watched.open(path)
+        assert watched.page.evaluate("window.__xss") is None, path
+    watched.open("/streams/games")
+
+    assert HOSTILE[:30] in watched.page.inner_text("main")
+    assert watched.wrong == []
+
+
+def test_a_page_renews_itself_and_keeps_the_focus(watched: Watched) -> None:
+    page = watched.page
+    watched.open("/")
+    page.focus("#stream-games")
+    with page.expect_response(lambda answer: "fragment=1" in answer.url):
+        page.evaluate("htmx.trigger(document.getElementById('live'), 'renew')")
+    page.wait_for_timeout(200)
+
+    assert page.evaluate("document.activeElement.id") == "stream-games"
+
+
+def test_airflows_navigation_shows_the_console_in_its_frame(watched: Watched) -> None:
+    page = watched.page
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto(f"{watched.site.url}/plugin/deltaworks")
+    frame = page.frame_locator("iframe")
+    frame.locator("#stream-games").click()
+
+    frame.get_by_role("heading", name="Stream games").wait_for()
