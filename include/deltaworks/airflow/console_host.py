@@ -1,8 +1,8 @@
 """The console in Airflow's API server: people are Airflow's, and acts are runs that they start with their own token.
 
 Airflow mounts a plugin's application and protects none of its routes; the console's depend on this host's people. A
-call of Airflow's API goes through its application in this process, so that it is checked, carried out and audited like any
-other request of that person's.
+call of Airflow's API goes through its application in this process, so that it is checked, carried out and audited as
+any other request of that person is.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _login_of(request: Request) -> dict[str, str]:
 
 
 def _airflow() -> Any:
-    """The application that serves this process; building another would take seconds and know no sessions of this one."""
+    """The application that serves this process; building another would take seconds and share nothing."""
     return sys.modules["airflow.api_fastapi.main"].app
 
 

@@ -2,8 +2,8 @@
 
 An object is read anew when its copy is older than its kind may be. One read of a key runs at a time, by threads of the
 cache's own; whoever asks meanwhile waits for it, and nobody longer than `wait_seconds`. What cannot be read is served
-as it was last, with the time since when. While the storage fails, nobody waits at all: one reader after another finds out
-whether it is back, in the background.
+as it was last, with the time since when. While the storage fails, nobody waits at all: whether it is back is found out
+in the background.
 """
 
 from __future__ import annotations

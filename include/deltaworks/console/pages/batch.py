@@ -80,8 +80,8 @@ def view(look: Look) -> BatchView:
     summary = next((item for item in recent.batches if item.batch_id == batch_id), None) if recent else None
     if prepared is None and summary is None:
         raise PageMissingError(
-            f"Nothing is on record of batch {batch_id} of {name} beside its rows; `deltaworks batches {name}` reads the "
-            "ledger."
+            f"Nothing is on record of batch {batch_id} of {name} beside its rows; "
+            f"`deltaworks batches {name}` reads the ledger."
         )
     beat = tolerant(lambda: read_heartbeat(look.objects, paths.heartbeat(paths.pipeline_control(name))))
     newest = beat.batch_id if beat else None

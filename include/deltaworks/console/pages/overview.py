@@ -42,9 +42,10 @@ class Need:
 class Row:
     """One relay, stream or other process.
 
-    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the oldest
-    that waits, `gone_at` when the source forgets it. Rows are of the last hour; `bronze_..._seconds` are from landing to
-    bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may restart it.
+    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the
+    oldest that waits, `gone_at` when the source forgets it. Rows are of the last hour; `bronze_..._seconds` are from
+    landing to bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may
+    restart it.
     """
 
     kind: str
