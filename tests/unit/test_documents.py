@@ -33,6 +33,13 @@ from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, Sta
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.control.records.stream_summary import (
+    BatchSummary,
+    HourSummary,
+    ProblemSummary,
+    RecentBatches,
+    StreamHours,
+)
 from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
 from deltaworks.engine.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.engine.progress import PROGRESS_SCHEMA
@@ -323,6 +330,11 @@ def described_fields() -> list[tuple[str, set[str]]]:
                 Figures,
                 Gain,
                 PublishedModel,
+                RecentBatches,
+                BatchSummary,
+                ProblemSummary,
+                StreamHours,
+                HourSummary,
             )
         ),
     ]

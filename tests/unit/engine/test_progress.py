@@ -15,6 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.stream_summary import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
@@ -175,6 +176,44 @@ def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path)
 
     assert log.dropped == 0
     assert [row["kind"] for row in rows_of(tmp_path)] == ["batch"]
+
+
+def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_path: Path) -> None:
+    class Refusing(LocalObjects):
+        """Takes no summary until it is told to."""
+
+        refuses = True
+
+        def put(self, key: str, data: bytes) -> None:
+            if self.refuses:
+                raise OSError("full")
+            super().put(key, data)
+
+    objects = Refusing(tmp_path / "objects")
+    log = ProgressLog(
+        StorageSpec(root=f"file://{tmp_path}"),
+        "shop",
+        owner_epoch=1,
+        flush_seconds=0.05,
+        summary=StreamSummaryWriter(objects, "shop"),
+    )
+    log.start()
+    arrived = tuple(int((utc_now().timestamp() - age) * 1e6) for age in (40, 9))
+    log.add(dataclasses.replace(report(0), arrived_us=arrived))
+    eventually(lambda: len(rows_of(tmp_path)) == 1, "the row is written though the summary is not")
+    objects.refuses = False
+    log.terminated("boom")
+    log.close()
+    recent, hours = read_recent(objects, "shop"), read_hours(objects, "shop")
+
+    assert recent is not None
+    assert hours is not None
+    assert [(batch.batch_id, batch.files, batch.bytes, batch.seconds) for batch in recent.batches] == [(0, 2, 3, 2.0)]
+    youngest, oldest = recent.batches[0].arrived
+    assert 30 < oldest - youngest < 32
+    assert [problem.text for problem in recent.problems] == ["boom"]
+    assert [hour.rows for hour in hours.hours] == [100]
+    assert log.dropped == 0
 
 
 def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> None:

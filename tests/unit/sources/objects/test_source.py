@@ -41,7 +41,17 @@ def test_a_batch_is_its_files_in_the_order_of_the_log() -> None:
         "last_seq": 3,
         "oldest_arrived_at": "2024-01-01T00:00:01+00:00",
         "newest_arrived_at": "2024-01-01T00:00:03+00:00",
+        "arrived_us": [made + second * 1_000_000 for second in (1, 2, 3)],
     }
+
+
+def test_of_many_arrivals_a_sample_by_rank_is_noted_with_the_first_and_the_last() -> None:
+    source = object_slice(events(*((seq, str(seq), 1) for seq in range(1, 1_001))), OPENER)
+    arrived = source.metadata["arrived_us"]
+
+    assert len(arrived) == 20
+    assert arrived == sorted(arrived)
+    assert arrived[-1] - arrived[0] == 999_000_000
 
 
 def test_a_batch_without_files_is_empty() -> None:
