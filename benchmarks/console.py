@@ -33,7 +33,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.stream_summary import BatchSummary, HourSummary, RecentBatches, StreamHours
 
 PIPELINES, TABLES = 30, 1_000
-_ASKED = 40
+_REQUESTS = 40
 _AT_ONCE = 10
 _ENVIRONMENT = 'environment: local\nlake: {root: "file://%s"}\nlanding: {root: "file://%s"}\nmessaging: {}\n'
 _RELAY = "relay: landing\ndescription: d\nowner: o\nqueue_url: env:QUEUE\nbuckets: [landing]\n"
@@ -155,12 +155,12 @@ def run(options: Options) -> list[Figure]:
 def _measured(client: httpx.Client, options: Options) -> list[Figure]:
     def overview(clock: Clock) -> None:
         with clock:
-            taken = [_timed(client, "/") for _ in range(_ASKED)]
+            taken = [_timed(client, "/") for _ in range(_REQUESTS)]
         clock.note(p95_seconds=p95(taken))
 
     def idle(clock: Clock) -> None:
         with clock:
-            taken = [_timed(client, "/version") for _ in range(_ASKED)]
+            taken = [_timed(client, "/version") for _ in range(_REQUESTS)]
         clock.note(api_seconds=statistics.median(taken))
 
     def beside_ten(clock: Clock) -> None:
@@ -175,7 +175,7 @@ def _measured(client: httpx.Client, options: Options) -> list[Figure]:
                 pool.submit(asks)
             time.sleep(1)
             with clock:
-                taken = [_timed(client, "/version") for _ in range(_ASKED)]
+                taken = [_timed(client, "/version") for _ in range(_REQUESTS)]
             ended.set()
         clock.note(p95_ten_at_once_seconds=p95(slow), api_seconds=statistics.median(taken))
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
+from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.specs.project import load_catalog
+from tests.console_stage import write_beat
 from tests.dags.airflow_project import REPOSITORY, run_python, write_project
+from tests.dags.test_console_host import as_user, dags_on_record
+
+__all__ = ["dags_on_record"]
 
 PARSE = """
 import json
@@ -133,33 +140,29 @@ def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:
     assert docs.count("```") == 2
 
 
-def test_the_page_has_a_wrong_one_with_its_mistake_and_its_run(
-    airflow_database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
+    dags_on_record: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.api_fastapi.app import create_app
     from fastapi.testclient import TestClient
 
-    from tests.dags.test_progress_page import as_user, write_heartbeat
-
     project = write_project(tmp_path)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(project))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-    write_heartbeat("games")
+    write_beat(open_objects(load_catalog().environment.lake), paths.pipeline_control("games"), "games", batch_id=41)
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text("pipeline: games\ncolour: blue\n")
 
     with TestClient(create_app(apps="core"), raise_server_exceptions=True) as server:
-        listed = server.get("/deltaworks/progress?format=json", headers=as_user("vic", "viewer")).json()
-        alone = server.get("/deltaworks/progress/stream__games?format=json", headers=as_user("vic", "viewer")).json()
+        listed = server.get("/deltaworks/?format=json", headers=as_user("vic", "viewer")).json()["view"]
+        alone = server.get("/deltaworks/streams/games?format=json", headers=as_user("vic", "viewer")).json()["view"]
 
-    by_dag = {item["dag_id"]: item for item in listed}
-    assert sorted(by_dag) == ["relay__landing", "stream__edits", "stream__games"]
-    assert [item["dag_id"] for item in alone] == ["stream__games"]
-    verdict = by_dag["stream__games"]["verdict"]
-    assert verdict["cause"] == "DECLARED_WRONGLY"
-    assert "pipeline.yaml:2: colour: unknown key 'colour'" in verdict["detail"]
-    assert "Its run under way goes on, as it was declared when it started." in verdict["detail"]
-    assert by_dag["stream__games"]["heartbeat"]["batch_id"] == 41
+    assert sorted(row["dag_id"] for row in listed["streams"]) == ["stream__edits", "stream__games"]
+    (row,) = [row for row in listed["streams"] if row["name"] == "games"]
+    assert row["cause"] == "DECLARED_WRONGLY"
+    assert "pipeline.yaml:2: colour: unknown key 'colour'" in row["detail"]
+    assert "Its run under way goes on, as it was declared when it started." in row["detail"]
+    assert (alone["row"]["cause"], alone["owner"]["batch_id"]) == ("DECLARED_WRONGLY", 41)
 
 
 def test_the_dag_files_leave_no_wrong_pipeline_out() -> None:

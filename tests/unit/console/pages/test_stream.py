@@ -1,0 +1,191 @@
+"""The pages of a stream and of a batch: every state, every span, and whatever is missing or torn."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths, summary_paths
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.records.generations import Generations
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.records.stream_summary import BatchSummary, StreamSummaryWriter
+from tests.console_stage import ConsoleStage, ago
+
+SPANS = ("6h", "24h", "7d", "forever", "")
+BATCH = "/streams/games/batches/812"
+
+
+def write_batches(stage: ConsoleStage, *, through: int = 812, count: int = 30) -> None:
+    """Summaries of batches a minute apart, with a gap of an hour after the first ten."""
+    writer = StreamSummaryWriter(stage.objects, "games")
+    for back in range(count, -1, -1):
+        writer.add(
+            BatchSummary(
+                batch_id=through - back,
+                at=ago(60 * back + (3_600 if back > count - 10 else 0)),
+                rows=100,
+                quarantined=3,
+                files=2,
+                bytes=1_000,
+                tables=2,
+                prepare_seconds=3.0,
+                commit_seconds=1.0,
+                complete_seconds=0.5,
+                oldest_pending_seconds=40.0,
+                arrived=(9.0, 40.0),
+            )
+        )
+    writer.problem(utc_now(), "boom")
+    writer.write(utc_now())
+
+
+def write_prepared(stage: ConsoleStage, **changes: Any) -> None:
+    """The prepared object of batch 812, of two tables."""
+    files: tuple[dict[str, Any], ...] = ({"path": "a", "size": 1_000}, {"path": "b", "size": 500})
+    batch = PreparedBatch(
+        pipeline="games",
+        generation=1,
+        batch_id=812,
+        spark_batch_id=3,
+        checkpoint=1,
+        owner="o",
+        owner_epoch=14,
+        run="stream__games/scheduled__1/ingest/1",
+        prepared_at=iso_now(),
+        ingested_at_us=1,
+        spec_fingerprint="4f2a" * 8,
+        code_version="0.4.0",
+        offsets={"seq": 10_240},
+        source={"files": 19},
+        tables=(
+            PreparedTable(table="events", writer="rust", rows=100, files=files),
+            PreparedTable(table="purchase", writer="spark", rows=8),
+        ),
+    )
+    stage.objects.put(paths.prepared_batch("games", 1, 812), batch.replace(**changes).encode())
+
+
+@pytest.fixture
+def busy(stage: ConsoleStage) -> ConsoleStage:
+    stage.beat("games", oldest_pending_at=ago(40), backlog_files=2)
+    write_batches(stage)
+    write_prepared(stage)
+    stage.objects.put(paths.generations("games"), Generations.first().encode())
+    return stage
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_a_stream_is_drawn_over_each_span(busy: ConsoleStage, span: str) -> None:
+    shown = busy.view(f"/streams/games?span={span}")
+    html = busy.get(f"/streams/games?span={span}").text
+
+    assert shown["span"] == (span if span in ("6h", "24h", "7d") else "6h")
+    assert html.count("<figure") == 3
+    assert html.count('<svg class="timed"') == 3
+
+
+def test_a_stop_is_drawn_as_a_gap(busy: ConsoleStage) -> None:
+    points = busy.view("/streams/games")["charts"][0]["points"]
+
+    assert sum(value is None for _, value in points) == 1
+    assert len(points) == 32
+
+
+def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleStage) -> None:
+    shown = busy.view("/streams/games")
+
+    assert (shown["owner"]["epoch"], shown["owner"]["generation"], shown["owner"]["checkpoint"]) == (14, 1, 1)
+    assert (shown["owner"]["dag_id"], shown["owner"]["run_id"]) == ("stream__games", "r")
+    assert (shown["bronze_p50_seconds"], shown["bronze_p95_seconds"]) == (9.0, 40.0)
+    assert [item["batch_id"] for item in shown["batches"]] == list(range(812, 792, -1))
+    assert [text for _, text in shown["problems"]] == ["boom"]
+
+
+def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleStage) -> None:
+    held = {
+        "table": "purchase",
+        "reason": "suspended",
+        "since_batch": 790,
+        "at": ago(600),
+        "condition": "TABLE_SUSPENDED",
+    }
+    busy.beat("games", held=({**held, "message": "a column differs"},))
+    html = busy.get("/streams/games").text
+
+    assert [item["table"] for item in busy.view("/streams/games")["held"]] == ["purchase"]
+    assert "a column differs" in html
+    assert busy.view(BATCH)["shares"][1]["outcome"] == "held"
+    assert busy.view(BATCH)["shares"][0]["outcome"] == "committed"
+
+
+def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleStage) -> None:
+    shown = busy.view(BATCH)
+
+    assert (shown["state"], shown["prepare_seconds"], shown["rows"]) == ("complete", 3.0, 108)
+    assert [(share["table"], share["files"], share["bytes"]) for share in shown["shares"]] == [
+        ("events", 2, 1_500),
+        ("purchase", 0, 0),
+    ]
+    assert ["seq", "10240"] in shown["offsets"]
+    assert (shown["previous"], shown["following"]) == (811, None)
+
+
+def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: ConsoleStage) -> None:
+    shown = busy.view("/streams/games/batches/800")
+
+    assert (shown["rows"], shown["shares"], shown["following"]) == (100, [], 801)
+    assert "has been removed" in busy.get("/streams/games/batches/800").text
+
+
+@pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣"])
+def test_a_batch_that_is_not_there_is_missing(busy: ConsoleStage, number: str) -> None:
+    assert busy.get(f"/streams/games/batches/{number}").status_code == 404
+
+
+def test_a_stream_that_never_ran_has_its_page(stage: ConsoleStage) -> None:
+    shown = stage.view("/streams/edits")
+
+    assert (shown["batches"], shown["running"], shown["owner"]["epoch"]) == ([], "", None)
+
+
+def test_a_pipeline_that_is_declared_wrongly_has_its_page(stage: ConsoleStage) -> None:
+    stage.beat("games", batch_id=41)
+    stage.catalog.root.joinpath("include/pipelines/games/pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
+    shown = stage.view("/streams/games")
+
+    assert (shown["row"]["cause"], shown["owner"]["batch_id"]) == ("DECLARED_WRONGLY", 41)
+    assert "unknown key 'colour'" in shown["row"]["detail"]
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe", b'{"fingerprint": 3}'])
+@pytest.mark.parametrize(
+    "key",
+    [
+        paths.heartbeat(paths.pipeline_control("games")),
+        paths.generations("games"),
+        paths.current_spec("games"),
+        paths.prepared_batch("games", 1, 812),
+        summary_paths.recent_batches("games"),
+        summary_paths.stream_hours("games"),
+    ],
+)
+def test_a_torn_object_breaks_neither_page(busy: ConsoleStage, key: str, torn: bytes) -> None:
+    busy.objects.put(key, torn)
+
+    assert busy.get("/streams/games").status_code == 200
+    assert busy.get("/streams/games?span=7d").status_code == 200
+    assert busy.get(BATCH).status_code == 200
+
+
+@pytest.mark.parametrize("held", [[{}], [{"table": None, "since_batch": "x", "at": 3}]])
+def test_a_heartbeat_of_another_release_breaks_no_page(busy: ConsoleStage, held: list[Any]) -> None:
+    key = paths.heartbeat(paths.pipeline_control("games"))
+    stored = busy.objects.get(key)
+    assert stored is not None
+    busy.objects.put(key, json.dumps({**json.loads(stored.data), "held": held, "started_at": 7, "news": 1}).encode())
+
+    assert busy.get("/streams/games").status_code == 200
+    assert busy.get(BATCH).status_code == 200
