@@ -73,7 +73,10 @@ def _person(user: Any) -> Person:
     @cache
     def may_start(dag_id: str) -> bool:
         details = DagDetails(id=dag_id, team_name=_team_of(dag_id))
-        return manager.is_authorized_dag(method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user)
+        allowed = manager.is_authorized_dag(
+            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+        )
+        return bool(allowed)
 
     @cache
     def may_read(dag_id: str) -> bool:
@@ -85,7 +88,8 @@ def _person(user: Any) -> Person:
 def _team_of(dag_id: str) -> str | None:
     if not conf.getboolean("core", "multi_team", fallback=False):
         return None
-    return DagModel.get_team_name(dag_id)
+    team: str | None = DagModel.get_team_name(dag_id)
+    return team
 
 
 class AirflowActs:

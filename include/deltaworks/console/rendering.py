@@ -134,8 +134,10 @@ def runbook(code: str) -> str:
 
 def is_address(text: str | None) -> bool:
     """Whether what others wrote may become a link: an address of the web, and nothing that a browser would run."""
+    if not text:
+        return False
     try:
-        return bool(text) and urlsplit(text).scheme in ("http", "https")
+        return urlsplit(text).scheme in ("http", "https")
     except ValueError:
         return False
 

@@ -19,7 +19,7 @@ from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.records.stream_summary import read_hours, read_recent
-from deltaworks.control.troubles.rows import rank
+from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
 
 _ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
@@ -244,7 +244,8 @@ def _open_alerts(look: Look) -> list[Alert]:
 
 def rank_of(severity: str) -> int:
     """A number that grows with a severity; one that this release does not know counts as the least."""
-    return rank(severity) if severity in ("info", "warning", "critical") else -1  # type: ignore[arg-type]
+    severities = [str(one) for one in SEVERITIES]
+    return severities.index(severity) if severity in severities else -1
 
 
 def _judged_at(look: Look) -> datetime | None:

@@ -12,6 +12,7 @@ from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
+from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationRecord
 from deltaworks.control.records.specs import CurrentSpec, SpecRecords
@@ -158,7 +159,7 @@ def view(look: Look) -> Stream:
     )
 
 
-def _owner(look: Look, name: str, report: overview.Report) -> Owner:
+def _owner(look: Look, name: str, report: Report) -> Owner:
     beat = report.heartbeat
     generations = tolerant(lambda: GenerationRecord(look.objects, name).read())
     dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
