@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import stat
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,13 +30,29 @@ echo run >> "$MAVEN_RUNS"
 case "$PWD" in
 */broker) mkdir -p ../target/broker/jars && echo k > ../target/broker/jars/kafka_2.13-4.1.0.jar && exit ;;
 esac
-mkdir -p target/resolved target/s3proxy
+mkdir -p target/resolved target/s3proxy target/web
+cp "$WEB_JAR" target/web/htmx.org-2.0.10.jar
 echo x > target/resolved/delta-storage-4.4.0.jar
 echo x > target/resolved/slf4j-api-1.0.0.jar
 date +%N > target/resolved/deltaworks-jars-0.1.0.jar
 echo x > target/s3proxy/s3proxy-4.0.0-jar-with-dependencies.jar
 """
 X = "73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"
+
+
+def web_jar() -> bytes:
+    """A WebJar with a script, the same bytes each time."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("META-INF/resources/webjars/htmx.org/2.0.10/dist/htmx.min.js"), "var htmx;")
+    return data.getvalue()
+
+
+LOCKED = {
+    "delta-storage-4.4.0.jar": X,
+    "htmx.org-2.0.10.jar": hashlib.sha256(web_jar()).hexdigest(),
+    "s3proxy-4.0.0-jar-with-dependencies.jar": X,
+}
 
 
 @pytest.fixture
@@ -43,7 +62,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "include" / "jars" / "pom.xml").write_text(POM)
     (tmp_path / "include" / "jars" / "broker").mkdir()
     (tmp_path / "include" / "jars" / "broker" / "pom.xml").write_text(POM)
-    write_lock(tmp_path, {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X})
+    write_lock(tmp_path, LOCKED)
+    (tmp_path / "web.jar").write_bytes(web_jar())
+    monkeypatch.setenv("WEB_JAR", str(tmp_path / "web.jar"))
     (source / "A.java").write_text("class A {}")
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(tmp_path))
     monkeypatch.setenv("MAVEN_RUNS", str(tmp_path / "runs"))
@@ -125,6 +146,17 @@ def test_a_jar_that_is_gone_is_resolved_again(project: Path) -> None:
     assert runs(project) == 2
 
 
+def test_the_consoles_script_is_taken_out_of_its_jar_and_put_back_where_it_is_gone(project: Path) -> None:
+    script = project / "include/deltaworks/console/static/htmx.min.js"
+    ensure_jars()
+    assert script.read_text() == "var htmx;"
+    script.unlink()
+    ensure_jars()
+
+    assert script.read_text() == "var htmx;"
+    assert runs(project) == 1
+
+
 def test_a_failing_maven_is_said_with_its_output(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_maven(project, monkeypatch, "#!/bin/sh\necho 'no such artifact'\nexit 1\n")
 
@@ -144,15 +176,15 @@ def test_a_missing_java_is_said_before_maven_runs(project: Path, monkeypatch: py
     assert not (project / "runs").exists()
 
 
-@pytest.mark.parametrize("jar", ["delta-storage-4.4.0.jar", "s3proxy-4.0.0-jar-with-dependencies.jar"])
+@pytest.mark.parametrize("jar", LOCKED)
 def test_a_jar_with_another_digest_gets_on_no_class_path(project: Path, jar: str) -> None:
-    write_lock(project, {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X, jar: "0" * 64})
+    write_lock(project, {**LOCKED, jar: "0" * 64})
 
     with pytest.raises(ContractError, match=jar) as raised:
         ensure_jars()
 
     assert raised.value.condition == "JAR_DIGEST_DIFFERS"
-    assert X in raised.value.message
+    assert LOCKED[jar] in raised.value.message
     assert not (project / "include" / "jars" / "target" / "jars").exists()
 
 
@@ -181,12 +213,10 @@ def test_a_lock_that_is_missing_or_broken_is_no_lock(project: Path, text: str | 
 
 def test_a_lock_that_changed_is_compared_with_the_jars_that_are_there(project: Path) -> None:
     ensure_jars()
-    digests = {"delta-storage-4.4.0.jar": X, "s3proxy-4.0.0-jar-with-dependencies.jar": X}
-
-    write_lock(project, {**digests, "another-1.0.jar": X})
+    write_lock(project, {**LOCKED, "another-1.0.jar": X})
     assert ensure_jars().jar_count == 2
     assert ensure_jars().jar_count == 2
-    write_lock(project, {**digests, "delta-storage-4.4.0.jar": "0" * 64})
+    write_lock(project, {**LOCKED, "delta-storage-4.4.0.jar": "0" * 64})
     with pytest.raises(ContractError, match="JAR_DIGEST_DIFFERS"):
         ensure_jars()
 
@@ -208,11 +238,7 @@ def test_a_recorded_lock_has_every_jar_but_the_one_compiled_here(
 
     assert main(["--record"]) == 0
 
-    assert set(read_lock(lock).digests) == {
-        "delta-storage-4.4.0.jar",
-        "kafka_2.13-4.1.0.jar",
-        "s3proxy-4.0.0-jar-with-dependencies.jar",
-    }
+    assert set(read_lock(lock).digests) == {*LOCKED, "kafka_2.13-4.1.0.jar"}
     assert next(ensure_broker_jars().glob("*.jar")).name == "kafka_2.13-4.1.0.jar"
     assert record_digests() == lock
 
