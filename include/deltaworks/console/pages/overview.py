@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from deltaworks.alerts.raising import Alert, alerts
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
@@ -16,9 +17,9 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.collectors import collector_reports
-from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.report import Report, Subject
-from deltaworks.control.records.stream_summary import read_hours, read_recent
+from deltaworks.control.records.stream_summary import read_recent
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
 
@@ -120,23 +121,30 @@ def reports_of(
         previous = health_report.read_verdicts(objects)
     except DeltaworksError:
         previous = {}
-    paused = look.paused
-    reports = [
-        health_report.report(
-            subject,
-            objects,
-            previous=previous,
-            now=look.now,
-            paused=lambda dag_id: None if paused is None else dag_id in paused,
-        )
-        for subject in sound
-    ]
+    reports = [_report(look, subject, previous) for subject in sound]
     wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
     reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
     if catalog.collectors and look.person.may_read(HEALTH_DAG):
         # A collector is run by no DAG: whoever may see the health check sees it.
         reports += collector_reports(catalog, objects, previous=previous)
     return reports, previous
+
+
+def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
+    """A report as of now; a heartbeat with values of another release is a verdict, and ends no page."""
+    paused = look.paused
+    try:
+        return health_report.report(
+            subject,
+            look.objects,
+            previous=previous,
+            now=look.now,
+            paused=lambda dag_id: None if paused is None else dag_id in paused,
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        before = previous.get(subject.key)
+        verdict = unreadable(error, kind=subject.kind, name=subject.name, now=look.now, previous=before)
+        return Report(subject, verdict, None)
 
 
 def _since(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:
@@ -188,12 +196,19 @@ def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
 
 def _day(look: Look, pipeline: str) -> tuple[float | None, ...]:
     """Rows of each of the last 24 hours; None where no batch landed within it."""
-    stored = tolerant(lambda: read_hours(look.objects, pipeline))
-    if stored is None:
+    stored = tolerant(lambda: look.objects.get(summary_paths.stream_hours(pipeline)))
+    by_hour = dict(_rows_by_hour(stored.data)) if stored else {}
+    if not by_hour:
         return ()
-    by_hour = {instant(hour.at): float(hour.rows) for hour in stored.hours[-25:]}
     last = look.now.replace(minute=0, second=0, microsecond=0)
     return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1))
+
+
+@lru_cache(maxsize=256)
+def _rows_by_hour(data: bytes) -> tuple[tuple[datetime | None, float], ...]:
+    """Rows of the last 25 hours on record. Kept: an object of 60 days is the same for a minute."""
+    hours = tolerant(lambda: json.loads(data)["hours"][-25:]) or ()
+    return tolerant(lambda: tuple((instant(hour["at"]), float(hour["rows"])) for hour in hours)) or ()
 
 
 def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = "") -> list[Need]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from deltaworks.control import summary_paths as paths
@@ -156,8 +157,14 @@ def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:
     """
     key = paths.recent_batches(pipeline)
     stored = objects.get(key)
+    return None if stored is None else _recent_of(stored.data, key)
+
+
+@lru_cache(maxsize=64)
+def _recent_of(data: bytes, key: str) -> RecentBatches | None:
+    """Kept, since pages read the same bytes many times; a record is frozen."""
     with contextlib.suppress(DeltaworksError):
-        return None if stored is None else RecentBatches.decode(stored.data, key=key)
+        return RecentBatches.decode(data, key=key)
     return None
 
 
