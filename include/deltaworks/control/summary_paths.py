@@ -13,3 +13,28 @@ def recent_batches(pipeline: str) -> str:
 def stream_hours(pipeline: str) -> str:
     """The object with what a pipeline's stream did in each of the last hours."""
     return paths.pipeline_control(pipeline, "hours.json")
+
+
+def tables_summary(pipeline: str) -> str:
+    """The object with the newest snapshot of each table of a pipeline."""
+    return paths.pipeline_control(pipeline, "tables.json")
+
+
+def nights_summary(pipeline: str) -> str:
+    """The object with the last nights of a pipeline's maintenance."""
+    return paths.pipeline_control(pipeline, "nights.json")
+
+
+def quarantine_summary(pipeline: str) -> str:
+    """The object with the open rows of a pipeline's quarantine, counted."""
+    return paths.pipeline_control(pipeline, "quarantine.json")
+
+
+def silences() -> str:
+    """The folder of silences."""
+    return paths.alerts("silences/")
+
+
+def silence(silence_id: str) -> str:
+    """The object of one silence."""
+    return f"{silences()}{silence_id}.json"

@@ -27,6 +27,11 @@ DATA: Final = (
             "delete the object that is named: the rule is judged from then on",
         ),
         Trouble(
+            "SUMMARY_UNREADABLE",
+            "a summary that pages show is torn, or of another release; it counts as none",
+            "nothing: whoever writes it next writes it anew",
+        ),
+        Trouble(
             "ANNOTATION_UNREADABLE",
             "a note on a pipeline is torn, or of another release",
             "delete the object that is named",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,21 +190,28 @@ class SnapshotResult:
 
 
 def snapshot_tables(
-    catalog: Catalog, *, pipeline: str = "", list_folders: bool = False, now: dt.datetime | None = None
+    catalog: Catalog,
+    *,
+    pipeline: str = "",
+    list_folders: bool = False,
+    now: dt.datetime | None = None,
+    report: Callable[[list[TableReport], dt.datetime], None] = lambda reports, taken_at: None,
 ) -> list[SnapshotResult]:
     """Write one row for each table that exists or cannot be read. Safe beside everything; one commit.
 
     Args:
         pipeline: only this one's tables, the engine's own among them.
         list_folders: look for files that nothing needs, which lists every table's folder.
+        report: called with what was kept, once it is written.
     """
     taken_at = now or utc_now()
     reports = report_tables(catalog, pipeline=pipeline, control=True, list_folders=list_folders, now=taken_at)
-    kept = [report for report in reports if report.health is not None or report.error]
+    kept = [one for one in reports if one.health is not None or one.error]
     if kept:
-        rows = [snapshot_row(report) for report in kept]
+        rows = [snapshot_row(one) for one in kept]
         write_snapshots(Lake(catalog.environment.lake), rows, taken_at=taken_at, of=pipeline)
-    return [_result(report) for report in kept]
+    report(kept, taken_at)
+    return [_result(one) for one in kept]
 
 
 def _result(report: TableReport) -> SnapshotResult:

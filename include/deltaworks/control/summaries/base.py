@@ -1,0 +1,74 @@
+"""What summaries share: one that cannot be read counts as none, and a failed write fails nobody.
+
+A summary is derived from tables, which can be read again. So whoever writes one goes on where that fails, and says so
+in its log; the next writer makes up for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pydantic import ConfigDict
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record
+from deltaworks.errors import DeltaworksError
+
+log = logging.getLogger(__name__)
+#: Texts of others, such as names of events and errors, are cut at so many characters.
+TEXT_LENGTH = 300
+S = TypeVar("S", bound=Record)
+
+
+class Piece(Part):
+    """A piece of a summary. Fields of a later release are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+
+
+class Summary(Record):
+    """A summary of one pipeline, as of `at`. Fields of a later release are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+
+    pipeline: str
+    at: str
+
+
+def cut(text: str, length: int = TEXT_LENGTH) -> str:
+    """The text, or its beginning where it is long."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def decoded(summary: type[S], data: bytes, *, key: str) -> S | None:
+    """The summary that bytes hold; None where they are torn or of another format."""
+    try:
+        return summary.decode(data, key=key)
+    except DeltaworksError as error:
+        log.warning("%s", error)
+        return None
+
+
+def stored_summary(summary: type[S], objects: ObjectStore, key: str) -> tuple[S | None, str | None]:
+    """The stored summary and the tag of its object; None for a summary that is not there or cannot be read."""
+    item = objects.get(key)
+    return (None, None) if item is None else (decoded(summary, item.data, key=key), item.etag)
+
+
+def store_summary(objects: ObjectStore, key: str, summary: Record, *, etag: str | None) -> bool:
+    """Write a summary where nobody has written since it was read as `etag`; whether it was written."""
+    if etag is None:
+        return objects.put_if_absent(key, summary.encode())
+    return objects.put_if_match(key, summary.encode(), etag) is not None
+
+
+@contextlib.contextmanager
+def failing_nobody(what: str) -> Iterator[None]:
+    """What is done within may fail: it is logged, and whoever does it goes on."""
+    try:
+        yield
+    except Exception as error:  # derived data: the next writer makes up for it
+        log.warning("%s was not written: %s", what, error)

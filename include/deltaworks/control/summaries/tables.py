@@ -1,0 +1,114 @@
+"""The tables of a pipeline as the last snapshot of their health saw them, with their last nights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+from deltaworks.control.records.store import RecordKind
+from deltaworks.control.summaries.base import Piece, Summary
+
+MOST_TABLES = 2_000
+NIGHTS = 30
+
+
+class Cost(Piece):
+    """What one trouble costs of a table's score, and why."""
+
+    name: str
+    weight: int
+    cost: float
+    why: str
+
+
+class Plan(Piece):
+    """What the next night would do with a table, and why. `put_off` partitions do not fit into its minutes."""
+
+    why: str
+    partitions: int = 0
+    files_saved: int = 0
+    bytes_rewritten: int = 0
+    seconds: float = 0.0
+    put_off: int = 0
+
+
+class HoldSummary(Piece):
+    """A reader that keeps files of a table from being deleted; `since` is empty where the log no longer says it."""
+
+    by: str
+    since: str = ""
+
+
+class Point(Piece):
+    """Score and bytes of a table in one night; `date` is its ISO date in UTC."""
+
+    date: str
+    score: int | None = None
+    bytes: int | None = None
+
+
+class TableSummary(Piece):
+    """One table. All but its names is empty where it has an `error`."""
+
+    name: str
+    kind: str
+    error: str = ""
+    version: int | None = None
+    score: int | None = None
+    costs: tuple[Cost, ...] = ()
+    files: int | None = None
+    bytes: int | None = None
+    rows: int | None = None
+    small_files: int | None = None
+    partitions: int | None = None
+    skew: float | None = None
+    size_histogram: tuple[int, ...] = ()
+    deleted_rows: int | None = None
+    unordered_share: float | None = None
+    log_commits: int | None = None
+    commits_since_checkpoint: int | None = None
+    unreferenced_files: int | None = None
+    unreferenced_bytes: int | None = None
+    last_write_at: str = ""
+    last_optimize_at: str = ""
+    last_vacuum_at: str = ""
+    tonight: Plan | None = None
+    holds: tuple[HoldSummary, ...] = ()
+    nights: tuple[Point, ...] = ()
+
+    @property
+    def small_share(self) -> float | None:
+        """The share of files that could be merged."""
+        if self.small_files is None or self.files is None:
+            return None
+        return self.small_files / self.files if self.files else 0.0
+
+
+class TablesSummary(Summary):
+    """The tables of a pipeline, those of the engine among them. `left_out` were too many to be kept."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="summary of tables", unreadable="SUMMARY_UNREADABLE", hint="The next snapshot of health writes it anew."
+    )
+
+    tables: tuple[TableSummary, ...] = ()
+    left_out: int = 0
+
+    def nights(self) -> dict[str, tuple[Point, ...]]:
+        """The nights of each table, by name."""
+        return {table.name: table.nights for table in self.tables}
+
+
+def with_nights(
+    tables: Iterable[TableSummary], earlier: Mapping[str, Iterable[Point]], *, date: str
+) -> tuple[TableSummary, ...]:
+    """The tables with the nights before and this one, oldest first, at most NIGHTS; the last of a date stays."""
+    return tuple(_with_nights(table, earlier.get(table.name, ()), date) for table in tables)
+
+
+def _with_nights(table: TableSummary, earlier: Iterable[Point], date: str) -> TableSummary:
+    by_date = {point.date: point for point in earlier}
+    if not table.error:
+        by_date[date] = Point(date=date, score=table.score, bytes=table.bytes)
+    nights = tuple(by_date[day] for day in sorted(by_date))[-NIGHTS:]
+    return table.replace(nights=nights)

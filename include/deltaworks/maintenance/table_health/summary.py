@@ -1,0 +1,183 @@
+"""Writes what pages show of a pipeline's tables from the reports that a snapshot of health has made already.
+
+The nights before come from the summary itself or, where that is lost, from the table of snapshots. What the next night
+would do is planned as the night plans it, by what each table needs and the minutes there are.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.summaries.base import cut, failing_nobody, store_summary, stored_summary
+from deltaworks.control.summaries.tables import (
+    MOST_TABLES,
+    NIGHTS,
+    Cost,
+    HoldSummary,
+    Plan,
+    Point,
+    TablesSummary,
+    TableSummary,
+    with_nights,
+)
+from deltaworks.control.summary_paths import tables_summary
+from deltaworks.maintenance.choice import Choice
+from deltaworks.maintenance.night import Night, plan_night
+from deltaworks.maintenance.table_health.catalog_tables import map_tables
+from deltaworks.maintenance.table_health.measure import TableHealth
+from deltaworks.maintenance.table_health.report import TableReport
+from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_row
+from deltaworks.maintenance.vacuum_holds import holds_on
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+
+#: Kinds of tables that others read by version, so that their files may be kept for them.
+_READ_BY_VERSION = ("bronze", "keyed", "gold", "live")
+_TIMES = ("last_write_at", "last_optimize_at", "last_vacuum_at")
+_MOST_HOLDS = 20
+
+
+def write_tables_summary(
+    catalog: Catalog, pipeline: str, reports: Sequence[TableReport], *, taken_at: dt.datetime
+) -> None:
+    """Write the summary of a pipeline's tables. What fails is logged, and nothing else. Last writer wins.
+
+    Args:
+        reports: of tables that exist or cannot be read; those of others are passed over.
+        taken_at: when they were made, with its time zone.
+    """
+    with failing_nobody(f"The summary of the tables of {pipeline}"):
+        lake = Lake(catalog.environment.lake)
+        home = PipelineHome.open(catalog.environment.lake, pipeline)
+        own = [report for report in reports if report.owner == pipeline]
+        key = tables_summary(pipeline)
+        before, etag = stored_summary(TablesSummary, home.objects, key)
+        nights = before.nights() if before is not None else _nights_of_snapshots(lake, pipeline, taken_at)
+        summary = summarised(
+            pipeline,
+            own,
+            plan=planned(catalog, pipeline, own),
+            holds=_holds(catalog, home.objects, pipeline, own),
+            nights=nights,
+            taken_at=taken_at,
+        )
+        if not store_summary(home.objects, key, summary, etag=etag):
+            home.objects.put(key, summary.encode())
+
+
+def planned(catalog: Catalog, pipeline: str, reports: Sequence[TableReport]) -> Night:
+    """What the next night takes of what the tables need. Pure."""
+    minutes = catalog.pipeline(pipeline).maintenance.optimize_minutes
+    choices = [report.choice for report in reports if report.choice is not None]
+    return plan_night(choices, budget_seconds=minutes * 60)
+
+
+def summarised(
+    pipeline: str,
+    reports: Sequence[TableReport],
+    *,
+    plan: Night,
+    holds: Mapping[str, tuple[HoldSummary, ...]],
+    nights: Mapping[str, Sequence[Point]],
+    taken_at: dt.datetime,
+) -> TablesSummary:
+    """The summary of these reports. Pure.
+
+    Args:
+        holds: who keeps files of a table, by its name.
+        nights: the nights before, by table.
+    """
+    tables = [_of_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MOST_TABLES]]
+    date = taken_at.astimezone(dt.UTC).date().isoformat()
+    return TablesSummary(
+        pipeline=pipeline,
+        at=taken_at.isoformat(timespec="seconds"),
+        tables=with_nights(tables, nights, date=date),
+        left_out=max(0, len(reports) - MOST_TABLES),
+    )
+
+
+def _of_report(report: TableReport, plan: Night) -> TableSummary:
+    named = TableSummary(name=report.name, kind=report.kind, error=cut(report.error))
+    health = report.health
+    if health is None:
+        return named
+    row = snapshot_row(report)
+    return named.replace(
+        score=row.get("score"),
+        costs=_costs(report),
+        unordered_share=report.unordered_share,
+        unreferenced_files=row.get("unreferenced_files"),
+        unreferenced_bytes=row.get("unreferenced_bytes"),
+        log_commits=row.get("log_commits"),
+        tonight=None if report.choice is None else _plan(report.choice, plan),
+        **_measured(health),
+        **{name: _iso(row[name]) for name in _TIMES},
+    )
+
+
+def _measured(health: TableHealth) -> dict[str, object]:
+    return {
+        "version": health.version,
+        "files": health.files,
+        "bytes": health.bytes,
+        "rows": health.rows,
+        "small_files": health.small_files,
+        "partitions": health.partitions,
+        "skew": health.skew,
+        "size_histogram": health.size_histogram,
+        "deleted_rows": health.deletion_vector_rows,
+        "commits_since_checkpoint": health.commits_since_checkpoint,
+    }
+
+
+def _costs(report: TableReport) -> tuple[Cost, ...]:
+    parts = () if report.score is None else report.score.parts
+    return tuple(Cost(name=part.name, weight=part.weight, cost=part.cost, why=cut(part.why)) for part in parts)
+
+
+def _plan(choice: Choice, plan: Night) -> Plan:
+    taken = plan.of(choice.table)
+    return Plan(
+        why=cut(choice.reason),
+        partitions=len(taken),
+        files_saved=sum(partition.files_saved for partition in taken),
+        bytes_rewritten=sum(partition.bytes_rewritten for partition in taken),
+        seconds=sum(partition.cost_seconds for partition in taken),
+        put_off=len(plan.put_off_of(choice.table)),
+    )
+
+
+def _holds(
+    catalog: Catalog, objects: ObjectStore, pipeline: str, reports: Sequence[TableReport]
+) -> dict[str, tuple[HoldSummary, ...]]:
+    """Who keeps files of each table; one whose holds cannot be read says so."""
+    home = PipelineHome(objects, pipeline)
+    names = [report.name for report in reports if report.health is not None and report.kind in _READ_BY_VERSION]
+
+    def read(lake: Lake, name: str) -> tuple[str, tuple[HoldSummary, ...]]:
+        try:
+            holds = holds_on(catalog, lake, home, name)
+        except Exception as error:  # of one table
+            return name, (HoldSummary(by=cut(f"not known: {error}")),)
+        return name, tuple(HoldSummary(by=cut(hold.by), since=_iso(hold.since)) for hold in holds[:_MOST_HOLDS])
+
+    return dict(map_tables(catalog.environment.lake, names, read))
+
+
+def _nights_of_snapshots(lake: Lake, pipeline: str, taken_at: dt.datetime) -> dict[str, tuple[Point, ...]]:
+    since = taken_at.astimezone(dt.UTC).date() - dt.timedelta(days=NIGHTS)
+    columns = ["taken_at", "taken_on", "table_name", "score", "bytes", "error"]
+    nights: dict[str, dict[str, Point]] = {}
+    for row in read_snapshots(lake, since=since, owner=pipeline, columns=columns):
+        if not row["error"]:
+            date = row["taken_on"].isoformat()
+            nights.setdefault(row["table_name"], {})[date] = Point(date=date, score=row["score"], bytes=row["bytes"])
+    return {name: tuple(points[date] for date in sorted(points)) for name, points in nights.items()}
+
+
+def _iso(at: dt.datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="seconds")

@@ -1,0 +1,134 @@
+"""The summary of tables says what the snapshot saw, what the next night would do, and never fails the snapshot."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.summaries.base import stored_summary
+from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.control.summary_paths import tables_summary
+from deltaworks.maintenance.table_health import summary as summaries
+from deltaworks.maintenance.table_health.snapshots import snapshot_tables
+from deltaworks.maintenance.table_health.summary import write_tables_summary
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import SHOP, make, project
+
+TABLES = """\
+tables:
+  - {name: orders, catch_all: true, zorder_by: [event_name]}
+  - {name: items, when: {name: item}}
+  - {name: none_yet, when: {name: none}}
+"""
+NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    catalog = project(tmp_path, shop=SHOP + TABLES)
+    lake = Lake(catalog.environment.lake)
+    columns = {"event_date": "date", "event_name": "string", "value": "long"}
+    make(lake, "shop", "orders", files=6, days=3, columns=columns)
+    make(lake, "shop", "items", files=1, days=2, columns=columns)
+    return catalog
+
+
+def snapshot(catalog: Catalog, at: dt.datetime = NOW) -> None:
+    snapshot_tables(
+        catalog,
+        pipeline="shop",
+        now=at,
+        report=lambda reports, taken_at: write_tables_summary(catalog, "shop", reports, taken_at=taken_at),
+    )
+
+
+def objects_of(catalog: Catalog) -> LocalObjects:
+    return LocalObjects(Path(catalog.environment.lake.prefix))
+
+
+def tables(catalog: Catalog) -> dict[str, TableSummary]:
+    summary, _ = stored_summary(TablesSummary, objects_of(catalog), tables_summary("shop"))
+    assert summary is not None
+    return {table.name: table for table in summary.tables}
+
+
+def test_a_table_is_there_with_its_score_by_part_and_what_tonight_would_do(catalog: Catalog) -> None:
+    snapshot(catalog)
+
+    orders, items = tables(catalog)["orders"], tables(catalog)["items"]
+    assert "none_yet" not in tables(catalog)
+    assert (orders.files, orders.small_files, orders.small_share) == (18, 18, 1.0)
+    assert orders.score is not None
+    assert orders.score == round(100 - sum(cost.cost for cost in orders.costs))
+    assert {cost.name for cost in orders.costs if cost.cost} == {"small_files"}
+    assert sum(orders.size_histogram) == 18
+    assert orders.tonight is not None
+    assert (orders.tonight.partitions, orders.tonight.files_saved, orders.tonight.put_off) == (3, 15, 0)
+    assert "3 partitions to rewrite" in orders.tonight.why
+    assert items.tonight is not None
+    assert (items.tonight.partitions, items.tonight.why) == (0, "nothing to do: 2 partitions of one file")
+
+
+def test_what_no_longer_fits_into_the_minutes_of_a_night_is_put_off(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = summaries.plan_night
+    monkeypatch.setattr(summaries, "plan_night", lambda choices, budget_seconds: plan(choices, budget_seconds=0.0))
+
+    snapshot(catalog)
+
+    tonight = tables(catalog)["orders"].tonight
+    assert tonight is not None
+    assert (tonight.partitions, tonight.put_off) == (0, 3)
+
+
+def test_nights_grow_by_one_a_date_and_come_back_from_the_snapshots_when_lost(catalog: Catalog) -> None:
+    for day in range(3):
+        snapshot(catalog, NOW + dt.timedelta(days=day))
+    before = tables(catalog)["orders"].nights
+    assert [point.date for point in before] == ["2026-06-01", "2026-06-02", "2026-06-03"]
+    objects_of(catalog).put(tables_summary("shop"), b"{torn")
+
+    snapshot(catalog, NOW + dt.timedelta(days=2, hours=1))
+
+    assert tables(catalog)["orders"].nights == before
+
+
+def test_a_reader_that_keeps_versions_is_named_with_its_table(catalog: Catalog) -> None:
+    PipelineHome.open(catalog.environment.lake, "shop").readers.keep("orders", reader="training", version=1, hours=5)
+
+    snapshot(catalog)
+
+    (hold,) = tables(catalog)["orders"].holds
+    assert "training" in hold.by
+    assert hold.since
+    assert tables(catalog)["items"].holds == ()
+
+
+def test_a_table_whose_log_is_damaged_says_so_and_keeps_its_nights(catalog: Catalog) -> None:
+    snapshot(catalog)
+    log = Path(catalog.environment.lake.prefix, "tables/shop/orders/_delta_log", f"{0:020d}.json")
+    log.write_text("{")
+
+    snapshot(catalog, NOW + dt.timedelta(days=1))
+
+    orders = tables(catalog)["orders"]
+    assert orders.error
+    assert orders.score is None
+    assert [point.date for point in orders.nights] == ["2026-06-01"]
+
+
+def test_a_summary_that_cannot_be_written_fails_no_snapshot(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(summaries, "store_summary", refuse)
+
+    snapshot(catalog)
+
+    assert objects_of(catalog).get(tables_summary("shop")) is None
