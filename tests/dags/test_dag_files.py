@@ -69,6 +69,7 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
         "keep_control_tables",
         "learn_input",
         "annotate",
+        "silence_alert",
     ]
     for_one += ["snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
     for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
@@ -202,9 +203,11 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
         "learn_input",
     ]
     always.append("snapshot_health")
-    assert order == [*always, "rebuild_gold"]
-    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1]
-    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == always
+    assert order == [*always, "rebuild_gold", "note_night"]
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, "note_night"]
+    note = dag.get_task("note_night")
+    assert (note.is_teardown, note.on_failure_fail_dagrun) == (True, False), "a run is as its other tasks made it"
 
 
 def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approval(bag: Any) -> None:
@@ -237,8 +240,10 @@ def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:
         dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "stream_health")
     ]
     assert {dag.dag_id.partition("__")[0] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
+    note = bag.dags["maintenance__games"].get_task("note_night")
+    assert (note.on_success_callback, note.on_failure_callback) == ([], []), "it is no part of what it notes"
     for dag in jobs:
-        for task in dag.tasks:
+        for task in (task for task in dag.tasks if task.task_id != "note_night"):
             assert tell_failure in task.on_failure_callback, (dag.dag_id, task.task_id)
             assert note_success in task.on_success_callback, (dag.dag_id, task.task_id)
 

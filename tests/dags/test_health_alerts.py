@@ -294,6 +294,19 @@ def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that
     assert not keep_success(objects, context_of(objects)), "there is nothing to tell"
 
 
+def test_a_night_has_come_to_its_end_with_the_task_before_its_note(objects: LocalObjects) -> None:
+    from deltaworks.airflow.job_alerts import keep_success, last_success
+
+    context = context_of(objects, leaf=False)
+    keep_success(objects, context)
+    assert last_success(objects, "maintenance__games", now=NOW) == NOW, "rebuild_gold follows"
+    context["task"].downstream_task_ids = {"note_night"}
+
+    keep_success(objects, context)
+
+    assert last_success(objects, "maintenance__games", now=NOW) > NOW
+
+
 @pytest.mark.parametrize("condition", ["GOLD_CHECK_FAILED", "MUTATIONS_BEHIND"])
 def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, condition: str) -> None:
     from deltaworks.airflow.job_alerts import keep_success, raise_failure

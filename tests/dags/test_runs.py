@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +21,8 @@ from moto.server import ThreadedMotoServer
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summary_paths import nights_summary
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_of, write_project
 from tests.unit.alerts.aws_stage import Aws
@@ -137,6 +141,24 @@ class Stage:
     def submitted(self) -> list[Any]:
         return [json.loads(line) for line in self.calls.read_text().splitlines()] if self.calls.exists() else []
 
+    @contextlib.contextmanager
+    def job(self, name: str, body: str) -> Iterator[None]:
+        """Within, another program than the repository's is the job of an operation."""
+        jobs = self.project / "spark_jobs"
+        repository = jobs.resolve()
+        jobs.unlink()
+        shutil.copytree(repository, jobs)
+        (jobs / f"{name}.py").write_text(body)
+        yield
+        shutil.rmtree(jobs)
+        jobs.symlink_to(repository)
+
+    def nights(self) -> tuple[Night, ...]:
+        """The nights that are kept of the games, newest first."""
+        item = LocalObjects(self.project / "lake").get(nights_summary("games"))
+        assert item is not None
+        return NightsSummary.decode(item.data, key="nights.json").nights
+
     def heartbeat(self, kind: str, name: str, *, age_seconds: float) -> None:
         written = (datetime.now(UTC) - timedelta(seconds=age_seconds)).isoformat()
         beat = Heartbeat(
@@ -224,6 +246,25 @@ def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
     assert done["state"] == "success"
     assert {state for state, _ in done["tasks"].values()} == {"success"}
     assert stage.submitted() == []
+    night = stage.nights()[0]
+    assert (night.run, night.failed, night.tasks[0].task) == (done["run_id"], (), "expire_quarantine")
+    assert {task.task: task.state for task in night.tasks} == {
+        task: "success" for task in done["tasks"] if task != "note_night"
+    }
+    vacuumed = next(task for task in night.tasks if task.task == "vacuum_tables")
+    assert "it does not exist yet" in {result.reason for result in vacuumed.results}
+
+
+def test_a_night_that_fails_is_red_and_kept_with_the_task_that_failed(stage: Stage) -> None:
+    line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
+    with stage.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
+        done = stage.run("maintenance__games")
+
+    assert done["state"] == "failed"
+    night = stage.nights()[0]
+    assert (night.run, night.failed) == (done["run_id"], ("vacuum_tables",))
+    assert next(task.state for task in night.tasks if task.task == "snapshot_health") == "upstream_failed"
+    assert ("JOB_FAILED", "maintenance__games.vacuum_tables", "raised") in stage.told()
 
 
 def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> None:

@@ -11,6 +11,7 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from deltaworks.airflow.names import NOTE_TASK
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
@@ -93,7 +94,8 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
     resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in sorted(alerts_of_failures())]
-    if not context["task"].downstream_task_ids:
+    # The note of a night comes after its end, whether that was reached or not.
+    if not set(context["task"].downstream_task_ids) - {NOTE_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
     return any(notice is not None for notice in resolved)

@@ -22,6 +22,9 @@ GROUP_KIND: Final = groups.GROUP_KIND
 #: How the health check reaches Airflow itself, to restart hung streams: an HTTP connection with a login.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
+#: The task that keeps what a night did, once its other tasks have ended.
+NOTE_TASK: Final = "note_night"
+
 #: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

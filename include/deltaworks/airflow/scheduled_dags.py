@@ -11,7 +11,8 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import tell_deadline
-from deltaworks.airflow.job_settings import job_dag_settings
+from deltaworks.airflow.job_settings import job_dag_settings, process_settings
+from deltaworks.airflow.night_notes import NoteNightOperator
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
 from deltaworks.airflow.operation_forms import open_choice, operation_form, set_form
 from deltaworks.airflow.runbooks import (
@@ -142,7 +143,15 @@ def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperato
     steps.append(operation_task("snapshot_health", pipeline, environment, values={"list_folders": True}))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment, looks_first="True"))
-    return steps
+    return [*steps, _note(pipeline, environment)]
+
+
+def _note(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
+    """What keeps the night comes last however it went, and leaves the run as the others made it."""
+    settings = process_settings(environment.shares.of("maintenance"))
+    limit = {"execution_timeout": timedelta(minutes=5)}
+    note = NoteNightOperator(task_id=names.NOTE_TASK, pipeline=pipeline, environment=environment, **settings | limit)
+    return note.as_teardown()
 
 
 #: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.

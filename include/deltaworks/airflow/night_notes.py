@@ -1,0 +1,115 @@
+"""The end of a night: a task that keeps, for the pages, what every task of the run did, whether it failed or not.
+
+It is a teardown: it runs once all others have ended, however, and the run is as they made it. It never fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from deltaworks.airflow.aws_connections import set_environment_keys
+from deltaworks.airflow.names import NOTE_TASK
+from deltaworks.operations.base import RESULTS_KEY
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from deltaworks.control.summaries.nights import Night, NightResult, NightTask
+    from deltaworks.specs.environment import EnvironmentSpec
+
+#: Fields of results that name what they are of, and those that count what was done to it, first come first.
+_NAMES = ("table", "what", "model", "pipeline")
+_FILES = ("files", "files_before", "merged")
+_FILES_AFTER = ("files_after", "into")
+_BYTES = ("bytes", "bytes_before")
+
+
+class NoteNightOperator(BaseOperator):
+    """Keeps what the tasks of this run did in the pipeline's summary of nights. Idempotent by the run."""
+
+    def __init__(self, *, pipeline: str, environment: EnvironmentSpec, **settings: Any) -> None:
+        # What it does is no part of the night: its own success or failure says nothing of that.
+        silent = {"on_success_callback": None, "on_failure_callback": None}
+        super().__init__(**settings | silent)
+        self._pipeline = pipeline
+        self._environment = environment
+
+    def execute(self, context: Context) -> None:
+        """Read the states and results of the others, and write."""
+        from deltaworks.control.objects import open_objects
+        from deltaworks.control.summaries.base import failing_nobody
+        from deltaworks.control.summaries.nights import note_night
+
+        with failing_nobody(f"The night of {self._pipeline}"):
+            ti: Any = context["ti"]
+            ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
+            order = [task.task_id for task in context["dag"].topological_sort() if task.task_id != NOTE_TASK]
+            tasks = [
+                task_of(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
+                for task in order
+                if task in ended
+            ]
+            set_environment_keys(self._environment)
+            note_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))
+
+
+def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
+    from deltaworks.control.clock import iso_now
+    from deltaworks.control.summaries.nights import Night
+
+    run: Any = context["dag_run"]
+    started_at = run.start_date or run.run_after
+    return Night(
+        run=run.run_id,
+        date=started_at.date().isoformat(),
+        started_at=started_at.isoformat(timespec="seconds"),
+        ended_at=iso_now(),
+        by_hand=str(run.run_type) == "manual",
+        tasks=tuple(tasks),
+    )
+
+
+def task_of(task: str, ended: Mapping[str, Any], results: Any) -> NightTask:
+    """A task as it ended, with the results it pushed: plain records, whatever operation made them. Pure."""
+    from deltaworks.control.summaries.nights import MOST_RESULTS, NightTask
+
+    records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
+    noted = sorted((result_of(record) for record in records), key=lambda one: (one.idle, -one.bytes, -one.files))
+    return NightTask(
+        task=task,
+        state=str(ended.get("state") or ""),
+        files=sum(one.files for one in noted),
+        rows=sum(one.rows for one in noted),
+        bytes=sum(one.bytes for one in noted),
+        seconds=float(ended.get("duration") or 0.0),
+        results=tuple(noted[:MOST_RESULTS]),
+        left_out=max(0, len(noted) - MOST_RESULTS),
+    )
+
+
+def result_of(record: Mapping[str, Any]) -> NightResult:
+    """One record of an operation in the words of a night. Pure."""
+    from deltaworks.control.summaries.base import cut
+    from deltaworks.control.summaries.nights import NightResult
+
+    files_after = _first(record, _FILES_AFTER)
+    return NightResult(
+        of=cut(str(next((record[name] for name in _NAMES if record.get(name)), ""))),
+        files=int(_first(record, _FILES) or 0),
+        files_after=None if files_after is None else int(files_after),
+        rows=int(_first(record, ("rows",)) or 0),
+        bytes=int(_first(record, _BYTES) or 0),
+        seconds=float(_first(record, ("seconds",)) or 0.0),
+        put_off=int(_first(record, ("put_off",)) or 0),
+        dry_run=record.get("dry_run") is True,
+        error=cut(str(record.get("error") or "")),
+        reason=cut(str(record.get("reason") or "")),
+    )
+
+
+def _first(record: Mapping[str, Any], fields: Iterable[str]) -> float | None:
+    values = (record.get(name) for name in fields)
+    return next((value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)), None)
