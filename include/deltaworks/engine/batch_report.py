@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -11,9 +12,9 @@ class BatchReport:
 
     `rule_warnings` is JSON: rows by `table.rule`, None where no rule warned; `over_budget` too: payloads that went
     beyond a budget, by its name. `objects_missing` were gone before they could be read; some of them are named.
-    `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code, field and events.
     `arrived_us` is when what was read arrived, in microseconds since 1970, sampled evenly by rank; empty where the
-    source does not say.
+    source does not say. `events` were read, all in all; `rejected` are the most frequent reasons of quarantine: code,
+    field and events; `rejected_events` the same by the name of the event in place of the field.
     """
 
     batch_id: int
@@ -35,3 +36,9 @@ class BatchReport:
     events: int = 0
     rejected: tuple[tuple[str, str, int], ...] = ()
     arrived_us: tuple[int, ...] = ()
+    rejected_events: tuple[tuple[str, str, int], ...] = ()
+
+
+def counted(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+    """Counts by two texts, as a record read from JSON has them."""
+    return tuple((code, of, int(events)) for code, of, events in rows)

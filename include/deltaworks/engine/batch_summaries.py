@@ -6,6 +6,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.stream_summary import StreamSummaryWriter
+from deltaworks.control.summaries.quarantine import QuarantineCounts
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -15,7 +16,11 @@ from deltaworks.specs.storage import StorageSpec
 def progress_log(
     storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMeasures
 ) -> ProgressLog:
-    """The progress log of one run of a pipeline's stream, not started."""
+    """The progress log of one run of a pipeline's stream, not started.
+
+    Raises:
+        ContractError: GENERATIONS_UNREADABLE.
+    """
     return ProgressLog(
         storage,
         spec.pipeline,
@@ -23,4 +28,7 @@ def progress_log(
         measures=measures,
         throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
         summary=StreamSummaryWriter(home.objects, spec.pipeline),
+        quarantine=QuarantineCounts(
+            home.objects, spec.pipeline, generation=home.generations.current(), spec=spec.fingerprint()
+        ),
     )

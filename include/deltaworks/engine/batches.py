@@ -28,7 +28,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.batch_report import BatchReport
+from deltaworks.engine.batch_report import BatchReport, counted
 from deltaworks.engine.commit import BatchStores, ShareCommits, commit_shares
 from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
@@ -333,7 +333,8 @@ class BatchProcessor:
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
             # One that an earlier release prepared counts no events.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
-            rejected=tuple((code, path, int(events)) for code, path, events in prepared.source.get("rejected", ())),
+            rejected=counted(prepared.source.get("rejected", ())),
+            rejected_events=counted(prepared.source.get("rejected_events", ())),
             arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),
         )
 

@@ -25,6 +25,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.stream_summary import BatchSummary, StreamSummaryWriter, ranked
+from deltaworks.control.summaries.quarantine import QuarantineCounts
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.table_set import missing_columns
@@ -92,12 +93,14 @@ class ProgressLog:
         measures: DriverMeasures | None = None,
         throughput: ThroughputWriter | None = None,
         summary: StreamSummaryWriter | None = None,
+        quarantine: QuarantineCounts | None = None,
     ) -> None:
         """Build it; `start` begins to write.
 
         Args:
             throughput: keeps what was read lately for the health check; written by the same thread, as seldom.
             summary: keeps the last batches and hours for the console, in the same way.
+            quarantine: counts open rows for pages; written by the same thread, each minute at most.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -106,6 +109,7 @@ class ProgressLog:
         self._measures = measures or DriverMeasures()
         self._throughput = throughput
         self._summary = summary
+        self._quarantine = quarantine
         self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
         self._closed = threading.Event()
         self._ended = threading.Event()
@@ -137,7 +141,7 @@ class ProgressLog:
         }
         reasons = {(code, path): events for code, path, events in report.rejected}
         read = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
-        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read, "arrived_us": report.arrived_us})
+        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read, "report": report})
 
     def spark_progress(self, progress: dict[str, Any]) -> None:
         """Take what Spark says of a batch."""
@@ -195,6 +199,9 @@ class ProgressLog:
         elif kind == "batch":
             if self._throughput is not None:
                 self._throughput.add(event["at"], event["read"])
+            if self._quarantine is not None:
+                batch: BatchReport = event["report"]
+                self._quarantine.add(batch.batch_id, batch.rejected_events, at=event["at"])
             row = self._row(event["row"], event)
             row["requests"] = json.dumps(self._measures.requests())
             self._summarize(row, event)
@@ -215,13 +222,14 @@ class ProgressLog:
         if self._summary is None:
             return
         at: datetime = event["at"]
+        report: BatchReport = event["report"]
         self._summary.add(
             BatchSummary(
                 **{name: row[name] for name in BatchSummary.model_fields if name in row and name != "at"},
                 at=at.isoformat(timespec="seconds"),
                 files=row["files_read"],
                 bytes=row["bytes_read"],
-                arrived=ranked([max(0.0, at.timestamp() - micros / 1e6) for micros in event["arrived_us"]]),
+                arrived=ranked([max(0.0, at.timestamp() - micros / 1e6) for micros in report.arrived_us]),
             )
         )
         if row.get("ranges_lost"):
@@ -266,6 +274,9 @@ class ProgressLog:
         if self._summary is not None:
             with contextlib.suppress(Exception):
                 self._summary.write(utc_now(), last=everything)
+        if self._quarantine is not None:
+            with contextlib.suppress(Exception):  # the same
+                self._quarantine.write(utc_now(), everything=everything)
         rows, self._ready = self._ready, []
         if not rows:
             return

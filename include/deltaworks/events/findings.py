@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.events.reasons import Rejected
+from deltaworks.events.reasons import Rejected, readable
 
 #: New fields of one table that a task remembers: a producer may invent names without end.
 MOST_NEW_FIELDS = 1_000
 #: Reasons of quarantine that a task counts apart, and those that the ledger keeps of a batch.
 MOST_REASONS, MOST_REASONS_KEPT = 1_000, 20
+#: Names of events are remembered as far as this.
+MOST_NAME_LENGTH = 200
 #: Keys of lost objects that are reported; quarantine has all of them.
 MOST_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
@@ -39,8 +41,9 @@ class Findings:
     arrived at in place of one of no use. `not_addresses`: values of private fields, by path, of which nothing is kept
     since they are no addresses. `privacy`: what was stripped and scanned, and events dropped for whose they are, by
     what became of them; `sealed`: frames for the vault, with their kinds. `events` were read, those in quarantine among
-    them, which are `rejected` by the code of a reason and the field it is about, never with a value. `refusal` is why
-    some object may not be read, `some_read` whether any payload was.
+    them, which are `rejected` by the code of a reason and the field it is about, never with a value, and
+    `rejected_events` by the code and their name. `refusal` is why some object may not be read, `some_read` whether any
+    payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -50,6 +53,7 @@ class Findings:
     over_budget: Counter[str] = field(default_factory=Counter)
     events: int = field(default=0, compare=False)
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
+    rejected_events: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
     unusable_times: int = 0
     not_addresses: Counter[str] = field(default_factory=Counter)
     privacy: Counter[str] = field(default_factory=Counter)
@@ -81,6 +85,10 @@ class Findings:
             for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
                 if reason in self.rejected or len(self.rejected) < MOST_REASONS:
                     self.rejected[reason] += 1
+            event = readable(row.event_name or "")[:MOST_NAME_LENGTH]
+            for kind in {(str(reason.code), event) for reason in row.reasons}:
+                if kind in self.rejected_events or len(self.rejected_events) < MOST_REASONS:
+                    self.rejected_events[kind] += 1
 
     def add(self, other: Findings) -> None:
         """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
@@ -89,6 +97,7 @@ class Findings:
         self.over_budget.update(other.over_budget)
         self.events += other.events
         self.rejected.update(other.rejected)
+        self.rejected_events.update(other.rejected_events)
         self.unusable_times += other.unusable_times
         self.not_addresses.update(other.not_addresses)
         self.privacy.update(other.privacy)
@@ -116,7 +125,9 @@ class Findings:
         if self.events:
             facts["events"] = self.events
         if self.rejected:
-            facts["rejected"] = [[code, path, events] for (code, path), events in self._most_rejected()]
+            facts["rejected"] = [[code, path, events] for (code, path), events in _most(self.rejected)]
+        if self.rejected_events:
+            facts["rejected_events"] = [[code, name, events] for (code, name), events in _most(self.rejected_events)]
         if self.unusable_times:
             facts["unusable_times"] = self.unusable_times
         if self.not_addresses:
@@ -124,9 +135,6 @@ class Findings:
         if self.privacy:
             facts["privacy"] = dict(sorted(self.privacy.items()))
         return facts
-
-    def _most_rejected(self) -> list[tuple[tuple[str, str], int]]:
-        return sorted(self.rejected.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS_KEPT]
 
     def as_record(self) -> dict[str, Any]:
         """As plain values, to be sent to the driver."""
@@ -142,6 +150,7 @@ class Findings:
             "over_budget": dict(self.over_budget),
             "events": self.events,
             "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
+            "rejected_events": [[code, name, events] for (code, name), events in self.rejected_events.items()],
             "unusable_times": self.unusable_times,
             "not_addresses": dict(self.not_addresses),
             "privacy": dict(self.privacy),
@@ -161,6 +170,7 @@ class Findings:
             over_budget=Counter(record["over_budget"]),
             events=record["events"],
             rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
+            rejected_events=Counter({(code, name): events for code, name, events in record["rejected_events"]}),
             unusable_times=record["unusable_times"],
             not_addresses=Counter(record["not_addresses"]),
             privacy=Counter(record["privacy"]),
@@ -172,6 +182,10 @@ class Findings:
         for table, path, kinds in record["new_fields"]:
             findings.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
         return findings
+
+
+def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+    return sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS_KEPT]
 
 
 def _failure_record(failure: DeltaworksError | None) -> dict[str, Any] | None:

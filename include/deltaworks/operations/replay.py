@@ -89,6 +89,10 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
     result = replay_quarantine(
         context.catalog, context.subject, filter_of(options), dry_run=options.dry_run, limit=options.limit
     )
+    if not result.dry_run:
+        from deltaworks.rework.quarantine.summary import recount_quarantine
+
+        recount_quarantine(context.catalog.environment.lake, context.subject)
     will = "would land" if result.dry_run else "landed"
     parts: list[str | Listing] = []
     if result.completed_earlier:

@@ -67,6 +67,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
             )
         return _count(context, request, exact=options.exact)
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
+    from deltaworks.rework.quarantine.summary import recount_quarantine
     from deltaworks.rework.reprocess.run import Reprocess
 
     # Every try of an Airflow task continues what the one before it began.
@@ -75,6 +76,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
     )
     result = Reprocess(context.spark(), context.catalog, context.subject).run(name, request)
+    recount_quarantine(context.catalog.environment.lake, context.subject)
     listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))
     for table in result.tables:
         counts = (f"{table.rows_out:,}", f"{table.rows_in:,}", str(len(table.dates)), str(table.version))

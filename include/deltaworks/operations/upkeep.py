@@ -125,9 +125,13 @@ class ExpiryOptions(Options):
 def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     """Remove rows in quarantine and payloads in the archive that are older than declared. Idempotent."""
     from deltaworks.rework.quarantine.expire import expire_quarantine
+    from deltaworks.rework.quarantine.summary import recount_quarantine
 
     dry_run, bound = tonight(context, dry_run=options.dry_run)
-    return Report(results=expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound))
+    results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound)
+    # Every night, so that a summary which was lost is there again.
+    recount_quarantine(context.catalog.environment.lake, context.subject)
+    return Report(results=results)
 
 
 class LearnOptions(Options):
@@ -150,8 +154,18 @@ class SnapshotOptions(Options):
 def snapshot_health(context: OperationContext, options: SnapshotOptions) -> Report:
     """Append the health of every table as it is now. Two snapshots at once are both kept."""
     from deltaworks.maintenance.table_health.snapshots import snapshot_tables
+    from deltaworks.maintenance.table_health.summary import write_tables_summary
 
-    return Report(results=snapshot_tables(context.catalog, pipeline=context.subject, list_folders=options.list_folders))
+    return Report(
+        results=snapshot_tables(
+            context.catalog,
+            pipeline=context.subject,
+            list_folders=options.list_folders,
+            report=lambda reports, taken_at: write_tables_summary(
+                context.catalog, context.subject, reports, taken_at=taken_at
+            ),
+        )
+    )
 
 
 _SHORT = Section("Less than seven days")

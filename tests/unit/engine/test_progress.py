@@ -16,6 +16,9 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.stream_summary import StreamSummaryWriter, read_hours, read_recent
+from deltaworks.control.summaries.base import stored_summary
+from deltaworks.control.summaries.quarantine import QuarantineCounts, QuarantineSummary
+from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
 from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
@@ -301,3 +304,34 @@ def test_what_was_read_and_rejected_is_kept_for_the_health_check(tmp_path: Path)
     reasons = {("malformed", ""): 7, ("type_mismatch", "level"): 3}
     expected = EventTotals(events=115, rows=210, quarantined=10, reasons=reasons)
     assert read_throughput(objects, key).last_hour(utc_now()) == expected
+
+
+def test_the_log_counts_open_rows_for_pages_at_the_latest_when_it_is_closed(tmp_path: Path) -> None:
+    objects, storage = LocalObjects(tmp_path), StorageSpec(root=f"file://{tmp_path}")
+    counts = QuarantineCounts(objects, "shop", generation=1, spec="4f2a")
+    log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
+    log.start()
+    for number in range(3):
+        log.add(dataclasses.replace(report(number), rejected_events=(("malformed", "", 2),)))
+
+    log.close()
+
+    summary, _ = stored_summary(QuarantineSummary, objects, quarantine_summary("shop"))
+    assert summary is not None
+    assert [(row.reason, row.rows, row.spec) for row in summary.open_rows] == [("malformed", 6, "4f2a")]
+
+
+def test_open_rows_that_cannot_be_written_cost_no_row_of_the_log(tmp_path: Path) -> None:
+    class Refusing(LocalObjects):
+        def put_if_absent(self, key: str, data: bytes) -> bool:
+            raise OSError("the disk is full")
+
+    counts = QuarantineCounts(Refusing(tmp_path / "other"), "shop", generation=1, spec="4f2a")
+    storage = StorageSpec(root=f"file://{tmp_path}")
+    log = ProgressLog(storage, "shop", owner_epoch=3, flush_seconds=0.05, quarantine=counts)
+    log.start()
+    log.add(dataclasses.replace(report(0), rejected_events=(("malformed", "", 2),)))
+
+    log.close()
+
+    assert (len(rows_of(tmp_path)), log.dropped) == (1, 0)

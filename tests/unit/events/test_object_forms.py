@@ -357,6 +357,7 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
         "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
         "events": 6,
         "rejected": [["object_missing", "", 4], ["object_empty", "", 2]],
+        "rejected_events": [["object_missing", "", 4], ["object_empty", "", 2]],
     }
 
 

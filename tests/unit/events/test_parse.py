@@ -303,14 +303,17 @@ def test_what_was_read_and_why_some_does_not_fit_is_counted_without_values(
 ) -> None:
     payloads = [event(), *BAD, event(), *BAD[:2], BAD[0]]
     parser, quarantined = Parser(make_spec(), chunk_events=chunk_events), Counter[tuple[str, str]]()
+    events = Counter[tuple[str, str]]()
     numbered = [Payload(seq, f"k{seq}", data) for seq, data in enumerate(payloads, 1)]
     for name, table in parser.parse(numbered, STAMP):
         for row in table.to_pylist() if name == "quarantine" else ():
             quarantined.update({(reason["code"], reason["path"]) for reason in row["reasons"]})
+            events.update({(reason["code"], row["event_name"] or "") for reason in row["reasons"]})
 
     again = Findings.from_record(parser.findings.as_record())
     assert again.events == parser.findings.events == len(payloads)
     assert again.rejected == parser.findings.rejected == quarantined
+    assert again.rejected_events == parser.findings.rejected_events == events
     assert again.facts()["rejected"] == [
         ["type_mismatch", "params.level", 3],
         ["malformed", "", 2],

@@ -146,6 +146,10 @@ class Quarantine:
         )
         return counted[0]["rows"], counted[0]["whole"]
 
+    def last_batch(self) -> int:
+        """The newest batch of any row, open or not; -1 where there is none."""
+        return int(self._rows("SELECT coalesce(max(_batch_id), -1) AS last FROM rows_", [])[0]["last"])
+
     def objects_needed(self) -> set[int]:
         """The `_seq` of open rows that a replay can land from their object alone: whole objects, and cut values."""
         rows = self._rows(

@@ -1,0 +1,204 @@
+"""Open rows are counted once, whoever counts them, and never stand in a batch's way."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
+from deltaworks.control.summaries.base import stored_summary
+from deltaworks.control.summaries.quarantine import (
+    MOST_KINDS,
+    OpenRows,
+    QuarantineCounts,
+    QuarantineSummary,
+    recounted,
+)
+from deltaworks.control.summary_paths import quarantine_summary
+
+NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+KEY = quarantine_summary("games")
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def counts(objects: ObjectStore, *, generation: int = 1) -> QuarantineCounts:
+    return QuarantineCounts(objects, "games", generation=generation, spec="4f2a")
+
+
+def stored(objects: LocalObjects) -> QuarantineSummary:
+    summary, _ = stored_summary(QuarantineSummary, objects, KEY)
+    assert summary is not None
+    return summary
+
+
+def rows(summary: QuarantineSummary) -> dict[tuple[str, str], int]:
+    return {(row.reason, row.event): row.rows for row in summary.open_rows}
+
+
+def test_batches_of_a_minute_are_written_at_once(objects: LocalObjects) -> None:
+    writer = counts(objects)
+    writer.add(7, [("malformed", "", 2)], at=NOW)
+    writer.write(NOW)
+    writer.add(8, [("malformed", "", 1), ("unknown_event", "shop_v3", 4)], at=NOW)
+    writer.write(NOW + dt.timedelta(seconds=59))
+    assert rows(stored(objects)) == {("malformed", ""): 2}
+
+    writer.write(NOW + dt.timedelta(seconds=60))
+
+    assert rows(stored(objects)) == {("unknown_event", "shop_v3"): 4, ("malformed", ""): 3}
+    assert (stored(objects).through_batch, stored(objects).open_rows[0].date) == (8, "2026-03-01")
+    assert stored(objects).open_rows[0].spec == "4f2a"
+
+
+def test_a_batch_that_a_restart_reports_again_counts_once(objects: LocalObjects) -> None:
+    for _ in range(2):
+        writer = counts(objects)
+        writer.add(7, [("malformed", "", 2)], at=NOW)
+        writer.write(NOW, everything=True)
+
+    assert rows(stored(objects)) == {("malformed", ""): 2}
+
+
+def test_what_a_recount_has_counted_the_stream_does_not_add(objects: LocalObjects) -> None:
+    writer = counts(objects)
+    writer.add(7, [("malformed", "", 2)], at=NOW)
+    writer.add(8, [("malformed", "", 5)], at=NOW)
+    row = {
+        "quarantine_date": NOW.date(),
+        "code": "malformed",
+        "event_name": None,
+        "spec_fingerprint": "4f2a",
+        "rows": 1,
+    }
+    objects.put(KEY, recounted("games", [row], generation=1, through_batch=7, at=NOW).encode())
+
+    writer.write(NOW)
+
+    assert rows(stored(objects)) == {("malformed", ""): 6}
+
+
+def test_what_is_written_between_its_read_and_its_write_is_added_to_the_next_time(objects: LocalObjects) -> None:
+    class Overtaken(LocalObjects):
+        def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+            return None
+
+    objects.put(KEY, recounted("games", [], generation=1, through_batch=6, at=NOW).encode())
+    overtaken = Overtaken(objects._root)
+    writer = counts(overtaken)
+    writer.add(7, [("malformed", "", 2)], at=NOW)
+    writer.write(NOW)
+    assert rows(stored(objects)) == {}
+
+    writer._objects = objects
+    writer.write(NOW + dt.timedelta(minutes=1))
+
+    assert rows(stored(objects)) == {("malformed", ""): 2}
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"format": 9}', b'{"format": 1, "pipeline": 3}'])
+def test_a_torn_summary_and_one_of_another_generation_are_begun_anew(objects: LocalObjects, torn: bytes) -> None:
+    objects.put(KEY, torn)
+    writer = counts(objects, generation=2)
+    writer.add(0, [("malformed", "", 2)], at=NOW)
+
+    writer.write(NOW)
+
+    assert (rows(stored(objects)), stored(objects).generation) == ({("malformed", ""): 2}, 2)
+    other = counts(objects, generation=3)
+    other.add(0, [("malformed", "", 1)], at=NOW)
+    other.write(NOW)
+    assert rows(stored(objects)) == {("malformed", ""): 1}
+
+
+class MemoryObjects:
+    """Objects of this process."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, bytes] = {}
+
+    def get(self, key: str) -> StoredObject | None:
+        data = self._data.get(key)
+        return None if data is None else StoredObject(data, hashlib.sha256(data).hexdigest())
+
+    def etag(self, key: str) -> str | None:
+        item = self.get(key)
+        return None if item is None else item.etag
+
+    def put(self, key: str, data: bytes) -> None:
+        self._data[key] = data
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._data.setdefault(key, data) == data
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
+        if self.etag(key) != etag:
+            return None
+        self.put(key, data)
+        return self.etag(key)
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(key for key in self._data if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        self._data.pop(key, None)
+
+
+kinds = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "x", "y"]), st.integers(1, 5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    batches=st.lists(st.lists(kinds, max_size=4), max_size=8),
+    recount_after=st.integers(0, 8),
+    written_each=st.integers(1, 4),
+)
+def test_stream_and_recounts_together_count_every_row_once(
+    batches: list[list[tuple[str, str, int]]],
+    recount_after: int,
+    written_each: int,
+) -> None:
+    objects = MemoryObjects()
+    writer, oracle = counts(objects), Counter[tuple[str, str]]()
+    for number, batch in enumerate(batches):
+        merged = Counter[tuple[str, str]]()
+        for reason, event, events in batch:
+            merged[reason, event] += events
+        oracle.update(merged)
+        writer.add(number, [(*kind, events) for kind, events in merged.items()], at=NOW)
+        if number == recount_after:
+            table = [
+                {"quarantine_date": NOW.date(), "code": code, "event_name": event, "spec_fingerprint": "s", "rows": n}
+                for (code, event), n in oracle.items()
+            ]
+            objects.put(KEY, recounted("games", table, generation=1, through_batch=number, at=NOW).encode())
+        if number % written_each == 0:
+            writer.write(NOW, everything=True)
+    writer.write(NOW, everything=True)
+
+    summary, _ = stored_summary(QuarantineSummary, objects, KEY)
+    counted = Counter[tuple[str, str]]()
+    for row in summary.open_rows if summary is not None else ():
+        counted[row.reason, row.event] += row.rows
+    assert counted == oracle
+
+
+def test_the_rarest_of_too_many_kinds_are_counted_together() -> None:
+    many = [
+        OpenRows(date="2026-03-01", reason="unknown_event", event=f"e{n}", rows=n + 1) for n in range(MOST_KINDS + 3)
+    ]
+
+    summary = QuarantineSummary(pipeline="games", at="").with_rows(many, through_batch=1, at="now")
+
+    assert len(summary.open_rows) == MOST_KINDS
+    assert summary.other_rows == 1 + 2 + 3
+    assert len(summary.encode()) < 100_000
