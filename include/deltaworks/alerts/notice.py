@@ -42,12 +42,13 @@ class Standing:
 
 
 def observe(
-    before: Standing, cause: AlertCause, *, severity: Severity | None, now: datetime
+    before: Standing, cause: AlertCause, *, severity: Severity | None, now: datetime, silenced: bool = False
 ) -> tuple[Standing, NoticeKind | None]:
     """Take over what is true now, and decide on a notice.
 
     Args:
         severity: how severe it is, None where it is over.
+        silenced: hold any notice back.
 
     Returns:
         The new state, and the kind of notice to give, None for no notice.
@@ -62,9 +63,14 @@ def observe(
         notices=tuple(at for at in before.notices if _within(at, HOUR, now)),
     )
     kind = _owed(after, cause, now)
-    if kind is None or len(after.notices) >= cause.notices_per_hour:
+    if kind is None or silenced or len(after.notices) >= cause.notices_per_hour:
         return after, None
     return _noticed(after, kind, now), kind
+
+
+def unsilenced(standing: Standing) -> Standing:
+    """The same once a silence is over: while it is open, the next look notifies people, however lately they were."""
+    return replace(standing, raised_at=None) if standing.open else standing
 
 
 def _owed(standing: Standing, cause: AlertCause, now: datetime) -> NoticeKind | None:

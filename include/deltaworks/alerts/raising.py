@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.alerts.notice import Notice, NoticeKind, Standing, fitting, notice_id, observe
+from deltaworks.alerts.notice import Notice, NoticeKind, Standing, fitting, notice_id, observe, unsilenced
+from deltaworks.alerts.silences import close_silence, over_silences, silenced_by
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
@@ -134,17 +135,31 @@ def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_day
     ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notices."""
     now = now or utc_now()
     notices = []
+    over = over_silences(objects, now=now)
     for alert in alerts(objects):
         kind, standing = ALERTS.get(alert.cause), alert.standing
         if kind is None:
             continue
         severity = standing.severity if standing.open else None
-        notice = _change(objects, kind, alert.subject, severity=severity, now=now, update=lambda same: same)
+        loud = any(silence.covers(alert.cause, alert.subject) for silence in over)
+        update = _out_of_silence if loud else _as_it_is
+        notice = _change(objects, kind, alert.subject, severity=severity, now=now, update=_as_it_is, before=update)
         if notice is not None:
             notices.append(notice)
         if _is_over(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
+    # Last: a process that dies before leaves the silence to the next one.
+    for silence in over:
+        close_silence(objects, silence, now=now)
     return notices
+
+
+def _as_it_is(alert: Alert) -> Alert:
+    return alert
+
+
+def _out_of_silence(alert: Alert) -> Alert:
+    return replace(alert, standing=unsilenced(alert.standing))
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
@@ -185,20 +200,24 @@ def _change(
     severity: Severity | None,
     now: datetime,
     update: Callable[[Alert], Alert],
+    before: Callable[[Alert], Alert] = lambda alert: alert,
 ) -> Notice | None:
     key = alert_key(cause.name, subject)
     for _ in range(_TRIES):
         item = objects.get(key)
-        before = _decoded(item.data) if item else None
-        if severity is None and (before is None or _is_over(before)):
+        stored = _decoded(item.data) if item else None
+        if severity is None and (stored is None or _is_over(stored)):
             return None
-        alert = before or Alert(cause=cause.name, subject=subject)
+        alert = before(stored or Alert(cause=cause.name, subject=subject))
         standing, kind = observe(alert.standing, cause, severity=severity, now=now)
+        # Looked at only where there is something to hold back.
+        if kind is not None and silenced_by(objects, cause=cause.name, subject=subject, now=now) is not None:
+            standing, kind = observe(alert.standing, cause, severity=severity, now=now, silenced=True)
         after = replace(update(alert), standing=standing)
         notice = _notice(after, alert.standing, kind, now) if kind else None
         if notice is not None:
             after = replace(after, outbox=(*after.outbox, notice))
-        if after == before and not after.outbox:
+        if after == stored and not after.outbox:
             return None
         data = after.encode()
         if item is None:

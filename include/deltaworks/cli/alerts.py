@@ -11,9 +11,11 @@ from deltaworks.alerts.deadman import open_deadman
 from deltaworks.alerts.notice import trial_notice
 from deltaworks.alerts.raising import Alert, alerts, settle_alerts
 from deltaworks.alerts.sending import send_notices
+from deltaworks.alerts.silences import silences as all_silences
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line, listing_command
 from deltaworks.cli.rules import backtest, rules
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
@@ -44,6 +46,19 @@ def alert_listing(shown: Iterable[Alert]) -> Listing:
 
 app.command()(rules)
 app.command()(backtest)
+
+
+@app.command()
+@listing_command
+def silences(ended: bool = typer.Option(False, "--all", help="Those that ended lately too.")) -> list[str | Listing]:
+    """List silences: `alerts silence` begins one."""
+    now = utc_now()
+    shown = [one for one in all_silences(open_objects(catalog().environment.lake)) if ended or one.active_at(now)]
+    listing = Listing(("pipeline", "cause", "subject", "until", "by", "reason", "state"), title="silences")
+    for one in shown:
+        state = "active" if one.active_at(now) else "ended"
+        listing.add(one.pipeline, one.cause, one.subject, one.until, one.by, one.reason, state)
+    return [listing] if shown else ["No alert is silenced.", listing]
 
 
 @app.command()

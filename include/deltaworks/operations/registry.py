@@ -103,6 +103,12 @@ _OPERATIONS = (
         run="deltaworks.operations.annotate:annotate",
     ),
     Operation(
+        name="silence_alert",
+        command="alerts silence",
+        summary="Hold notices of an alert of this pipeline back for a while; the alert goes on, and the end is loud.",
+        run="deltaworks.operations.silence:silence",
+    ),
+    Operation(
         name="find_lost_events",
         command="pipelines lost-events",
         summary="Look for events that a collector acknowledged and that are in no table and not in quarantine.",

@@ -113,6 +113,16 @@ DECLARATIONS: Final = (
             "write the text, and a time such as 2026-03-01T22:56 in UTC",
         ),
         Trouble(
+            "SILENCE_INVALID",
+            "a silence is of no alert, for no time or more than seven days, or has no reason",
+            "write what is named: cause, hours and reason",
+        ),
+        Trouble(
+            "SILENCE_UNREADABLE",
+            "a silence is torn, or of another release: it silences nothing",
+            "delete the object that is named",
+        ),
+        Trouble(
             "DASHBOARD_SPAN_INVALID",
             "a dashboard is asked for between what are no times, or from a later one to an earlier one",
             "write both in UTC, as `2026-01-31` or `2026-01-31T14:00`, the earlier one first",

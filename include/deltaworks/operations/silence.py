@@ -1,0 +1,53 @@
+"""Silences of alerts: somebody knows, and nobody needs to be notified again for a while."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options, Positional
+
+
+class SilenceOptions(Options):
+    """Options of a silence."""
+
+    cause: Annotated[str, Positional()] = Field(description="The alert, such as GOLD_STALE.")
+    subject: str = Field("*", description="Only subjects of this glob, such as games.daily; by default all.")
+    hours: float = Field(1.0, gt=0, le=168, description="For how long, seven days at most.")
+    reason: str | None = Field(None, description="Why: everybody reads it beside the alert.")
+    by: str | None = Field(None, description="Who says so; without it, whoever runs the command.")
+    end: bool = Field(False, description="End such silences now instead; people are notified of what is open.")
+
+
+def silence(context: OperationContext, options: SilenceOptions) -> Report:
+    """Begin a silence, or end those of the same cause and subject. Each call begins one more; ending is idempotent.
+
+    Raises:
+        ConfigError: SILENCE_INVALID.
+    """
+    import getpass
+
+    from deltaworks.alerts.silences import begin_silence, end_silences
+    from deltaworks.control.objects import open_objects
+
+    objects = open_objects(context.catalog.environment.lake)
+    if options.end:
+        ended = end_silences(objects, pipeline=context.subject, cause=options.cause, subject=options.subject)
+        return Report(parts=[f"{len(ended)} silences of {options.cause} end now."])
+    begun = begin_silence(
+        objects,
+        pipeline=context.subject,
+        cause=options.cause,
+        subject=options.subject,
+        hours=options.hours,
+        reason=options.reason or "",
+        by=options.by or context.run_id or getpass.getuser(),
+    )
+    return Report(
+        parts=[
+            f"No notices of {begun.cause} for {begun.subject} of {begun.pipeline} until {begun.until}. "
+            "The alert goes on, and what is open then is notified at once."
+        ]
+    )

@@ -1,0 +1,200 @@
+"""A silence holds notices back and nothing else, and ends loudly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaworks.alerts import raising
+from deltaworks.alerts.notice import Standing, observe
+from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
+from deltaworks.alerts.silences import KEEP_DAYS, MOST_HOURS, Silence, begin_silence, end_silences, silences
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.summary_paths import silence as silence_key
+from deltaworks.control.troubles import ALERTS
+from deltaworks.errors import ConfigError
+from tests.unit.alerts.conftest import START, Clock
+
+STALE: dict[str, Any] = {"cause": "GOLD_STALE", "subject": "games.daily", "summary": "It is late."}
+
+
+def silence(objects: LocalObjects, clock: Clock, **more: Any) -> Silence:
+    said = {"pipeline": "games", "cause": "GOLD_STALE", "hours": 2, "reason": "a backfill runs", "by": "ada"}
+    return begin_silence(objects, **{**said, **more}, now=clock.now)
+
+
+def kinds(objects: LocalObjects, clock: Clock, seconds: float = 0) -> list[str]:
+    return [notice.kind for notice in settle_alerts(objects, now=clock.pass_(seconds))]
+
+
+def test_an_alert_that_is_raised_in_silence_is_open_and_nobody_is_notified(objects: LocalObjects, clock: Clock) -> None:
+    silence(objects, clock)
+
+    notice = raise_alert(objects, **STALE, now=clock.pass_(60))
+
+    assert notice is None
+    (alert,) = alerts(objects)
+    assert (alert.standing.open, alert.standing.told, alert.summary) == (True, None, "It is late.")
+    assert objects.list("control/alerts/spool/") == []
+
+
+def test_what_is_open_at_the_end_of_a_silence_is_notified_at_once(objects: LocalObjects, clock: Clock) -> None:
+    silence(objects, clock)
+    raise_alert(objects, **STALE, now=clock.pass_(60))
+    assert kinds(objects, clock, 60) == []
+
+    assert kinds(objects, clock, 2 * 3_600) == ["raised"]
+    assert kinds(objects, clock, 60) == [], "once"
+
+
+def test_what_people_knew_before_a_silence_is_said_again_at_its_end_however_lately_they_were_notified(
+    objects: LocalObjects, clock: Clock
+) -> None:
+    assert raise_alert(objects, **STALE, now=clock.now) is not None
+    silence(objects, clock, hours=1)
+    assert kinds(objects, clock, 60) == []
+
+    assert kinds(objects, clock, 3_600) == ["reminder"], "four hours would have been its own time"
+    assert kinds(objects, clock, 60) == []
+
+
+def test_the_end_of_what_people_knew_is_held_back_until_the_silence_ends(objects: LocalObjects, clock: Clock) -> None:
+    raise_alert(objects, **STALE, now=clock.now)
+    silence(objects, clock, hours=1)
+
+    assert resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(600)) is None
+    assert not next(alerts(objects)).standing.open
+    assert kinds(objects, clock, 3_600) == ["resolved"]
+
+
+def test_what_came_and_went_in_silence_is_never_notified(objects: LocalObjects, clock: Clock) -> None:
+    silence(objects, clock, hours=1)
+    raise_alert(objects, **STALE, now=clock.pass_(60))
+    resolve_alert(objects, cause="GOLD_STALE", subject="games.daily", now=clock.pass_(60))
+
+    assert kinds(objects, clock, 3_600) == []
+
+
+def test_a_silence_that_somebody_ends_is_as_loud(objects: LocalObjects, clock: Clock) -> None:
+    silence(objects, clock)
+    raise_alert(objects, **STALE, now=clock.pass_(60))
+
+    assert len(end_silences(objects, pipeline="games", cause="GOLD_STALE", now=clock.pass_(60))) == 1
+    assert end_silences(objects, pipeline="games", cause="GOLD_STALE", now=clock.now) == []
+
+    assert kinds(objects, clock, 1) == ["raised"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "subject", "held"),
+    [
+        ("GOLD_STALE", "games.daily", True),
+        ("GOLD_STALE", "games.hourly", False),
+        ("GOLD_STALE", "crm.daily", False),
+        ("GOLD_STALE", "gamesx.daily", False),
+        ("JOB_OVERDUE", "games.daily", False),
+    ],
+)
+def test_a_silence_is_of_one_cause_and_of_subjects_of_its_pipeline(
+    objects: LocalObjects, clock: Clock, cause: str, subject: str, held: bool
+) -> None:
+    silence(objects, clock, subject="*.daily")
+
+    notice = raise_alert(objects, **{**STALE, "cause": cause, "subject": subject}, now=clock.pass_(1))
+
+    assert (notice is None) == held
+
+
+def test_subjects_of_every_form_name_their_pipeline(clock: Clock, objects: LocalObjects) -> None:
+    one = silence(objects, clock)
+    for subject in ("stream games", "games.purchase", "gold__games.rebuild_gold", "games"):
+        assert one.covers("GOLD_STALE", subject), subject
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2, "id": "x"}'])
+def test_a_silence_that_cannot_be_read_silences_nothing(objects: LocalObjects, clock: Clock, torn: bytes) -> None:
+    one = silence(objects, clock)
+    objects.put(silence_key(one.id), torn)
+
+    assert raise_alert(objects, **STALE, now=clock.now) is not None
+
+
+def test_a_time_that_is_none_silences_nothing(objects: LocalObjects, clock: Clock) -> None:
+    one = silence(objects, clock)
+    objects.put(silence_key(one.id), one.replace(until="soon").encode())
+
+    assert raise_alert(objects, **STALE, now=clock.now) is not None
+    assert silences(objects) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"cause": "GOLD_STAIL"}, {"hours": 0}, {"hours": MOST_HOURS + 1}, {"reason": " "}, {"subject": ""}],
+)
+def test_a_silence_without_cause_time_or_reason_is_refused(
+    objects: LocalObjects, clock: Clock, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        silence(objects, clock, **wrong)
+
+    assert refused.value.condition == "SILENCE_INVALID"
+    assert silences(objects) == []
+
+
+def test_a_process_that_dies_at_the_end_of_a_silence_leaves_it_to_the_next(
+    objects: LocalObjects, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence(objects, clock, hours=1)
+    raise_alert(objects, **STALE, now=clock.pass_(60))
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(raising, "_change", die)
+        with pytest.raises(OSError, match="killed"):
+            settle_alerts(objects, now=clock.pass_(3_600))
+
+    assert kinds(objects, clock, 60) == ["raised"]
+
+
+def test_silences_of_long_ago_are_removed(objects: LocalObjects, clock: Clock) -> None:
+    silence(objects, clock, hours=1)
+    kinds(objects, clock, 3_601)
+    assert len(silences(objects)) == 1, "they are shown for a while"
+
+    kinds(objects, clock, KEEP_DAYS * 86_400)
+
+    assert silences(objects) == []
+
+
+looks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans()), max_size=60)
+
+
+@settings(deadline=None)
+@given(looks)
+def test_in_silence_the_truth_is_taken_over_and_nothing_is_sent(seen: list[tuple[int, bool, bool]]) -> None:
+    clock, cause = Clock(), ALERTS["GOLD_STALE"]
+    loud = quiet = Standing()
+    for seconds, is_open, silent in seen:
+        clock.pass_(seconds)
+        severity = "warning" if is_open else None
+        loud, _ = observe(loud, cause, severity=severity, now=clock.now)  # type: ignore[arg-type]
+        before = quiet
+        quiet, kind = observe(quiet, cause, severity=severity, now=clock.now, silenced=silent)  # type: ignore[arg-type]
+        assert (quiet.open, quiet.since, quiet.severity) == (loud.open, loud.since, loud.severity)
+        if silent:
+            assert kind is None
+            assert (quiet.told, quiet.raised_at) == (before.told, before.raised_at)
+    assert clock.now >= START
+
+
+def test_the_objects_lie_where_the_pages_read_them(tmp_path: Path, clock: Clock) -> None:
+    objects = LocalObjects(tmp_path)
+    one = silence(objects, clock)
+
+    assert objects.list("control/alerts/silences/") == [f"control/alerts/silences/{one.id}.json"]
