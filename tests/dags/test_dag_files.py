@@ -142,7 +142,7 @@ def pool_of(dag_id: str, task_id: str) -> str:
         return "relays"
     if kind == "stream":
         return "streams"
-    name = {"compact_tables": "optimize_tables"}.get(task_id, task_id)
+    name = {"compact_tables": "optimize_tables", "note_night": "snapshot_health"}.get(task_id, task_id)
     return shares.of((OPERATIONS.get(name) or OPERATIONS[kind]).job_class).pool
 
 

@@ -45,8 +45,9 @@ class NoteNightOperator(BaseOperator):
 
         with failing_nobody(f"The night of {self._pipeline}"):
             ti: Any = context["ti"]
+            dag: Any = context["dag"]
             ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
-            order = [task.task_id for task in context["dag"].topological_sort() if task.task_id != NOTE_TASK]
+            order = [task.task_id for task in dag.topological_sort() if task.task_id != NOTE_TASK]
             tasks = [
                 task_of(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
                 for task in order

@@ -151,7 +151,8 @@ def _note(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
     settings = process_settings(environment.shares.of("maintenance"))
     limit = {"execution_timeout": timedelta(minutes=5)}
     note = NoteNightOperator(task_id=names.NOTE_TASK, pipeline=pipeline, environment=environment, **settings | limit)
-    return note.as_teardown()
+    note.as_teardown()
+    return note
 
 
 #: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.

@@ -85,13 +85,17 @@ class TableSummary(Piece):
 
 
 class TablesSummary(Summary):
-    """The tables of a pipeline, those of the engine among them. `left_out` were too many to be kept."""
+    """The tables of a pipeline, those of the engine among them. `left_out` were too many to be kept.
+
+    `size_bounds` are the bytes below which each count of a `size_histogram` is; its last one is of all above.
+    """
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="summary of tables", unreadable="SUMMARY_UNREADABLE", hint="The next snapshot of health writes it anew."
     )
 
     tables: tuple[TableSummary, ...] = ()
+    size_bounds: tuple[int, ...] = ()
     left_out: int = 0
 
     def nights(self) -> dict[str, tuple[Point, ...]]:

@@ -27,7 +27,7 @@ from deltaworks.control.summary_paths import tables_summary
 from deltaworks.maintenance.choice import Choice
 from deltaworks.maintenance.night import Night, plan_night
 from deltaworks.maintenance.table_health.catalog_tables import map_tables
-from deltaworks.maintenance.table_health.measure import TableHealth
+from deltaworks.maintenance.table_health.measure import SIZE_BOUNDS, TableHealth
 from deltaworks.maintenance.table_health.report import TableReport
 from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_row
 from deltaworks.maintenance.vacuum_holds import holds_on
@@ -96,6 +96,7 @@ def summarised(
         pipeline=pipeline,
         at=taken_at.isoformat(timespec="seconds"),
         tables=with_nights(tables, nights, date=date),
+        size_bounds=SIZE_BOUNDS,
         left_out=max(0, len(reports) - MOST_TABLES),
     )
 
