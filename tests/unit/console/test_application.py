@@ -14,6 +14,7 @@ from deltaworks.console.rendering import assets
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import TransientError
 from tests.console_stage import ConsoleStage, console_stage
+from tests.unit.console.summaries_stage import put_tables, table
 
 #: What each route answers: to nobody, to a forged login, to a viewer without the DAG of games, to a viewer, to ada.
 ANSWERS = {
@@ -21,6 +22,13 @@ ANSWERS = {
     "/streams/{pipeline}": (303, 403, 404, 200, 200),
     "/streams/{pipeline}/batches/{batch}": (303, 403, 404, 404, 404),
     "/dag/{dag_id}": (303, 403, 404, 200, 200),
+    "/tables": (303, 403, 200, 200, 200),
+    "/tables/{pipeline}/{table}": (303, 403, 404, 200, 200),
+    "/quarantine": (303, 403, 200, 200, 200),
+    "/quarantine/{pipeline}": (303, 403, 404, 200, 200),
+    "/alerts": (303, 403, 200, 200, 200),
+    "/nights": (303, 403, 200, 200, 200),
+    "/nights/{pipeline}": (303, 403, 404, 200, 200),
     "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
 }
 
@@ -29,6 +37,7 @@ def address_of(route: str) -> str:
     asset = assets()["console.css"]
     values = {
         "pipeline": "games",
+        "table": "events",
         "batch": "812",
         "dag_id": "stream__games",
         "digest": asset.digest,
@@ -46,6 +55,7 @@ def test_every_route_is_in_the_table_of_answers(stage: ConsoleStage) -> None:
 @pytest.mark.parametrize("route", ANSWERS)
 def test_who_is_answered_what(stage: ConsoleStage, route: str) -> None:
     people = (None, "mallory", "eve", "vic", "ada")
+    put_tables(stage.objects, "games", table("events"))
 
     assert tuple(stage.get(address_of(route), by=name).status_code for name in people) == ANSWERS[route]
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import batch, of_dag, overview, stream
+from deltaworks.console.pages import alerts, batch, nights, of_dag, overview, quarantine, stream, table, tables
 from deltaworks.console.pages.base import Page
 
-PAGES: Final[tuple[Page, ...]] = (overview.PAGE, stream.PAGE, batch.PAGE, of_dag.PAGE)
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE,
+    stream.PAGE,
+    batch.PAGE,
+    of_dag.PAGE,
+    tables.PAGE,
+    table.PAGE,
+    *quarantine.PAGES,
+    alerts.PAGE,
+    *nights.PAGES,
+)

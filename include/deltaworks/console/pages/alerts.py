@@ -1,0 +1,209 @@
+"""Alerts: those that fire, those that somebody has silenced, and those that ended lately."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.alerts.raising import Alert
+from deltaworks.alerts.raising import alerts as stored_alerts
+from deltaworks.alerts.silences import Silence
+from deltaworks.alerts.silences import silences as stored_silences
+from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
+from deltaworks.console.look import Look
+from deltaworks.console.pages.base import Page
+from deltaworks.console.paging import Rows, rows_of
+from deltaworks.console.stored import instant
+from deltaworks.control import paths
+from deltaworks.control.summary_paths import silences as silences_folder
+from deltaworks.control.troubles import ALERTS, rank
+from deltaworks.errors import DeltaworksError
+
+_BETWEEN_WORDS = re.compile(r"[ .:/]|__")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceRow:
+    """A silence: whose word, why and until when."""
+
+    id: str
+    pipeline: str
+    cause: str
+    subject: str
+    by: str
+    reason: str
+    at: datetime | None
+    until: datetime | None
+    active: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRow:
+    """One alert. `notified_at` is the last notice of it, `silence` the one that holds further ones back."""
+
+    cause: str
+    subject: str
+    severity: str
+    open: bool
+    since: datetime | None
+    notified_at: datetime | None
+    summary: str
+    meaning: str
+    changes: int
+    silence: SilenceRow | None
+    pipeline: str
+    command: str
+    may_silence: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsView:
+    """The page. `waiting` notices have not been accepted by a channel yet; None where the person may not know."""
+
+    listed: Rows[AlertRow]
+    firing: int
+    silenced: int
+    silences: tuple[SilenceRow, ...]
+    waiting: int | None
+    channels: tuple[tuple[str, str], ...]
+    show: str
+    problem: str
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"{self.firing} alerts fire, {self.silenced} are silenced"
+
+
+#: The most severe first: keys are sorted upwards.
+_KEYS = {
+    "severity": lambda row: (-_rank(row.severity), row.cause, row.subject),
+    "cause": lambda row: (row.cause, row.subject),
+    "subject": lambda row: row.subject,
+    "since": lambda row: row.since,
+}
+SHOWN = ("firing", "silenced", "history")
+
+
+def view(look: Look) -> AlertsView:
+    """What the person may see; `?show=` is one of SHOWN."""
+    alerts, problem = _alerts(look)
+    silences = _silences(look)
+    rows = [_row(look, alert, silences) for alert in alerts]
+    by_kind = {
+        "firing": [row for row in rows if row.open and row.silence is None],
+        "silenced": [row for row in rows if row.open and row.silence is not None],
+        "history": [row for row in rows if not row.open],
+    }
+    show = look.query.get("show", "")
+    show = show if show in SHOWN else "firing"
+    history = show == "history"
+    return AlertsView(
+        listed=rows_of(
+            look,
+            by_kind[show],
+            keys=_KEYS,
+            sort="since" if history else "severity",
+            descending=history,
+            text=lambda row: f"{row.severity} {row.cause} {row.subject} {row.summary}",
+        ),
+        firing=len(by_kind["firing"]),
+        silenced=len(by_kind["silenced"]),
+        silences=tuple(silences),
+        waiting=_waiting(look),
+        channels=tuple((channel.name, channel.kind) for channel in look.catalog.environment.alerts.channels),
+        show=show,
+        problem=problem,
+    )
+
+
+def _alerts(look: Look) -> tuple[list[Alert], str]:
+    try:
+        look.objects.fetch(look.objects.list(paths.alerts("state/")))
+        return [alert for alert in stored_alerts(look.objects) if _may_see(look, alert.subject)], ""
+    except DeltaworksError as error:
+        return [], error.message
+
+
+def _may_see(look: Look, subject: str) -> bool:
+    return look.person.may_read(alert_dag(look.catalog, subject))
+
+
+def _silences(look: Look) -> list[SilenceRow]:
+    try:
+        look.objects.fetch(look.objects.list(silences_folder()))
+        stored = [one for one in stored_silences(look.objects) if look.may_read(one.pipeline)]
+    except DeltaworksError:
+        return []
+    return [_silence_row(look, one) for one in stored]
+
+
+def _silence_row(look: Look, one: Silence) -> SilenceRow:
+    words = ["deltaworks", "alerts", "silence", one.pipeline, one.cause, "--subject", one.subject, "--end"]
+    return SilenceRow(
+        id=one.id,
+        pipeline=one.pipeline,
+        cause=one.cause,
+        subject=one.subject,
+        by=one.by,
+        reason=one.reason,
+        at=instant(one.at),
+        until=instant(one.until),
+        active=one.active_at(look.now),
+        command=shlex.join(words),
+    )
+
+
+def _row(look: Look, alert: Alert, silences: list[SilenceRow]) -> AlertRow:
+    standing, kind = alert.standing, ALERTS.get(alert.cause)
+    pipeline = pipeline_of(look, alert.subject)
+    words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
+    return AlertRow(
+        cause=alert.cause,
+        subject=alert.subject,
+        severity=standing.severity,
+        open=standing.open,
+        since=standing.since,
+        notified_at=max(standing.notices, default=standing.raised_at),
+        summary=alert.summary,
+        meaning="" if kind is None else kind.meaning,
+        changes=standing.changes,
+        silence=next((one for one in silences if one.active and _covers(one, alert)), None),
+        pipeline=pipeline,
+        command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.open else "",
+        may_silence=bool(pipeline) and look.person.may_start(f"silence_alert__{pipeline}"),
+    )
+
+
+def _covers(row: SilenceRow, alert: Alert) -> bool:
+    silence = Silence(
+        id=row.id, pipeline=row.pipeline, cause=row.cause, subject=row.subject, at="", until="", by="", reason=""
+    )
+    return silence.covers(alert.cause, alert.subject)
+
+
+def pipeline_of(look: Look, subject: str) -> str:
+    """The pipeline that a subject names; empty where it is of none."""
+    words = _BETWEEN_WORDS.split(subject)
+    return next((word for word in words if word and look.catalog.declares("pipeline", word)), "")
+
+
+def _waiting(look: Look) -> int | None:
+    """Notices that wait: of whom the health check is, for they are not of one pipeline."""
+    if not look.person.may_read(HEALTH_DAG):
+        return None
+    try:
+        return len(look.objects.list(paths.alerts("spool/")))
+    except DeltaworksError:
+        return None
+
+
+def _rank(severity: Any) -> int:
+    return rank(severity) if severity in ("info", "warning", "critical") else -1
+
+
+PAGE = Page(name="alerts", route="/alerts", title="Alerts", view=view, menu="Alerts")

@@ -1,0 +1,149 @@
+"""Nights of maintenance: the last one of every pipeline, and those of one with what each task did and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.tables import problems_of
+from deltaworks.console.paging import Rows, rows_of
+from deltaworks.console.stored import instant, plain, read_summaries, read_summary
+from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summary_paths import nights_summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightRow:
+    """One night: `state` is `complete` or `failed`; bytes are those that OPTIMIZE rewrote and that were freed."""
+
+    pipeline: str
+    run: str
+    date: str
+    state: str
+    failed: tuple[str, ...]
+    by_hand: bool
+    began_at: datetime | None
+    seconds: float | None
+    rewritten_files: int
+    rewritten_bytes: int
+    freed_files: int
+    freed_bytes: int
+    put_off: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastNights:
+    """The page of all pipelines: those whose last night failed first."""
+
+    listed: Rows[NightRow]
+    missing: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"{sum(row.state == 'failed' for row in self.listed.rows)} last nights failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nights:
+    """The page of one pipeline: its nights, newest first, and the tasks of the one that `?run=` names."""
+
+    pipeline: str
+    listed: Rows[NightRow]
+    chosen: NightRow | None
+    tasks: tuple[Mapping[str, Any], ...]
+    never: bool
+    problem: str
+    dag_id: str
+
+
+_KEYS = {
+    "pipeline": lambda row: row.pipeline,
+    "state": lambda row: (row.state != "failed", row.errors == 0, row.pipeline),
+    "began": lambda row: row.began_at,
+    "seconds": lambda row: row.seconds,
+    "rewritten": lambda row: row.rewritten_bytes,
+    "freed": lambda row: row.freed_bytes,
+}
+#: Tasks that delete; OPTIMIZE's rewrite.
+_OPTIMIZE = ("compact_tables", "optimize_tables")
+_DELETE = ("vacuum_tables", "remove_orphans", "keep_control_tables", "expire_quarantine", "purge_deleted")
+
+
+def view_all(look: Look) -> LastNights:
+    """The last night of every pipeline that the person may see."""
+    stored = read_summaries(look, NightsSummary, {name: nights_summary(name) for name in look.pipelines()})
+    last = {name: one.summary.nights[0] for name, one in stored.items() if one.summary and one.summary.nights}
+    rows = [night_row(name, night) for name, night in last.items()]
+    return LastNights(
+        listed=rows_of(look, rows, keys=_KEYS, sort="state", text=_text),
+        missing=tuple(name for name, one in stored.items() if one.never),
+        problems=problems_of(stored),
+    )
+
+
+def view(look: Look) -> Nights:
+    """The nights of the pipeline that the address names."""
+    pipeline = look.pipeline
+    stored = read_summary(look, NightsSummary, nights_summary(pipeline))
+    nights = {night.run: night for night in (stored.summary.nights if stored.summary else ())}
+    run = look.query.get("run", "")
+    if run and run not in nights:
+        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last 60 are.")
+    chosen = nights[run] if run else next(iter(nights.values()), None)
+    rows = [night_row(pipeline, night) for night in nights.values()]
+    return Nights(
+        pipeline=pipeline,
+        listed=rows_of(look, rows, keys=_KEYS, sort="began", descending=True, text=_text),
+        chosen=None if chosen is None else night_row(pipeline, chosen),
+        tasks=() if chosen is None else tuple(plain(task) for task in chosen.tasks),
+        never=stored.never,
+        problem=stored.problem,
+        dag_id=f"maintenance__{pipeline}",
+    )
+
+
+def _text(row: NightRow) -> str:
+    return f"{row.pipeline} {row.date} {row.state} {' '.join(row.failed)}"
+
+
+def night_row(pipeline: str, night: Night) -> NightRow:
+    """A night as a row."""
+    began_at, ended_at = instant(night.started_at), instant(night.ended_at)
+    results = [result for task in night.tasks for result in task.results]
+    rewritten = [task for task in night.tasks if task.task in _OPTIMIZE]
+    freed = [
+        result
+        for task in night.tasks
+        if task.task in _DELETE
+        for result in task.results
+        if not result.dry_run and not result.error
+    ]
+    return NightRow(
+        pipeline=pipeline,
+        run=night.run,
+        date=night.date,
+        state="failed" if night.failed else "complete",
+        failed=night.failed,
+        by_hand=night.by_hand,
+        began_at=began_at,
+        seconds=(ended_at - began_at).total_seconds() if began_at and ended_at else None,
+        rewritten_files=sum(task.files for task in rewritten),
+        rewritten_bytes=sum(task.bytes for task in rewritten),
+        freed_files=sum(result.files for result in freed),
+        freed_bytes=sum(result.bytes for result in freed),
+        put_off=sum(result.put_off for result in results),
+        errors=sum(bool(result.error) for result in results),
+    )
+
+
+PAGES = (
+    Page(name="last_nights", route="/nights", title="Nights", view=view_all, menu="Nights"),
+    Page(name="nights", route="/nights/{pipeline}", title="Nights of {pipeline}", view=view),
+)

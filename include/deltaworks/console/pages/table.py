@@ -1,0 +1,115 @@
+"""One table: what costs its score, its files by size, what tonight would do, who keeps files, and its nights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import Any
+
+from deltaworks.console.charts import Series
+from deltaworks.console.formats import bytes_text
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.stored import instant, plain, read_summary
+from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.control.summary_paths import tables_summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRow:
+    """Who keeps files of the table, and since which instant; None where the log no longer says it."""
+
+    by: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableView:
+    """The page. `sizes` names and counts files by size. `commands` act on the table."""
+
+    pipeline: str
+    table: Mapping[str, Any]
+    at: datetime | None
+    costs: tuple[Mapping[str, Any], ...]
+    tonight: Mapping[str, Any] | None
+    sizes: tuple[tuple[str, int], ...]
+    holds: tuple[HoldRow, ...]
+    scores: Series
+    bytes: Series
+    last_write_at: datetime | None
+    last_optimize_at: datetime | None
+    last_vacuum_at: datetime | None
+    commands: tuple[tuple[str, str], ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"score {self.table['score']}"
+
+
+def view(look: Look) -> TableView:
+    """The page of the table that the address names."""
+    pipeline, name = look.pipeline, look.values["table"]
+    stored = read_summary(look, TablesSummary, tables_summary(pipeline))
+    summary = stored.summary
+    table = next((one for one in summary.tables if one.name == name), None) if summary else None
+    if summary is None or table is None:
+        raise PageMissingError(stored.problem or _nowhere(pipeline, name, never=stored.never))
+    nights = [(datetime.combine(_day(point.date), time(), tzinfo=UTC), point) for point in table.nights]
+    return TableView(
+        pipeline=pipeline,
+        table=plain(table.replace(costs=(), holds=(), nights=(), tonight=None)),
+        at=instant(summary.at),
+        costs=tuple(plain(cost) for cost in sorted(table.costs, key=lambda cost: -cost.cost)),
+        tonight=None if table.tonight is None else plain(table.tonight),
+        sizes=_sizes(summary.size_bounds, table.size_histogram),
+        holds=tuple(HoldRow(by=hold.by, since=instant(hold.since)) for hold in table.holds),
+        scores=Series(name="score", points=tuple((at, point.score) for at, point in nights)),
+        bytes=Series(name="bytes", points=tuple((at, point.bytes) for at, point in nights), unit="bytes"),
+        last_write_at=instant(table.last_write_at),
+        last_optimize_at=instant(table.last_optimize_at),
+        last_vacuum_at=instant(table.last_vacuum_at),
+        commands=_commands(pipeline, table),
+    )
+
+
+def _nowhere(pipeline: str, name: str, *, never: bool) -> str:
+    if never:
+        return (
+            f"No snapshot of {pipeline} has been taken yet. Maintenance takes one each night; "
+            f"`deltaworks tables snapshot {pipeline}` takes one now."
+        )
+    return f"{pipeline} has no table {name!r}, or it had not been created when the last snapshot was taken."
+
+
+def _sizes(bounds: Sequence[int], counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    """Counts of files by the size they are below; the last are of all above."""
+    names = [f"below {bytes_text(bound)}" for bound in bounds] + [
+        f"{bytes_text(bound)} or more" for bound in bounds[-1:]
+    ]
+    return tuple(zip(names, counts, strict=False))
+
+
+def _day(text: str) -> datetime:
+    at = instant(text)
+    return at if at is not None else datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _commands(pipeline: str, table: TableSummary) -> tuple[tuple[str, str], ...]:
+    """What people do to a table of its kind, counted first."""
+    name = table.name
+    if table.kind == "control":
+        return (("merge the engine's small files", f"deltaworks tables compact-control {pipeline}"),)
+    commands = [("measure it now", f"deltaworks tables show {pipeline} {name}")]
+    if table.kind in ("bronze", "keyed"):
+        commands.append(("what OPTIMIZE would rewrite", f"deltaworks optimize {pipeline} --tables {name}"))
+        commands.append(("what VACUUM would delete", f"deltaworks vacuum {pipeline} --tables {name}"))
+    if table.kind in ("bronze", "quarantine"):
+        commands.append(("put it back, counted first", f"deltaworks restore {pipeline} {name} --to-version VERSION"))
+    if table.kind == "gold":
+        commands.append(("build it anew in a shadow", f"deltaworks gold refresh {pipeline} {name}"))
+    return tuple(commands)
+
+
+PAGE = Page(name="table", route="/tables/{pipeline}/{table}", title="{pipeline}.{table}", view=view)

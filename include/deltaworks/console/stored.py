@@ -1,0 +1,70 @@
+"""Summaries and instants as pages read them: what is missing or torn is a word on the page, and never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.summaries.base import Piece, Summary, decoded
+from deltaworks.errors import DeltaworksError
+
+if TYPE_CHECKING:
+    from deltaworks.console.look import Look
+
+S = TypeVar("S", bound=Summary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored(Generic[S]):
+    """A summary, or why there is none: `never` written, or written and not to be read."""
+
+    summary: S | None = None
+    never: bool = False
+    problem: str = ""
+
+
+def read_summaries(look: Look, kind: type[S], keys: Mapping[str, str]) -> dict[str, Stored[S]]:
+    """The summaries of pipelines, read at once.
+
+    Args:
+        keys: the key of each pipeline's.
+    """
+    look.objects.fetch(keys.values())
+    return {pipeline: _read(look, kind, key) for pipeline, key in keys.items()}
+
+
+def read_summary(look: Look, kind: type[S], key: str) -> Stored[S]:
+    """One summary."""
+    return read_summaries(look, kind, {"": key})[""]
+
+
+def _read(look: Look, kind: type[S], key: str) -> Stored[S]:
+    try:
+        item = look.objects.get(key)
+    except DeltaworksError as error:
+        return Stored(problem=error.message)
+    if item is None:
+        return Stored(never=True)
+    summary = decoded(kind, item.data, key=key)
+    return Stored(problem=f"{key} cannot be read; it is written anew.") if summary is None else Stored(summary=summary)
+
+
+def plain(piece: Piece) -> dict[str, Any]:
+    """A piece of a summary as plain data, which a view may hold."""
+    return piece.model_dump()
+
+
+def instant(text: str | None) -> datetime | None:
+    """The instant that others wrote; None for what is none."""
+    try:
+        return parse_iso(text)
+    except (ValueError, TypeError):
+        return None
+
+
+def newest(instants: Iterable[datetime | None]) -> datetime | None:
+    """The latest of them, None where there is none."""
+    return max((at for at in instants if at is not None), default=None)

@@ -1,0 +1,89 @@
+"""Alerts: what fires, what somebody has silenced and until when, and what ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.alerts.silences import begin_silence
+from deltaworks.control import paths
+from tests.console_stage import ConsoleStage
+
+
+@pytest.fixture
+def alarmed(stage: ConsoleStage) -> ConsoleStage:
+    raise_alert(stage.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
+    raise_alert(stage.objects, cause="LOSS_NEAR", subject="stream edits", summary="3 h left.")
+    raise_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
+    resolve_alert(stage.objects, cause="JOB_OVERDUE", subject="gold__games")
+    raise_alert(stage.objects, cause="CHANNEL_FAILING", subject="people", summary="It refuses.")
+    return stage
+
+
+def shown(stage: ConsoleStage, show: str = "firing", *, by: str = "ada") -> list[str]:
+    return [row["cause"] for row in stage.view(f"/alerts?show={show}", by=by)["listed"]["rows"]]
+
+
+def silence(stage: ConsoleStage, **more: str) -> None:
+    said = {"pipeline": "games", "cause": "GOLD_STALE", "reason": "a backfill runs", "by": "bob"}
+    begin_silence(stage.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
+
+
+def test_the_most_severe_come_first_and_what_ended_is_history(alarmed: ConsoleStage) -> None:
+    assert shown(alarmed)[0] == "LOSS_NEAR"
+    assert set(shown(alarmed)) == {"LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
+    assert shown(alarmed, "history") == ["JOB_OVERDUE"]
+    assert shown(alarmed, "anything") == shown(alarmed)
+
+
+def test_a_silenced_alert_is_shown_with_whose_word_it_is(alarmed: ConsoleStage) -> None:
+    silence(alarmed)
+
+    assert "GOLD_STALE" not in shown(alarmed)
+    assert shown(alarmed, "silenced") == ["GOLD_STALE"]
+    page = alarmed.get("/alerts?show=silenced").text
+    assert "a backfill runs" in page
+    assert "bob" in page
+    assert "deltaworks alerts silence games GOLD_STALE --subject &#39;*&#39; --end" in page
+
+
+def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: ConsoleStage) -> None:
+    page = alarmed.get("/alerts").text
+
+    assert "deltaworks alerts silence games GOLD_STALE --subject games.daily --hours 1 --reason WHY" in page
+    assert "of no pipeline" in page
+
+
+def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: ConsoleStage) -> None:
+    silence(alarmed)
+
+    assert shown(alarmed, by="eve") == ["LOSS_NEAR"]
+    assert shown(alarmed, "silenced", by="eve") == []
+    view = alarmed.view("/alerts", by="eve")
+    assert (view["silences"], view["waiting"], view["silenced"]) == ([], None, 0)
+    assert "backfill" not in alarmed.get("/alerts", by="eve").text
+
+
+def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleStage) -> None:
+    may = {row["cause"]: row["may_silence"] for row in alarmed.view("/alerts")["listed"]["rows"]}
+    assert may == {"LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
+    assert not any(row["may_silence"] for row in alarmed.view("/alerts", by="vic")["listed"]["rows"])
+
+
+def test_notices_that_wait_are_counted(alarmed: ConsoleStage) -> None:
+    assert alarmed.view("/alerts")["waiting"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
+@pytest.mark.parametrize("key", [paths.alert_state("JOB_FAILED", "x"), "control/alerts/silences/x.json"])
+def test_a_torn_object_breaks_no_page(alarmed: ConsoleStage, key: str, torn: bytes) -> None:
+    alarmed.objects.put(key, torn)
+
+    for show in ("firing", "silenced", "history"):
+        assert alarmed.get(f"/alerts?show={show}").status_code == 200
+
+
+def test_nothing_fires(stage: ConsoleStage) -> None:
+    assert "Nothing fires." in stage.get("/alerts").text
+    assert "No alert is silenced." in stage.get("/alerts?show=silenced").text
+    assert "None ended lately." in stage.get("/alerts?show=history").text
