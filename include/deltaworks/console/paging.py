@@ -67,8 +67,8 @@ def rows_of(
     if chosen in keys:
         sort, descending = chosen, look.query.get("order") == "down"
     key = keys[sort]
-    known = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
-    ranked = known + [row for row in matching if key(row) is None]
+    ranked = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
+    ranked += [row for row in matching if key(row) is None]
     pages = max(1, -(-len(ranked) // PAGE_ROWS))
     page = min(max(_number(look.query.get("page", "")), 1), pages)
     return Rows(

@@ -38,3 +38,8 @@ def silences() -> str:
 def silence(silence_id: str) -> str:
     """The object of one silence."""
     return f"{silences()}{silence_id}.json"
+
+
+def mutations_summary(pipeline: str) -> str:
+    """The object with the last mutation batches of a pipeline, and the requests that wait."""
+    return paths.pipeline_control(pipeline, "mutations.json")

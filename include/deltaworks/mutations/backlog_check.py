@@ -13,6 +13,8 @@ from datetime import datetime
 from deltaworks.control.clock import utc_now
 from deltaworks.control.job import print_results, run_job
 from deltaworks.control.objects import open_objects
+from deltaworks.control.summaries.base import failing_nobody
+from deltaworks.control.summaries.mutations import note_waiting
 from deltaworks.errors import TransientError
 from deltaworks.mutations.bounds import Backlog, Bounds
 from deltaworks.specs.catalog import Catalog
@@ -47,12 +49,22 @@ def refuse_late(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) 
         )
 
 
+def _note(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> None:
+    """Keep what waits for the pages; what fails is logged."""
+    objects, judged_at = open_objects(catalog.environment.lake), now.isoformat(timespec="seconds")
+    for backlog in waiting:
+        with failing_nobody(f"The summary of the mutations of {backlog.pipeline}"):
+            oldest_at = "" if backlog.oldest_at is None else backlog.oldest_at.isoformat(timespec="seconds")
+            note_waiting(objects, backlog.pipeline, requests=backlog.requests, oldest_at=oldest_at, judged_at=judged_at)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
     catalog = load_catalog(tolerant=True)
     waiting = backlogs(catalog)
     print_results(waiting)
+    _note(catalog, waiting, now=utc_now())
     refuse_late(catalog, waiting, now=utc_now())
     return 0
 

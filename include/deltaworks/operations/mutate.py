@@ -41,6 +41,9 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
             everything=options.everything,
         )
         return Report(parts=[_NOTHING]) if forecasted is None else _forecast_report(forecasted)
+    from deltaworks.control.objects import open_objects
+    from deltaworks.control.summaries.base import failing_nobody
+    from deltaworks.control.summaries.mutations import note_batches
     from deltaworks.lineage.runs import batch_lineage
     from deltaworks.mutations.apply import MutationRun
 
@@ -51,6 +54,8 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
         ends = [*done.completed, *done.batches]
         for table in (table for end in ends for table in end.tables):
             lineage.note(table.table, table.rows)
+    with failing_nobody(f"The summary of the mutations of {context.subject}"):
+        note_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
     return Report(parts=[batch_listing(ends)] if ends else [_NOTHING], results=ends)
 
 

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import alerts, batch, nights, of_dag, overview, quarantine, stream, table, tables
+from deltaworks.console.pages import (
+    alerts,
+    batch,
+    cold_pages,
+    gold,
+    lineage,
+    mutations,
+    nights,
+    overview,
+    quarantine,
+    stream,
+    table,
+    tables,
+)
 from deltaworks.console.pages.base import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
     stream.PAGE,
     batch.PAGE,
-    of_dag.PAGE,
     tables.PAGE,
     table.PAGE,
     *quarantine.PAGES,
     alerts.PAGE,
     *nights.PAGES,
+    *gold.PAGES,
+    lineage.PAGE,
+    *mutations.PAGES,
+    *cold_pages.PAGES,
 )

@@ -1,0 +1,209 @@
+"""What flows into what, from what is declared: producers' places, relays, streams, tables, gold, models.
+
+Rows have gone this way only if somebody has run it; what was declared before is not here. A drawing is laid out in
+columns: whatever is read lies to the left of what reads it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from deltaworks.specs.gold import place_in_other
+from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+
+if TYPE_CHECKING:
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.pipeline import PipelineSpec
+
+#: No drawing has more; what is farther away is left out, nearest first.
+MOST_NODES: Final = 150
+_COLUMN_WIDTH, _ROW_HEIGHT, _BOX_WIDTH, _BOX_HEIGHT = 230, 44, 190, 30
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Something that rows are in or go through. `name` tells it from all others: `games.purchase`, `stream games`."""
+
+    name: str
+    kind: str
+    pipeline: str = ""
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes by name, and what each is read by."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    readers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    inputs: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, node: Node) -> Node:
+        """The node of this name, which is the first that was added."""
+        return self.nodes.setdefault(node.name, node)
+
+    def join(self, source: Node, reader: Node) -> None:
+        """Say that one reads the other."""
+        self.add(source)
+        self.add(reader)
+        self.readers[source.name].add(reader.name)
+        self.inputs[reader.name].add(source.name)
+
+    def near(self, name: str, *, depth: int) -> tuple[list[str], bool]:
+        """What lies up to `depth` steps before a node and after it, nearest first; whether MOST_NODES cut it."""
+        reached, wave = {name: None}, [name]
+        after, before = {name}, {name}
+        for _ in range(depth):
+            after = {reader for one in after for reader in self.readers.get(one, ())}
+            before = {source for one in before for source in self.inputs.get(one, ())}
+            wave = [one for one in sorted(after | before) if one not in reached]
+            reached |= dict.fromkeys(wave)
+        names = list(reached)
+        return names[:MOST_NODES], len(names) > MOST_NODES
+
+
+def graph_of(catalog: Catalog, pipelines: Iterable[str]) -> Graph:
+    """The graph of these pipelines. Of others only the tables are in it that these read."""
+    graph = Graph()
+    for name in pipelines:
+        spec = catalog.pipelines.get(name)
+        if spec is not None:
+            _add_pipeline(graph, catalog, spec)
+    return graph
+
+
+def _add_pipeline(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> None:
+    name = spec.pipeline
+    stream = graph.add(Node(f"stream {name}", "stream", name))
+    for source in _sources(graph, catalog, spec):
+        graph.join(source, stream)
+    for kind, tables in (("bronze", [table.name for table in spec.tables]), ("quarantine", ["quarantine"])):
+        for table in tables:
+            graph.join(stream, Node(f"{name}.{table}", kind, name))
+    for table, kind, reads in _derived(spec):
+        target = graph.add(Node(f"{name}.{table}", kind, name))
+        for read in reads:
+            other = place_in_other(read)
+            of, table_name = other if other is not None else (name, read)
+            graph.join(graph.nodes.get(f"{of}.{table_name}") or Node(f"{of}.{table_name}", "gold", of), target)
+
+
+def _sources(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> Iterator[Node]:
+    source, places = spec.source, list[Node]()
+    if isinstance(source, FileSourceSpec):
+        bucket, relay = Node(f"bucket {source.bucket}", "bucket"), Node(f"relay {source.relay}", "relay")
+        graph.join(bucket, relay)
+        _add_collectors(graph, catalog, spec.pipeline, [bucket])
+        yield relay
+        return
+    if isinstance(source, KafkaSourceSpec):
+        places = [Node(f"topic {topic}", "topic") for topic in source.topics]
+    elif isinstance(source, KinesisSourceSpec):
+        places = [Node(f"kinesis {source.stream}", "topic")]
+    elif isinstance(source, DeltaSourceSpec):
+        of = source.pipeline
+        places = [Node(f"{of}.{source.table}", "bronze", of) if of else Node(str(source.uri), "table")]
+    _add_collectors(graph, catalog, spec.pipeline, places)
+    yield from places
+
+
+def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Iterable[Node]) -> None:
+    """The collectors that take events of a pipeline to where its stream reads them."""
+    for name, collector in catalog.collectors.items():
+        if any(source.pipeline == pipeline for source in collector.sources.values()):
+            for place in places:
+                graph.join(Node(f"collector {name}", "collector"), place)
+
+
+def _derived(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Tables that are made of other tables: name, kind, and what is read."""
+    for keyed in spec.keyed_tables:
+        yield keyed.name, "keyed", (keyed.history,)
+    for live in spec.counted_tables:
+        yield live.name, "live", (live.reads,)
+    if spec.mutations is not None:
+        for kept in (spec.mutations.names, spec.mutations.intervals):
+            yield kept, "mutations", (spec.mutations.requests,)
+    for model in spec.models:
+        yield model.name, "model", (model.features, *model.reads)
+    for table in spec.gold.tables:
+        yield table.name, "gold", table.reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A drawn node: its corner, and the text that fits into it."""
+
+    name: str
+    kind: str
+    pipeline: str
+    x: int
+    y: int
+    text: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A drawn graph: boxes of one size, and the curves between them."""
+
+    width: int
+    height: int
+    box_width: int
+    box_height: int
+    boxes: tuple[Box, ...]
+    curves: tuple[str, ...]
+
+
+def drawn(graph: Graph, names: Iterable[str], *, chosen: str) -> Drawing:
+    """These nodes in columns, with what joins them. Pure."""
+    kept = list(names)
+    columns = _columns(graph, kept)
+    rows: dict[int, int] = defaultdict(int)
+    boxes: dict[str, Box] = {}
+    for name in sorted(kept, key=lambda one: (columns[one], graph.nodes[one].kind, one)):
+        column, node = columns[name], graph.nodes[name]
+        x, y = 10 + column * _COLUMN_WIDTH, 10 + rows[column] * _ROW_HEIGHT
+        text = name if len(name) <= 26 else f"{name[:25]}…"
+        boxes[name] = Box(name=name, kind=node.kind, pipeline=node.pipeline, x=x, y=y, text=text, chosen=name == chosen)
+        rows[column] += 1
+    curves = [_curve(boxes[source], boxes[reader]) for source, reader in edges(graph, kept)]
+    return Drawing(
+        width=20 + _COLUMN_WIDTH * max(columns.values(), default=0) + _BOX_WIDTH,
+        height=20 + _ROW_HEIGHT * max(rows.values(), default=1),
+        box_width=_BOX_WIDTH,
+        box_height=_BOX_HEIGHT,
+        boxes=tuple(boxes.values()),
+        curves=tuple(curves),
+    )
+
+
+def edges(graph: Graph, names: Iterable[str]) -> list[tuple[str, str]]:
+    """What joins these nodes: the one that is read, and its reader."""
+    kept = set(names)
+    return sorted((one, reader) for one in kept for reader in graph.readers.get(one, ()) if reader in kept)
+
+
+def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
+    """The longest way to each node from one that nothing leads to. Where they read each other in a circle, any does."""
+    kept, columns = set(names), dict.fromkeys(names, 0)
+    pairs = edges(graph, kept)
+    for _ in range(len(names)):
+        moved = False
+        for source, reader in pairs:
+            if columns[reader] <= columns[source] < len(names):
+                columns[reader], moved = columns[source] + 1, True
+        if not moved:
+            break
+    return columns
+
+
+def _curve(source: Box, reader: Box) -> str:
+    x, y = source.x + _BOX_WIDTH, source.y + _BOX_HEIGHT // 2
+    to_x, to_y = reader.x, reader.y + _BOX_HEIGHT // 2
+    middle = (x + to_x) // 2
+    return f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}"

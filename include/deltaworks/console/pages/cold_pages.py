@@ -1,0 +1,139 @@
+"""Pages that read tables, when somebody opens them: the last commits of one, the newest rows of quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deltaworks.console.cold import ColdAnswer, read_cold
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.quarantine import REPROCESS
+from deltaworks.console.stored import instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One commit of a table. `by` is the operation of ours that made it, or the engine."""
+
+    version: int
+    at: datetime | None
+    operation: str
+    by: str
+    batch: str
+    run: str
+    metrics: Mapping[str, str]
+    changes_rows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The last commits of a table, the newest first."""
+
+    pipeline: str
+    table: str
+    commits: tuple[Commit, ...]
+    unfinished: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A row of quarantine: `raw` is the beginning of what could not be read, of `raw_bytes`."""
+
+    event: str
+    at: datetime | None
+    object: str
+    batch: str
+    reasons: tuple[tuple[str, str, str], ...]
+    raw: str
+    raw_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The newest open rows of a pipeline's quarantine."""
+
+    pipeline: str
+    samples: tuple[Sample, ...]
+    unfinished: bool
+    problem: str
+
+
+def view_history(look: Look) -> History:
+    """The table that the address names."""
+    pipeline, table = look.pipeline, look.values["table"]
+    answer = read_cold("history", pipeline=pipeline, table=table)
+    return History(
+        pipeline=pipeline,
+        table=table,
+        commits=tuple(_commit(row) for row in answer.rows),
+        unfinished=answer.unfinished,
+        problem=answer.problem,
+    )
+
+
+def _commit(row: Mapping[str, Any]) -> Commit:
+    metrics = row.get("metrics")
+    return Commit(
+        version=int(row.get("version") or 0),
+        at=instant(row.get("at")),
+        operation=_text(row, "operation"),
+        by=_text(row, "by"),
+        batch=_text(row, "batch"),
+        run=_text(row, "run"),
+        metrics=metrics if isinstance(metrics, dict) else {},
+        changes_rows=row.get("changes_rows") is True,
+    )
+
+
+def view_samples(look: Look) -> Samples:
+    """The pipeline that the address names, for who may run its reprocess: raw values may be personal."""
+    pipeline = look.pipeline
+    if not look.person.may_start(REPROCESS.format(pipeline=pipeline)):
+        raise PageMissingError(f"Raw values are shown to who may run {REPROCESS.format(pipeline=pipeline)}.")
+    answer: ColdAnswer = read_cold("samples", pipeline=pipeline)
+    return Samples(
+        pipeline=pipeline,
+        samples=tuple(_sample(row) for row in answer.rows),
+        unfinished=answer.unfinished,
+        problem=answer.problem,
+    )
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    reasons = [reason for reason in row.get("reasons") or () if isinstance(reason, dict)]
+    return Sample(
+        event=_text(row, "event"),
+        at=instant(row.get("at")),
+        object=_text(row, "object"),
+        batch=_text(row, "batch"),
+        reasons=tuple((_text(one, "code"), _text(one, "path"), _text(one, "detail")) for one in reasons),
+        raw=_text(row, "raw"),
+        raw_bytes=row.get("raw_bytes"),
+    )
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    return "" if value is None else str(value)
+
+
+PAGES = (
+    Page(
+        name="history",
+        route="/tables/{pipeline}/{table}/history",
+        title="History of {pipeline}.{table}",
+        view=view_history,
+    ),
+    # Rows of people: no browser keeps them.
+    Page(
+        name="samples",
+        route="/quarantine/{pipeline}/samples",
+        title="Samples of {pipeline}",
+        view=view_samples,
+        keep=False,
+    ),
+)

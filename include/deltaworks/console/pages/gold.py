@@ -1,0 +1,185 @@
+"""Gold: how fresh each table is against its promise, what it reads, and the dashboards over it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltaworks.alerts.raising import open_subjects
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.paging import Rows, rows_of
+from deltaworks.console.stored import instant, read_summary
+from deltaworks.control import paths
+from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.control.summary_paths import tables_summary
+from deltaworks.errors import DeltaworksError
+
+_WATCHED = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldRow:
+    """One gold table. `state` is `fresh`, `stale`, `never built` or, without a promise, empty.
+
+    `fresh_at` is when a build last found it up to date, `stale_at` when its promise ends. `alerts` are open ones of it.
+    """
+
+    pipeline: str
+    name: str
+    description: str
+    reads: tuple[str, ...]
+    state: str
+    fresh_at: datetime | None
+    stale_at: datetime | None
+    max_age_minutes: float | None
+    refresh_seconds: float | None
+    rows: int | None
+    bytes: int | None
+    score: int | None
+    alerts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardRow:
+    """A dashboard that a pipeline declares."""
+
+    pipeline: str
+    name: str
+    title: str
+    description: str
+    panels: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gold:
+    """The page, of one pipeline or of all. Stale tables come first."""
+
+    pipeline: str
+    listed: Rows[GoldRow]
+    dashboards: tuple[DashboardRow, ...]
+    commands: tuple[tuple[str, str], ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"{sum(row.state == 'stale' for row in self.listed.rows)} gold tables are stale"
+
+
+_ORDER = ("stale", "never built", "fresh", "")
+_KEYS = {
+    "table": lambda row: (row.pipeline, row.name),
+    "state": lambda row: (not row.alerts, _ORDER.index(row.state), row.pipeline, row.name),
+    "fresh": lambda row: row.fresh_at,
+    "rows": lambda row: row.rows,
+    "size": lambda row: row.bytes,
+}
+
+
+def view_all(look: Look) -> Gold:
+    """Gold of every pipeline that the person may see."""
+    return _gold(look, [name for name in look.pipelines() if name in look.catalog.pipelines], pipeline="")
+
+
+def view(look: Look) -> Gold:
+    """Gold of the pipeline that the address names."""
+    if look.pipeline not in look.catalog.pipelines:
+        raise PageMissingError(f"{look.pipeline} is declared wrongly: `deltaworks pipelines check` says how.")
+    return _gold(look, [look.pipeline], pipeline=look.pipeline)
+
+
+def _gold(look: Look, pipelines: list[str], *, pipeline: str) -> Gold:
+    specs = {name: look.catalog.pipelines[name] for name in pipelines}
+    keys = [paths.gold_state(name, table.name) for name, spec in specs.items() for table in spec.gold.tables]
+    look.objects.fetch([*keys, *(tables_summary(name) for name in specs)])
+    alarmed = {cause: _subjects(look, cause) for cause in _WATCHED}
+    rows = [row for name in specs for row in _rows(look, name, alarmed)]
+    return Gold(
+        pipeline=pipeline,
+        listed=rows_of(look, rows, keys=_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
+        dashboards=tuple(_dashboards(look, pipelines)),
+        commands=(
+            (
+                ("what a build would rebuild", f"deltaworks gold build {pipeline}"),
+                ("build tables anew in shadows", f"deltaworks gold refresh {pipeline}"),
+            )
+            if pipeline
+            else ()
+        ),
+    )
+
+
+def _subjects(look: Look, cause: str) -> set[str]:
+    try:
+        return open_subjects(look.objects, cause)
+    except DeltaworksError:
+        return set()
+
+
+def _rows(look: Look, pipeline: str, alarmed: dict[str, set[str]]) -> list[GoldRow]:
+    summary = read_summary(look, TablesSummary, tables_summary(pipeline)).summary
+    measured = {table.name: table for table in summary.tables} if summary else {}
+    rows = []
+    for table in look.catalog.pipelines[pipeline].gold.tables:
+        fresh_at = _fresh_at(look, pipeline, table.name)
+        promise = table.checks.max_age_minutes
+        stale_at = fresh_at + timedelta(minutes=promise) if fresh_at and promise is not None else None
+        health: TableSummary | None = measured.get(table.name)
+        subject = f"{pipeline}.{table.name}"
+        rows.append(
+            GoldRow(
+                pipeline=pipeline,
+                name=table.name,
+                description=table.description,
+                reads=tuple(table.reads),
+                state=_state(fresh_at, stale_at, look.now),
+                fresh_at=fresh_at,
+                stale_at=stale_at,
+                max_age_minutes=promise,
+                refresh_seconds=table.refresh_seconds,
+                rows=health.rows if health else None,
+                bytes=health.bytes if health else None,
+                score=health.score if health else None,
+                alerts=tuple(cause for cause, subjects in alarmed.items() if subject in subjects),
+            )
+        )
+    return rows
+
+
+def _fresh_at(look: Look, pipeline: str, table: str) -> datetime | None:
+    try:
+        item = look.objects.get(paths.gold_state(pipeline, table))
+        return None if item is None else instant(json.loads(item.data)["at"])
+    except (DeltaworksError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _state(fresh_at: datetime | None, stale_at: datetime | None, now: datetime) -> str:
+    if fresh_at is None:
+        return "never built"
+    if stale_at is None:
+        return ""
+    return "stale" if now > stale_at else "fresh"
+
+
+def _dashboards(look: Look, pipelines: list[str]) -> list[DashboardRow]:
+    return [
+        DashboardRow(
+            pipeline=name,
+            name=dashboard.name,
+            title=dashboard.title or f"{name} {dashboard.name}",
+            description=dashboard.description,
+            panels=len(dashboard.panels),
+            command=f"deltaworks dashboard {name} {dashboard.name} --html {dashboard.name}.html",
+        )
+        for name in pipelines
+        for dashboard in look.catalog.pipelines[name].dashboards
+    ]
+
+
+PAGES = (
+    Page(name="gold", route="/gold", title="Gold and dashboards", view=view_all, menu="Gold"),
+    Page(name="gold_of", route="/gold/{pipeline}", title="Gold of {pipeline}", view=view),
+)

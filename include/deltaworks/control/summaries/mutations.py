@@ -1,0 +1,91 @@
+"""The last mutation batches of a pipeline and the requests that wait, as batches and the health check leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.mutation import MutationEnd
+from deltaworks.control.records.store import RecordKind
+from deltaworks.control.summaries.base import Piece, Summary, store_summary, stored_summary
+from deltaworks.control.summary_paths import mutations_summary
+
+BATCHES = 60
+_TRIES = 5
+
+
+class BatchSummary(Piece):
+    """One batch that has ended. `seconds` are by phase; the stream could not write a table for `pause_seconds`."""
+
+    number: int
+    outcome: str
+    at: str
+    requests: dict[str, int]
+    not_understood: int = 0
+    rows: int = 0
+    tables: int = 0
+    conflicts: int = 0
+    pause_seconds: float = 0.0
+    seconds: dict[str, float]
+
+
+class MutationsSummary(Summary):
+    """The last batches, the newest first; and the requests that waited at `judged_at`, since when the oldest did."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="summary of mutations", unreadable="SUMMARY_UNREADABLE", hint="The next batch writes it anew."
+    )
+
+    batches: tuple[BatchSummary, ...] = ()
+    waiting: int | None = None
+    oldest_at: str = ""
+    judged_at: str = ""
+
+    def with_batches(self, ends: Iterable[MutationEnd]) -> MutationsSummary:
+        """With more batches, at most BATCHES; one that was noted before takes its own place."""
+        by_number = {batch.number: batch for batch in self.batches} | {end.number: _batch(end) for end in ends}
+        newest = [by_number[number] for number in sorted(by_number, reverse=True)][:BATCHES]
+        return self.replace(batches=tuple(newest), at=max((batch.at for batch in newest), default=self.at))
+
+
+def _batch(end: MutationEnd) -> BatchSummary:
+    return BatchSummary(
+        number=end.number,
+        outcome=end.outcome,
+        at=end.at,
+        requests=end.requests,
+        not_understood=end.not_understood,
+        rows=end.rows,
+        tables=len(end.tables),
+        conflicts=sum(table.attempts - 1 for table in end.tables),
+        pause_seconds=end.pause_seconds,
+        seconds=end.seconds,
+    )
+
+
+def note_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationEnd]) -> bool:
+    """Keep batches that have ended; False where others wrote each of a few times. Idempotent by their numbers."""
+    every = tuple(ends)
+    return not every or _change(objects, pipeline, lambda summary: summary.with_batches(every))
+
+
+def note_waiting(objects: ObjectStore, pipeline: str, *, requests: int, oldest_at: str, judged_at: str) -> bool:
+    """Keep how many requests wait, where that has changed; False where others wrote each of a few times."""
+
+    def change(summary: MutationsSummary) -> MutationsSummary:
+        if (summary.waiting, summary.oldest_at) == (requests, oldest_at):
+            return summary
+        return summary.replace(waiting=requests, oldest_at=oldest_at, judged_at=judged_at)
+
+    return _change(objects, pipeline, change)
+
+
+def _change(objects: ObjectStore, pipeline: str, change: Callable[[MutationsSummary], MutationsSummary]) -> bool:
+    key = mutations_summary(pipeline)
+    for _ in range(_TRIES):
+        before, etag = stored_summary(MutationsSummary, objects, key)
+        after = change(before or MutationsSummary(pipeline=pipeline, at=""))
+        if after == before or store_summary(objects, key, after, etag=etag):
+            return True
+    return False

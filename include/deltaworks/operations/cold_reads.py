@@ -1,0 +1,150 @@
+"""`python -m deltaworks.operations.cold_reads JSON`: what a page has to read from tables, in a process of its own.
+
+A page asks for one thing and waits for a few seconds: the last commits of a table, the newest rows of quarantine, what
+has become of an entity. The answer is one line of JSON, of bounded size; an error is an answer too. Reads only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Final
+
+from deltaworks.control.redaction import without_values
+from deltaworks.errors import ConfigError, DeltaworksError
+
+#: Commits of a table, rows of quarantine, and moves of an entity that a page shows.
+MOST_COMMITS, MOST_SAMPLES, MOST_MOVES = 50, 5, 200
+_MOST_TEXT = 300
+Rows = Sequence[Mapping[str, Any]]
+
+
+def history(*, pipeline: str, table: str) -> Rows:
+    """The last commits of a table of a pipeline, the newest first.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+    """
+    from deltaworks.maintenance.table_health.catalog_tables import declared_tables
+    from deltaworks.specs.project import load_catalog
+    from deltaworks.tables.lake import Lake
+    from deltaworks.tables.log import commit_history
+
+    catalog = load_catalog(tolerant=True)
+    key = next((one.key for one in declared_tables(catalog, pipeline=pipeline) if one.name == table), None)
+    if key is None:
+        raise ConfigError("TABLE_UNKNOWN", f"{pipeline} declares no table {table!r}.", hint="See the list of tables.")
+    lake = Lake(catalog.environment.lake)
+    opened = lake.open(key)
+    if opened is None:
+        return []
+    return [
+        {
+            "version": commit.version,
+            "at": commit.at,
+            "operation": commit.operation,
+            "by": str(commit.metadata.get("operation") or commit.engine),
+            "batch": commit.metadata.get("batch"),
+            "run": commit.metadata.get("run"),
+            "metrics": {name: str(value) for name, value in sorted(commit.metrics.items())[:12]},
+            "changes_rows": commit.changes_rows,
+        }
+        for commit in commit_history(lake, key, newest=opened.version(), limit=MOST_COMMITS)
+    ]
+
+
+def samples(*, pipeline: str) -> Rows:
+    """The newest open rows of a pipeline's quarantine, each with its reasons and the beginning of its raw value."""
+    from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+    from deltaworks.specs.project import load_catalog
+    from deltaworks.tables.lake import Lake
+
+    catalog = load_catalog(tolerant=True)
+    catalog.pipeline(pipeline)
+    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MOST_SAMPLES)
+    return [
+        {
+            "event": row["event_name"] or "",
+            "at": row["_ingested_at"],
+            "object": row["object_key"],
+            "batch": row["_batch_id"],
+            "reasons": row["reasons"],
+            "raw": row["raw"] or "",
+            "raw_bytes": row["raw_bytes"],
+        }
+        for row in rows
+    ]
+
+
+def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
+    """Where rows of an id have ended, and every other id that ended with it: stretches of time in their order.
+
+    An id can be used again by another entity: its stretches then end in different places, and only those ids come
+    along that ended where one of them did. Never joined further, which would merge strangers.
+
+    Raises:
+        ConfigError: MUTATIONS_UNDECLARED.
+    """
+    import pyarrow.dataset as ds
+
+    from deltaworks.control import paths
+    from deltaworks.specs.project import load_catalog
+    from deltaworks.tables.lake import Lake
+
+    catalog = load_catalog(tolerant=True)
+    declared = catalog.pipeline(pipeline).mutations
+    if declared is None:
+        raise ConfigError("MUTATIONS_UNDECLARED", f"{pipeline} declares no mutations.", hint="Look at one that does.")
+    lake, key = Lake(catalog.environment.lake), paths.table(pipeline, declared.intervals)
+    columns = ["id", "valid_from", "valid_to", "final_id", "deleted", "hops", "last_time"]
+    of_organisation = ds.field("org_id") == organisation
+    own = lake.rows(key, columns=columns, filters=of_organisation & (ds.field("id") == entity))
+    if own is None or not own.num_rows:
+        return []
+    finals = sorted({row for row in own.column("final_id").to_pylist() if row is not None})
+    others = lake.rows(key, columns=columns, filters=of_organisation & ds.field("final_id").isin(finals))
+    rows = [] if others is None else others.to_pylist()
+    far = datetime.max.replace(tzinfo=None)
+    rows.sort(key=lambda row: (row["final_id"], (row["valid_to"] or far).replace(tzinfo=None), row["id"]))
+    return rows[: MOST_MOVES + 1]
+
+
+READS: Final[Mapping[str, Callable[..., Rows]]] = {"history": history, "samples": samples, "cascade": cascade}
+
+
+def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows of the question, or the error that kept them from being read."""
+    values = dict(question)
+    try:
+        rows = READS[values.pop("read")](**values)
+        return {"rows": [_bounded(row) for row in rows]}
+    except DeltaworksError as error:
+        return {"error": without_values(str(error))[:_MOST_TEXT]}
+    except Exception as error:  # whatever a damaged table leads to is the answer
+        return {"error": without_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MOST_TEXT]}
+
+
+def _bounded(value: Any) -> Any:
+    """The value as JSON takes it, long texts cut."""
+    if isinstance(value, Mapping):
+        return {str(name): _bounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_bounded(item) for item in value]
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, str) and len(value) > _MOST_TEXT:
+        return f"{value[:_MOST_TEXT]}…"
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)[:_MOST_TEXT]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Answer one question."""
+    (question,) = sys.argv[1:] if argv is None else argv
+    sys.stdout.write(json.dumps(answer(json.loads(question))) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

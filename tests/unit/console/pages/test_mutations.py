@@ -1,0 +1,175 @@
+"""Mutations: what waits, how the last batches went, and what has become of an entity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.console.cold import ColdAnswer
+from deltaworks.console.look import PageMissingError
+from deltaworks.console.pages import mutations
+from deltaworks.console.pages.mutations import MOST_MOVES, entities_of, view, view_cascade
+from deltaworks.console.rendering import Frame, render
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.mutation import MutationEnd, TableMutation
+from deltaworks.control.summaries.mutations import BATCHES, note_batches, note_waiting
+from deltaworks.control.summary_paths import mutations_summary
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.console_stage import look_at
+from tests.dags.airflow_project import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog("local", root=REPOSITORY)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def end(number: int) -> MutationEnd:
+    table = TableMutation(
+        table="activity", rows=9, files_removed=1, files_added=1, version=number, attempts=2, pause_seconds=22
+    )
+    return MutationEnd(
+        pipeline="engagement",
+        number=number,
+        generation=1,
+        outcome="applied",
+        at=f"2026-03-01T12:{number % 60:02d}:00+00:00",
+        requests={"rename": 3},
+        tables=(table,),
+        seconds={"resolve": 9, "merge": 20},
+    )
+
+
+def shown(catalog: Catalog, objects: LocalObjects) -> Any:
+    return view(look_at(catalog, objects, values={"pipeline": "engagement"}))
+
+
+def html(name: str, view: Any) -> str:
+    frame = Frame(title="t", root="", address="/m", now=utc_now(), person="ada", menu=())
+    return render(name, frame, view)
+
+
+def test_the_last_batches_are_kept_newest_first_each_once(catalog: Catalog, objects: LocalObjects) -> None:
+    note_batches(objects, "engagement", [end(number) for number in range(1, 40)])
+    note_batches(objects, "engagement", [end(number) for number in range(30, BATCHES + 10)])
+    batches = shown(catalog, objects).batches
+
+    assert [batch["number"] for batch in batches] == list(range(BATCHES + 9, 9, -1))
+    assert (batches[0]["conflicts"], batches[0]["pause_seconds"], batches[0]["total_seconds"]) == (1, 22, 29)
+
+
+def test_what_waits_is_shown_beside_them(catalog: Catalog, objects: LocalObjects) -> None:
+    note_batches(objects, "engagement", [end(1)])
+    note_waiting(objects, "engagement", requests=3_204, oldest_at="2026-03-01T11:54:00+00:00", judged_at="x")
+    page = shown(catalog, objects)
+
+    assert (page.waiting, len(page.batches)) == (3_204, 1)
+    assert "3,204 requests wait" in html("mutations", page)
+
+
+def test_nothing_is_written_while_nothing_changes(objects: LocalObjects) -> None:
+    for minute in range(3):
+        note_waiting(objects, "engagement", requests=0, oldest_at="", judged_at=f"12:0{minute}")
+
+    item = objects.get(mutations_summary("engagement"))
+    assert item is not None
+    assert b"12:00" in item.data
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
+def test_a_torn_summary_is_a_word_on_the_page_and_begun_anew(
+    catalog: Catalog, objects: LocalObjects, torn: bytes
+) -> None:
+    objects.put(mutations_summary("engagement"), torn)
+    page = shown(catalog, objects)
+    assert page.problem
+    assert html("mutations", page)
+
+    assert note_batches(objects, "engagement", [end(1)])
+    assert len(shown(catalog, objects).batches) == 1
+
+
+def test_a_pipeline_without_mutations_has_no_such_page(catalog: Catalog, objects: LocalObjects) -> None:
+    with pytest.raises(PageMissingError):
+        view(look_at(catalog, objects, values={"pipeline": "games"}))
+
+
+def stretch(name: str, final: str, until: str | None, **more: Any) -> dict[str, Any]:
+    row = {"id": name, "final_id": final, "valid_from": None, "valid_to": until, "deleted": False, "hops": 1}
+    return {**row, **more}
+
+
+CHAIN = [
+    stretch("id1", "id4", "2026-01-03T00:00:00", hops=2),
+    stretch("id2", "id4", "2026-02-01T00:00:00"),
+    stretch("id2", "id9", None, valid_from="2026-03-01T00:00:00"),
+]
+
+
+def test_an_id_that_was_used_again_is_of_two_entities() -> None:
+    first, second = entities_of(CHAIN, "id2")
+
+    assert ([move.id for move in first.moves], first.final_id) == (["id1", "id2"], "id4")
+    assert ([(move.id, move.own) for move in second.moves], second.final_id) == ([("id2", True)], "id9")
+
+
+def cascade(
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: ColdAnswer, **query: str
+) -> Any:
+    monkeypatch.setattr(mutations, "read_cold", lambda *_, **__: answer)
+    values = {"pipeline": "engagement"}
+    return view_cascade(look_at(catalog, objects, values=values, query=query or {"org": "acme", "id": "id2"}))
+
+
+def test_a_chain_is_a_list_in_the_order_of_time(
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = html("cascade", cascade(catalog, objects, monkeypatch, ColdAnswer(rows=tuple(CHAIN))))
+
+    assert page.index("id1</span>") < page.index("2026-01-03") < page.index("2026-02-01")
+    assert "has been used by 2 entities" in page
+
+
+def test_two_hundred_moves_are_shown_and_more_are_said(
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = ColdAnswer(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MOST_MOVES + 1)))
+    page = cascade(catalog, objects, monkeypatch, many)
+
+    assert (sum(len(entity.moves) for entity in page.entities), page.cut) == (MOST_MOVES, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (ColdAnswer(), "its rows are as they arrived"),
+        (ColdAnswer(unfinished=True), "Try again"),
+        (ColdAnswer(problem="<b>no log</b>"), "&lt;b&gt;no log"),
+    ],
+)
+def test_each_answer_has_its_words(
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: ColdAnswer, words: str
+) -> None:
+    assert words in html("cascade", cascade(catalog, objects, monkeypatch, answer))
+
+
+def test_nothing_is_read_without_organisation_and_id(
+    catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object, **__: object) -> ColdAnswer:
+        raise AssertionError("nothing is to be read")
+
+    monkeypatch.setattr(mutations, "read_cold", read)
+
+    page = view_cascade(look_at(catalog, objects, values={"pipeline": "engagement"}, query={"org": "acme"}))
+
+    assert "Name an organisation and an id." in html("cascade", page)

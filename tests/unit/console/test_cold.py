@@ -1,0 +1,112 @@
+"""What is read by a child: its deadline, its crash and its nonsense are words on a page, and it is gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deltaworks.console import cold
+from deltaworks.console.cold import ColdAnswer, read_cold
+from deltaworks.console.pages import cold_pages
+from tests.console_stage import ConsoleStage
+
+
+def child(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
+    echo = "import json, sys; print('a warning'); print(json.dumps({'rows': [json.loads(sys.argv[1])]}))"
+
+    answer = read_cold("history", command=child(echo), table="a; rm -rf $HOME", pipeline="--help")
+
+    assert answer.rows == ({"read": "history", "table": "a; rm -rf $HOME", "pipeline": "--help"},)
+
+
+def test_a_child_that_takes_too_long_is_ended() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+
+    answer = read_cold("history", command=child("import time; time.sleep(600)"), seconds=0.3)
+
+    assert answer == ColdAnswer(unfinished=True)
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import os; os.abort()", "raise SystemExit(9)", "print('{')", "print('[]')", "print('{}')", "print('null')"],
+)
+def test_a_child_that_crashes_or_talks_nonsense_is_a_problem_on_the_page(code: str) -> None:
+    answer = read_cold("history", command=child(code))
+
+    assert answer.rows == ()
+    assert "no answer" in answer.problem
+
+
+def test_an_error_of_the_child_is_the_problem() -> None:
+    answer = read_cold("history", command=child('print(\'{"error": "no log"}\')'))
+
+    assert answer == ColdAnswer(problem="no log")
+
+
+def test_a_program_that_is_not_there_is_a_problem_too() -> None:
+    assert "could not be started" in read_cold("history", command=("/nowhere/at/all",)).problem
+
+
+def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "_TURN_SECONDS", 0.0)
+    begun = tmp_path / "begun"
+    waits = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
+    first = threading.Thread(target=read_cold, args=("history",), kwargs={"command": child(waits), "seconds": 3.0})
+    first.start()
+    while not begun.exists():
+        time.sleep(0.01)
+
+    answer = read_cold("history", command=child("print('{\"rows\": []}')"))
+    first.join()
+
+    assert answer == ColdAnswer(unfinished=True)
+    assert read_cold("history", command=child("print('{\"rows\": []}')")) == ColdAnswer()
+
+
+COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE", "by": "append", "metrics": {"n": "1"}}
+
+
+def test_the_history_of_a_table_is_a_table(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer(rows=(COMMIT, {"version": None})))
+    page = stage.get("/tables/games/events/history").text
+
+    assert "WRITE" in page
+    assert "no row changed" in page
+    assert "<html" not in stage.get("/tables/games/events/history?fragment=1").text
+
+
+def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
+    stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = {"event": "<b>", "reasons": [{"code": "malformed", "path": "", "detail": "x"}, 3], "raw": "<script>"}
+    monkeypatch.setattr(cold_pages, "read_cold", lambda *_, **__: ColdAnswer(rows=(sample,)))
+    answer = stage.get("/quarantine/games/samples")
+
+    assert "&lt;script&gt;" in answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    assert stage.get("/quarantine/games/samples", by="vic").status_code == 404
+
+
+def test_the_real_child_reads_what_was_committed(stage: ConsoleStage) -> None:
+    from deltaworks.control import paths
+    from deltaworks.tables.arrow_types import arrow_schema
+    from deltaworks.tables.lake import Lake
+
+    lake = Lake(stage.catalog.environment.lake)
+    lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))
+    answer = read_cold("history", seconds=60, pipeline="games", table="purchase")
+
+    assert [row["version"] for row in answer.rows] == [0], answer
+    assert "declares no table" in read_cold("history", seconds=60, pipeline="games", table="none").problem
