@@ -21,6 +21,7 @@ from deltaworks.specs.base import (
 )
 from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.prices import PricesSpec
 from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
@@ -266,6 +267,7 @@ class EnvironmentSpec(Spec):
     )
     lineage: LineageSpec | None = later_key(None)
     kubernetes: KubernetesSpec | None = later_key(None)
+    prices: PricesSpec | None = later_key(None, description="what storage and computing cost, for the page of costs")
     remediations: tuple[RemediationSpec, ...] = later_key(
         (), description="what is done by itself where a rule fires: weights of targets are shifted, within bounds"
     )

@@ -33,6 +33,7 @@ ANSWERS = {
     "/nights/{pipeline}": (303, 403, 404, 200, 200),
     "/gold": (303, 403, 200, 200, 200),
     "/gold/{pipeline}": (303, 403, 404, 200, 200),
+    "/costs": (303, 403, 200, 200, 200),
     "/lineage": (303, 403, 200, 200, 200),
     # Games declares no mutations.
     "/mutations/{pipeline}": (303, 403, 404, 404, 404),

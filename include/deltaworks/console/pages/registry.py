@@ -8,6 +8,7 @@ from deltaworks.console.pages import (
     alerts,
     batch,
     cold_pages,
+    costs,
     gold,
     lineage,
     mutations,
@@ -33,6 +34,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *nights.PAGES,
     *gold.PAGES,
     lineage.PAGE,
+    costs.PAGE,
     *mutations.PAGES,
     *cold_pages.PAGES,
 )

@@ -1,0 +1,159 @@
+"""Costs: what each pipeline stored, rewrote and computed within the last days, and what that comes to by the prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from deltaworks.console.look import Look
+from deltaworks.console.pages.base import Page
+from deltaworks.console.paging import Rows, rows_of
+from deltaworks.console.readings import instant, tolerant
+from deltaworks.console.stored import read_summaries
+from deltaworks.control.records.stream_summary import HourSummary, StreamHours
+from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summaries.tables import TablesSummary, TableSummary
+from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
+from deltaworks.specs.prices import PricesSpec
+
+DAYS: Final = 30
+_TB, _HOUR = 10**12, 3_600
+_OPTIMIZE = ("compact_tables", "optimize_tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """What one pipeline used within DAYS: `stored_bytes` are those of now, hours are those of cores.
+
+    A stream's hours are those in which it worked on batches: it keeps its cores while it waits, and that is not here.
+    `total` is None where no prices are declared.
+    """
+
+    pipeline: str
+    batches: int
+    read_bytes: int
+    stored_bytes: int
+    rewritten_bytes: int
+    stream_core_hours: float
+    night_core_hours: float
+    total: float | None
+    seconds_by_day: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The page. `missing` are pipelines of which nothing has been kept; `days` are those of `seconds_by_day`."""
+
+    listed: Rows[CostRow]
+    currency: str
+    total: float | None
+    days: tuple[str, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        return f"{self.listed.matching} pipelines"
+
+
+_KEYS = {
+    "pipeline": lambda row: row.pipeline,
+    "read": lambda row: row.read_bytes,
+    "stored": lambda row: row.stored_bytes,
+    "rewritten": lambda row: row.rewritten_bytes,
+    "compute": lambda row: row.stream_core_hours + row.night_core_hours,
+    "total": lambda row: row.total,
+}
+
+
+def view(look: Look) -> Costs:
+    """What the person may see."""
+    pipelines = [name for name in look.pipelines() if name in look.catalog.pipelines]
+    tables = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
+    nights = read_summaries(look, NightsSummary, {name: nights_summary(name) for name in pipelines})
+    look.objects.fetch([stream_hours(name) for name in pipelines])
+    today = look.now.astimezone(UTC).date()
+    days = tuple((today - timedelta(days=DAYS - 1 - number)).isoformat() for number in range(DAYS))
+    rows, missing = [], []
+    for name in pipelines:
+        summary, upkeep, hours = tables[name].summary, nights[name].summary, _hours(look, name)
+        if summary is None and upkeep is None and not hours:
+            missing.append(name)
+            continue
+        kept = summary.tables if summary else ()
+        kept_nights = upkeep.nights if upkeep else ()
+        rows.append(_row(look, name, tables=kept, nights=kept_nights, hours=hours, days=days))
+    prices = look.catalog.environment.prices
+    return Costs(
+        listed=rows_of(
+            look,
+            rows,
+            keys=_KEYS,
+            sort="total" if prices else "compute",
+            descending=True,
+            text=lambda row: row.pipeline,
+        ),
+        currency=prices.currency if prices else "",
+        total=sum(row.total or 0.0 for row in rows) if prices else None,
+        days=days,
+        missing=tuple(missing),
+    )
+
+
+def _hours(look: Look, pipeline: str) -> tuple[HourSummary, ...]:
+    key = stream_hours(pipeline)
+
+    def read() -> tuple[HourSummary, ...]:
+        item = look.objects.get(key)
+        return () if item is None else StreamHours.decode(item.data, key=key).hours
+
+    return tolerant(read) or ()
+
+
+def _row(
+    look: Look,
+    pipeline: str,
+    *,
+    tables: Iterable[TableSummary],
+    nights: Iterable[Night],
+    hours: Iterable[HourSummary],
+    days: tuple[str, ...],
+) -> CostRow:
+    shares = look.catalog.environment.shares
+    lately = [hour for hour in hours if _is_within(instant(hour.at), look.now)]
+    of_nights = [task for night in nights if _is_within(instant(night.started_at), look.now) for task in night.tasks]
+    stored = sum((table.bytes or 0) + (table.unreferenced_bytes or 0) for table in tables)
+    rewritten = sum(task.bytes for task in of_nights if task.task in _OPTIMIZE)
+    by_day = dict.fromkeys(days, 0.0)
+    for hour in lately:
+        if hour.at[:10] in by_day:
+            by_day[hour.at[:10]] += hour.busy_seconds
+    stream = sum(hour.busy_seconds for hour in lately) / _HOUR * max(1, shares.of("stream").cores)
+    night = sum(task.seconds for task in of_nights) / _HOUR * max(1, shares.of("maintenance").cores)
+    prices = look.catalog.environment.prices
+    return CostRow(
+        pipeline=pipeline,
+        batches=sum(hour.batches for hour in lately),
+        read_bytes=sum(hour.bytes for hour in lately),
+        stored_bytes=stored,
+        rewritten_bytes=rewritten,
+        stream_core_hours=round(stream, 2),
+        night_core_hours=round(night, 2),
+        total=None if prices is None else money(prices, stored=stored, rewritten=rewritten, core_hours=stream + night),
+        seconds_by_day=tuple(by_day.values()),
+    )
+
+
+def money(prices: PricesSpec, *, stored: int, rewritten: int, core_hours: float) -> float:
+    """What DAYS of this come to: bytes stored all the time, bytes that were rewritten, hours of cores. Pure."""
+    by_storage = prices.stored_per_tb_month * stored / _TB + prices.rewritten_per_tb * rewritten / _TB
+    return round(by_storage + prices.core_hour * core_hours, 2)
+
+
+def _is_within(at: datetime | None, now: datetime) -> bool:
+    return at is not None and now - at <= timedelta(days=DAYS)
+
+
+PAGE = Page(name="costs", route="/costs", title="Costs", view=view, menu="Costs")

@@ -1,0 +1,16 @@
+"""What storage and computing cost where a deployment runs: pages turn what was used into money by it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from deltaworks.specs.base import Spec
+
+
+class PricesSpec(Spec):
+    """Prices in one currency. What is not named costs nothing."""
+
+    currency: str = Field(min_length=1, max_length=8, description="as it is written, such as USD")
+    stored_per_tb_month: float = Field(default=0.0, ge=0, description="10^12 bytes stored for 30 days")
+    rewritten_per_tb: float = Field(default=0.0, ge=0, description="10^12 bytes that OPTIMIZE rewrites: its requests")
+    core_hour: float = Field(default=0.0, ge=0, description="one core for an hour")
