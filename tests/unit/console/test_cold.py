@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -61,18 +60,21 @@ def test_a_program_that_is_not_there_is_a_problem_too() -> None:
 
 def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "_TURN_SECONDS", 0.0)
-    begun = tmp_path / "begun"
-    waits = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
-    first = threading.Thread(target=read_cold, args=("history",), kwargs={"command": child(waits), "seconds": 3.0})
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    waits = (
+        f"import pathlib, time; pathlib.Path({str(begun)!r}).touch()\n"
+        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    )
+    first = threading.Thread(target=read_cold, args=("history",), kwargs={"command": child(waits), "seconds": 600.0})
     first.start()
-    while not begun.exists():
-        time.sleep(0.01)
+    eventually(begun.exists, "the first child runs")
 
     answer = read_cold("history", command=child("print('{\"rows\": []}')"))
+    go.touch()
     first.join()
 
     assert answer == ColdAnswer(unfinished=True)
-    assert read_cold("history", command=child("print('{\"rows\": []}')")) == ColdAnswer()
+    assert read_cold("history", command=child("print('{\"rows\": []}')"), seconds=600.0) == ColdAnswer()
 
 
 COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE", "by": "append", "metrics": {"n": "1"}}
@@ -99,7 +101,8 @@ def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
     assert stage.get("/quarantine/games/samples", by="vic").status_code == 404
 
 
-def test_the_real_child_reads_what_was_committed(stage: ConsoleStage) -> None:
+def test_the_real_child_reads_what_was_committed(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
     from deltaworks.control import paths
     from deltaworks.tables.arrow_types import arrow_schema
     from deltaworks.tables.lake import Lake
