@@ -13,7 +13,12 @@ import pytest
 from deltaworks.console import cold
 from deltaworks.console.cold import ColdAnswer, read_cold
 from deltaworks.console.pages import cold_pages
+from deltaworks.control import paths
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.lake import Lake
 from tests.console_stage import ConsoleStage
+from tests.dags.airflow_project import REPOSITORY
+from tests.waiting import eventually
 
 
 def child(code: str) -> tuple[str, ...]:
@@ -23,7 +28,7 @@ def child(code: str) -> tuple[str, ...]:
 def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
     echo = "import json, sys; print('a warning'); print(json.dumps({'rows': [json.loads(sys.argv[1])]}))"
 
-    answer = read_cold("history", command=child(echo), table="a; rm -rf $HOME", pipeline="--help")
+    answer = read_cold("history", command=child(echo), seconds=600, table="a; rm -rf $HOME", pipeline="--help")
 
     assert answer.rows == ({"read": "history", "table": "a; rm -rf $HOME", "pipeline": "--help"},)
 
@@ -42,14 +47,14 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     ["import os; os.abort()", "raise SystemExit(9)", "print('{')", "print('[]')", "print('{}')", "print('null')"],
 )
 def test_a_child_that_crashes_or_talks_nonsense_is_a_problem_on_the_page(code: str) -> None:
-    answer = read_cold("history", command=child(code))
+    answer = read_cold("history", command=child(code), seconds=600)
 
     assert answer.rows == ()
     assert "no answer" in answer.problem
 
 
 def test_an_error_of_the_child_is_the_problem() -> None:
-    answer = read_cold("history", command=child('print(\'{"error": "no log"}\')'))
+    answer = read_cold("history", command=child('print(\'{"error": "no log"}\')'), seconds=600)
 
     assert answer == ColdAnswer(problem="no log")
 
@@ -103,13 +108,9 @@ def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
 
 def test_the_real_child_reads_what_was_committed(stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
-    from deltaworks.control import paths
-    from deltaworks.tables.arrow_types import arrow_schema
-    from deltaworks.tables.lake import Lake
-
     lake = Lake(stage.catalog.environment.lake)
     lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))
-    answer = read_cold("history", seconds=60, pipeline="games", table="purchase")
+    answer = read_cold("history", seconds=600, pipeline="games", table="purchase")
 
     assert [row["version"] for row in answer.rows] == [0], answer
-    assert "declares no table" in read_cold("history", seconds=60, pipeline="games", table="none").problem
+    assert "declares no table" in read_cold("history", seconds=600, pipeline="games", table="none").problem

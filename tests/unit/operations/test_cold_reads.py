@@ -1,0 +1,139 @@
+"""What pages read from tables: bounded, and an error where it cannot be read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.operations import cold_reads
+from deltaworks.operations.cold_reads import MOST_COMMITS, MOST_MOVES, MOST_SAMPLES, answer, main
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.mutation import INTERVALS_COLUMNS
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from tests.unit.rework.replay_stage import Stage, orders, shop
+
+PROJECT = "deltaworks.specs.project.load_catalog"
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def using(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+    monkeypatch.setattr(PROJECT, lambda **_: catalog)
+
+
+def test_the_last_commits_come_newest_first_and_no_more_than_are_shown(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    using(monkeypatch, stage.catalog(shop(orders("int"))))
+    lake, key = Lake(stage.environment.lake), paths.table("shop", "orders")
+    made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
+    table = lake.ensure(key, arrow_schema({"n": "long"}), user_metadata=made)
+    for number in range(MOST_COMMITS + 2):
+        lake.append(table, key, pa.table({"n": [number]}), step=Step("s", number), user_metadata=made)
+
+    rows = answer({"read": "history", "pipeline": "shop", "table": "orders"})["rows"]
+
+    assert [row["version"] for row in rows] == list(range(MOST_COMMITS + 2, 2, -1))
+    assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
+
+
+def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = shop(orders("int"))
+    using(monkeypatch, stage.catalog(spec))
+    lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
+    stage.ingest(spec, *(json.dumps(line).encode() for line in lines))
+
+    rows = answer({"read": "samples", "pipeline": "shop"})["rows"]
+
+    assert len(rows) == MOST_SAMPLES
+    assert rows[0]["reasons"][0]["code"] == "type_mismatch"
+    assert len(rows[0]["raw"]) <= 301
+    assert rows[0]["event"] == "order"
+
+
+def test_a_table_that_nobody_declares_is_an_error_and_never_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    using(monkeypatch, stage.catalog(shop(orders("int"))))
+    for name in ("none", "../orders", "orders/_delta_log"):
+        assert "declares no table" in answer({"read": "history", "pipeline": "shop", "table": name})["error"]
+    assert "rows" not in answer({"read": "samples", "pipeline": "none"})
+    assert "error" in answer({"read": "everything"})
+    assert "error" in answer({"read": "history"})
+
+
+def interval(name: str, final: str, until: dt.datetime | None, *, org: str = "acme", **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(INTERVALS_COLUMNS)
+    return row | {"org_id": org, "id": name, "final_id": final, "valid_to": until, "deleted": False, "hops": 1} | more
+
+
+def day(number: int) -> dt.datetime:
+    return dt.datetime(2026, 1, number, tzinfo=dt.UTC)
+
+
+def entity(stage: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
+    """What is read of an id, in a pipeline whose intervals are these."""
+    catalog = stage.catalog(shop(orders("int")))
+    declared = type("Declared", (), {"intervals": "intervals"})()
+    spec = type("Spec", (), {"mutations": declared})()
+    monkeypatch.setattr(type(catalog), "pipeline", lambda self, _: spec)
+    using(monkeypatch, catalog)
+    lake, key = Lake(stage.environment.lake), paths.table("shop", "intervals")
+    schema = arrow_schema(INTERVALS_COLUMNS)
+    made = json.dumps({"run": "r1"})
+    table = lake.ensure(key, schema, user_metadata=made, partition_by=["org_id"])
+    data = pa.Table.from_pylist(rows, schema=schema)
+    lake.append(table, key, data, step=Step("s", 1), user_metadata=made)
+    shown = answer({"read": "cascade", "pipeline": "shop", "organisation": "acme", "entity": name})
+    assert "rows" in shown, shown
+    return [(row["id"], row["final_id"]) for row in shown["rows"]]
+
+
+CHAIN = [
+    interval("id2", "id4", day(20)),
+    interval("id1", "id4", day(3), hops=2),
+    interval("id1", "id4", day(3), org="other"),
+    interval("id2", "id9", None, valid_from=day(25)),
+    interval("id7", "id9", day(9)),
+    interval("id8", "id8b", day(9)),
+]
+
+
+def test_an_entity_is_every_id_that_ended_where_it_did_in_the_order_of_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entity(stage, monkeypatch, CHAIN, "id1") == [("id1", "id4"), ("id2", "id4")]
+
+
+def test_an_id_that_was_used_again_brings_both_entities_and_joins_no_further(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert entity(stage, monkeypatch, CHAIN, "id2") == [
+        ("id1", "id4"), ("id2", "id4"), ("id7", "id9"), ("id2", "id9"),
+    ]  # fmt: skip
+
+
+def test_one_more_than_are_shown_says_that_there_are_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [interval(f"n{number}", "end", day(1)) for number in range(MOST_MOVES + 50)]
+
+    assert len(entity(stage, monkeypatch, many, "n0")) == MOST_MOVES + 1
+
+
+def test_the_answer_is_one_line_of_json(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    using(monkeypatch, stage.catalog(shop(orders("int"))))
+
+    assert main([json.dumps({"read": "history", "pipeline": "shop", "table": "orders"})]) == 0
+
+    assert json.loads(capsys.readouterr().out) == {"rows": []}
+    assert set(cold_reads.READS) == {"history", "samples", "cascade"}
