@@ -55,13 +55,13 @@ class Graph:
 
     def near(self, name: str, *, depth: int) -> tuple[list[str], bool]:
         """What lies up to `depth` steps before a node and after it, nearest first; whether MOST_NODES cut it."""
-        reached, wave = {name: None}, [name]
+        reached: dict[str, None] = {name: None}
         after, before = {name}, {name}
         for _ in range(depth):
             after = {reader for one in after for reader in self.readers.get(one, ())}
             before = {source for one in before for source in self.inputs.get(one, ())}
-            wave = [one for one in sorted(after | before) if one not in reached]
-            reached |= dict.fromkeys(wave)
+            for one in sorted(after | before):
+                reached.setdefault(one)
         names = list(reached)
         return names[:MOST_NODES], len(names) > MOST_NODES
 

@@ -23,7 +23,13 @@ STALE: dict[str, Any] = {"cause": "GOLD_STALE", "subject": "games.daily", "summa
 
 
 def silence(objects: LocalObjects, clock: Clock, **more: Any) -> Silence:
-    said = {"pipeline": "games", "cause": "GOLD_STALE", "hours": 2, "reason": "a backfill runs", "by": "ada"}
+    said: dict[str, Any] = {
+        "pipeline": "games",
+        "cause": "GOLD_STALE",
+        "hours": 2,
+        "reason": "a backfill runs",
+        "by": "ada",
+    }
     return begin_silence(objects, **{**said, **more}, now=clock.now)
 
 
