@@ -28,6 +28,7 @@ from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_project
+from tests.unit.operations.option_values import required_options
 from tests.waiting import eventually
 
 STREAM, SNAPSHOT = "stream__games", "snapshot_health__games"
@@ -163,9 +164,9 @@ def test_the_form_of_every_operation_takes_the_options_of_its_command(
         assert declared.dag_id(subject) not in dag_ids
         return
     model = declared.options()
-    required = {field.name: "purchase" for field in option_fields(model) if field.required}
+    values = required_options(model, "purchase")
 
-    run = ada.trigger(declared.dag_id(subject), conf=in_airflow.form_of(model.model_validate(required)))
+    run = ada.trigger(declared.dag_id(subject), conf=in_airflow.form_of(model.model_validate(values)))
 
     assert set(run.conf) == {field.name for field in option_fields(model)}
     tasks = [task.task_id for task in ada.task_instances(run.dag_id, run.run_id)]

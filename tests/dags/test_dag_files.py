@@ -71,11 +71,12 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
         "annotate",
         "silence_alert",
     ]
-    for_one += ["snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
+    for_one += ["control", "snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
     for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
     assert parsed["dags"] == sorted(
         [
             "clean__landing",
+            "control_relay__landing",
             "gold__games",
             "reconcile__landing",
             "redrive__landing",
@@ -142,6 +143,8 @@ def pool_of(dag_id: str, task_id: str) -> str:
         return "relays"
     if kind == "stream":
         return "streams"
+    if kind.startswith("control"):
+        return "default_pool"
     name = {"compact_tables": "optimize_tables", "note_night": "snapshot_health"}.get(task_id, task_id)
     return shares.of((OPERATIONS.get(name) or OPERATIONS[kind]).job_class).pool
 

@@ -131,7 +131,7 @@ def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() 
     follower = {declared.name for declared in offered_operations(SHOP.model_validate(_as_declared(source=followed)))}
     assert shop - follower == {"reprocess", "recover_files"}, "a Delta table keeps no objects to read again"
     assert (shop | crm) & {"rebuild_gold", "mutate_tables"} == set()
-    assert {declared.name for declared in relay_operations()} == {"reconcile", "redrive"}
+    assert {declared.name for declared in relay_operations()} == {"reconcile", "redrive", "control_relay"}
 
 
 @each_operation

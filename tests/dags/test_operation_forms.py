@@ -16,7 +16,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
 from tests.examples import examples
-from tests.unit.operations.option_values import options_of
+from tests.unit.operations.option_values import options_of, required_options
 
 each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 #: What Airflow's form may submit for a field that was left empty or was cleared.
@@ -55,10 +55,8 @@ def plain(options: Options) -> dict[str, Any]:
 
 
 def defaults(declared: Operation) -> dict[str, Any]:
-    return {
-        name: "orders" if fields_of(declared)[name].required else param.value
-        for name, param in form_of(declared).items()
-    }
+    form = {name: param.value for name, param in form_of(declared).items()}
+    return form | required_options(declared.options(), "orders")
 
 
 @each_operation
@@ -96,9 +94,7 @@ def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declar
             if empty != "":
                 assert form[name].resolve(empty) == empty, name
             assert options_from(declared, defaults(declared) | {name: empty}) == expected, name
-    assert expected == read_options(
-        declared.options(), {name: "orders" for name, field in fields_of(declared).items() if field.required}
-    )
+    assert expected == read_options(declared.options(), required_options(declared.options(), "orders"))
 
 
 @each_operation

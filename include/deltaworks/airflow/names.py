@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from deltaworks.specs.schedules import schedules_hold
 from deltaworks.specs.storage import StorageSpec
 
 SPARK_CONNECTION: Final = "spark_default"
+#: Airflow's own, of what waits for no class of job.
+DEFAULT_POOL: Final = "default_pool"
 HEALTH_DAG_ID: Final = "stream_health"
 #: The kind in the id of a group's DAG, as `named_in` gives it.
 GROUP_KIND: Final = groups.GROUP_KIND
@@ -40,6 +43,11 @@ GOLD_RUNS: Final[Any] = (*NO_BACKFILL, "backfill", "asset_triggered")
 
 #: Who a job works for; it ends up in every Delta commit the job makes.
 RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
+#: What a job has in its environment of the run it is of: which one, and who triggered it.
+RUN_VARIABLES: Final[Mapping[str, str]] = {
+    provenance.RUN_VARIABLE: RUN_TEMPLATE,
+    provenance.PERSON_VARIABLE: f"{{{{ dag_run.triggering_user_name or '{provenance.NOBODY}' }}}}",
+}
 
 
 def cron(expression: str | None) -> CronTriggerTimetable | None:

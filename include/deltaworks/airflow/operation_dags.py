@@ -19,7 +19,7 @@ from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.job_settings import by_hand_only, job_settings, process_settings
+from deltaworks.airflow.job_settings import by_hand_only, job_settings, pool_settings, process_settings
 from deltaworks.airflow.operation_forms import operation_form, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
@@ -34,6 +34,8 @@ from deltaworks.specs.relay import RelaySpec
 _COUNTED = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough for a reprocess of everything.
 _LONGEST = timedelta(hours=20)
+#: Of what an operator waits for: before everything else that waits for room in the scheduler, and over soon.
+_FIRST, _SOON = 200, timedelta(hours=1)
 APPROVAL_BODY = f"""
 {{% set results = {_COUNTED} or [] -%}}
 {{% set columns = (results[0].keys() if results else []) | list -%}}
@@ -72,6 +74,8 @@ def operation_task(
     declared = operation(name)
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
     share = environment.shares.of(declared.job_class)
+    if declared.at_once:
+        settings = pool_settings(names.DEFAULT_POOL, priority=_FIRST) | {"execution_timeout": _SOON} | settings
     if declared.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
@@ -87,7 +91,7 @@ def operation_task(
         job=name,
         environment=environment,
         arguments=[f"--{declared.scope}", subject],
-        niceness=share.niceness,
+        niceness=0 if declared.at_once else share.niceness,
         **options,
         **{**process_settings(share), **settings},
     )
@@ -168,7 +172,8 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
-            operation_task(declared.name, name, environment, from_form=True, execution_timeout=_LONGEST)
+            limit = {} if declared.at_once else {"execution_timeout": _LONGEST}
+            operation_task(declared.name, name, environment, from_form=True, **limit)
     set_form(dag, operation_form(declared, spec))
     return dag
 

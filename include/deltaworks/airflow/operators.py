@@ -16,9 +16,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from deltaworks.airflow.aws_connections import refuse_remote_drivers
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.job_environment import set_job_environment
-from deltaworks.airflow.names import RUN_TEMPLATE, SPARK_CONNECTION, spark_job
+from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.airflow.spark_pods import spark_pod_settings
-from deltaworks.control.provenance import RUN_VARIABLE
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.options import arguments_of, read_options
@@ -132,7 +131,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         super().__init__(
             application=str(spark_job(job)),
             application_args=[*(("--group", group) if group else ("--pipeline", pipeline)), *arguments],
-            env_vars={RUN_VARIABLE: RUN_TEMPLATE},
+            env_vars=dict(RUN_VARIABLES),
             conn_id=conn_id,
             name=name,
             **kwargs,
@@ -302,7 +301,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         self.operation = operation
         self.values = dict(values or {})
         self.from_form = from_form
-        self.env_vars = {RUN_VARIABLE: RUN_TEMPLATE, **(env_vars or {})}
+        self.env_vars = {**RUN_VARIABLES, **(env_vars or {})}
         self._environment = environment
         self._niceness = niceness
         self._process: subprocess.Popen[str] | None = None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from typing import Any
 
 RUN_VARIABLE = "DELTAWORKS_RUN"
+#: Who triggered that run; of one that nobody triggered, `NOBODY`.
+PERSON_VARIABLE = "DELTAWORKS_PERSON"
+NOBODY = "airflow"
 REQUIRED = ("pipeline", "batch", "run", "operation")
 #: Operations that rearrange or change rows which are there: a commit of one of them brings none.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
@@ -16,6 +20,11 @@ BRINGING_NO_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 def current_run() -> str:
     """The Airflow run this process works for (`dag/run/task/try`), or `manual`."""
     return os.environ.get(RUN_VARIABLE, "manual")
+
+
+def current_person() -> str:
+    """Who asks for what this process does: whoever triggered its Airflow run, or the user of the command."""
+    return os.environ.get(PERSON_VARIABLE) or getpass.getuser()
 
 
 def airflow_run_id() -> str:

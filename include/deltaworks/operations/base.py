@@ -53,6 +53,7 @@ class Operation:
         bounds: of what needs approval, the options that bound it, with the field of its results that they bound.
         unattended: the nightly upkeep runs it without an approval, on the first night of a lake that was there before
             as a count, and then within `maintenance.max_removed_share`.
+        at_once: under Airflow it waits for no pool and gives way to nothing: an operator waits for it.
         gold_follows: under Airflow gold tables are built after it, since they are of rows that went.
         beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
         family: the tag under which Airflow's list shows it.
@@ -73,6 +74,7 @@ class Operation:
     approval: bool = False
     bounds: Mapping[str, str] = field(default_factory=dict, hash=False)
     unattended: bool = False
+    at_once: bool = False
     gold_follows: bool = False
     beside: tuple[Neighbour, ...] = ALL_JOBS
     family: str = "operations"

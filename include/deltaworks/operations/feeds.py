@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 from typing import Annotated
 
 from pydantic import Field
 
+from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional
@@ -68,7 +68,7 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
         )
     if options.dry_run:
         return Report(parts=[f"{what} would be sent again.", "Nothing was asked for: --no-dry-run does it."])
-    if not records.request_replay(ReplayRequest(since=options.since, by=getpass.getuser(), at=iso_now())):
+    if not records.request_replay(ReplayRequest(since=options.since, by=current_person(), at=iso_now())):
         raise ConcurrencyError(
             "FEED_REPLAY_PENDING", f"Another replay of {name} is asked for already.", hint=_LIST.format(name)
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
-
 from pydantic import Field
 
 from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
@@ -57,7 +56,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
                 f"Relay {relay!r} declares no `listing`, so it takes in nothing but messages.",
                 hint=f"Declare `listing: {{}}` in include/relays/{relay}.yaml, restart it, and ask again.",
             )
-        request_listing(open_objects(environment.lake), relay, by=getpass.getuser())
+        request_listing(open_objects(environment.lake), relay, by=current_person())
         parts.append(f"Asked {relay} to list its buckets; `deltaworks status` shows whether it runs.")
     return Report(parts=parts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from deltaworks.control.listing import Listing
+from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
@@ -206,7 +206,7 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
             f"{pipeline}.{table} is not suspended.",
             hint="`deltaworks tables` lists what is held, and why.",
         )
-    home.held.request_resume(table, by=getpass.getuser())
+    home.held.request_resume(table, by=current_person())
     lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
     if not lease.runs():
         return Report(parts=[f"Asked. The stream of {pipeline} does not run; its next start catches {table} up."])

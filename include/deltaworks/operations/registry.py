@@ -245,6 +245,23 @@ _OPERATIONS = (
         family="recovery",
     ),
     Operation(
+        name="control",
+        command="control",
+        summary="Stop, start or restart a stream, resume a suspended table, or release what a reader keeps.",
+        run="deltaworks.operations.control:control",
+        at_once=True,
+        family="control",
+    ),
+    Operation(
+        name="control_relay",
+        command="control-relay",
+        summary="Stop, start or restart a relay.",
+        run="deltaworks.operations.control:control_relay",
+        scope="relay",
+        at_once=True,
+        family="control",
+    ),
+    Operation(
         name="recover_log",
         command="recover log",
         summary="Recreate lost commits of a table's Delta log from prepared batches, or go back to before them.",

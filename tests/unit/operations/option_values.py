@@ -32,6 +32,11 @@ def values(field: OptionField) -> st.SearchStrategy[Any]:
     return TEXTS
 
 
+def required_options(model: type[Options], name: str) -> dict[str, Any]:
+    """Values of the options that have to be there: `name`, or the first of the choices."""
+    return {field.name: field.choices[0] if field.choices else name for field in option_fields(model) if field.required}
+
+
 @st.composite
 def options_of(draw: st.DrawFn, declared: Operation) -> Options:
     """Options of an operation, some of them left at their defaults."""

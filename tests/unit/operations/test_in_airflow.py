@@ -20,6 +20,7 @@ from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS, operation
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, Script, airflow_server
+from tests.unit.operations.option_values import required_options
 from tests.unit.specs.conftest import PIPELINE, write_project
 
 RESTORE, REPROCESS, SNAPSHOT = "restore__shop", "reprocess__shop", "snapshot_health__shop"
@@ -67,8 +68,7 @@ def listed(report: Report) -> list[Any]:
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_counts(declared: Any) -> None:
     model = declared.options()
-    required = {field.name: "x" for field in option_fields(model) if field.required}
-    options = model.model_validate(required)
+    options = model.model_validate(required_options(model, "x"))
 
     form = in_airflow.form_of(options)
 

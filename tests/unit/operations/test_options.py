@@ -22,7 +22,7 @@ from deltaworks.operations.options import (
 )
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
-from tests.unit.operations.option_values import NAMES, options_of, values
+from tests.unit.operations.option_values import NAMES, options_of, required_options, values
 
 each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 EVERY_OPTION = [
@@ -40,7 +40,7 @@ def parsed(declared: Operation, arguments: list[str]) -> Options:
 
 
 def required_values(declared: Operation) -> dict[str, Any]:
-    return {field.name: "orders" for field in option_fields(declared.options()) if field.required}
+    return required_options(declared.options(), "orders")
 
 
 @each_operation

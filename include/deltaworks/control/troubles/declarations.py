@@ -146,6 +146,11 @@ DECLARATIONS: Final = (
         ),
         Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
         Trouble(
+            "CONTROL_TARGET_INVALID",
+            "what is to be stopped, resumed or released is not there",
+            "the message lists what is; `deltaworks tables readers PIPELINE` lists readers",
+        ),
+        Trouble(
             "TABLE_NOT_SUSPENDED", "the table to resume is not suspended", "`deltaworks tables` lists what is held"
         ),
         Trouble("TABLE_UNKNOWN", "the pipeline has no such bronze table", "use one of those that are listed"),

@@ -5,7 +5,6 @@ Nothing is written here, and no Spark is needed.
 
 from __future__ import annotations
 
-import getpass
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from deltaworks import __version__
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import current_run
+from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.reprocess import ReprocessPlan
 from deltaworks.engine.announcements import announcers
 from deltaworks.engine.history import BatchHistory
@@ -94,7 +93,7 @@ class Planner:
             allow_missing=request.allow_missing,
             spec_fingerprint=self._spec.fingerprint(),
             code_version=__version__,
-            by=getpass.getuser(),
+            by=current_person(),
             run=current_run(),
             at=iso_now(),
             generation=self._home.generations.current(),

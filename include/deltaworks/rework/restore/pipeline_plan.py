@@ -6,7 +6,6 @@ quarantined ones and columns included. Nothing is written here.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -16,7 +15,7 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.provenance import current_run
+from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
@@ -73,7 +72,7 @@ class PipelinePlanner:
             spec_fingerprint=self._spec.fingerprint(),
             code_version=__version__,
             tables=tuple(tables),
-            by=getpass.getuser(),
+            by=current_person(),
             reason=reason,
             run=current_run(),
             at=iso_now(),

@@ -7,7 +7,6 @@ interrupted is planned again from its record, with the table as it is by then.
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from deltaworks import __version__
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.provenance import current_run
+from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
@@ -139,7 +138,7 @@ class TablePlanner:
                 newest=now.version,
             ),
             dropped_files=request.leave_out,
-            by=getpass.getuser(),
+            by=current_person(),
             reason=request.reason,
             run=current_run(),
             at=iso_now(),

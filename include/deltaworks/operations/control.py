@@ -1,0 +1,157 @@
+"""Stopping, starting and resuming by one form: what an operator presses, recorded with who pressed it.
+
+The same as `deltaworks stop`, `start`, `restart`, `tables resume` and `tables release`, which need the keys of the lake
+where they run. As a DAG it needs a login of Airflow alone, and Airflow's audit log has the person.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from deltaworks.control.provenance import current_person
+from deltaworks.errors import ConfigError
+from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.options import Options, Positional
+
+RunVerb = Literal["stop", "start", "restart"]
+ControlVerb = Literal["stop", "start", "restart", "resume", "release"]
+_WAIT = Field(180.0, ge=0, le=3000, description="How long to wait for the job to end, or for a table to catch up.")
+_REASON = Field(None, description="Why; kept with what is recorded, for whoever finds it.")
+
+
+class ControlOptions(Options):
+    """What is to be done in a pipeline."""
+
+    verb: Annotated[ControlVerb, Positional()] = Field(
+        description="Stop, start or restart the stream; resume a suspended table; release what a reader keeps."
+    )
+    target: str | None = Field(
+        None,
+        description="Of resume: the table. Of release: TABLE/READER. Otherwise nothing for the stream, or feeds for "
+        "the pipeline's feeds.",
+    )
+    reason: str | None = _REASON
+    wait_seconds: float = _WAIT
+
+
+class RelayControlOptions(Options):
+    """What is to be done to a relay."""
+
+    verb: Annotated[RunVerb, Positional()] = Field(description="Stop, start or restart the relay.")
+    reason: str | None = _REASON
+    wait_seconds: float = _WAIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlResult:
+    """What was done, to what, by whom and why."""
+
+    verb: str
+    target: str
+    by: str
+    reason: str
+
+
+def control(context: OperationContext, options: ControlOptions) -> Report:
+    """Do what the verb says. Each verb is idempotent, and may run beside everything.
+
+    Raises:
+        ConfigError: CONTROL_TARGET_INVALID; TABLE_NOT_SUSPENDED.
+        TransientError: STREAM_STILL_RUNNING, or what Airflow said to a pause; the stop flag stays.
+        ContractError: what a resumed table failed with again.
+    """
+    return _VERBS[options.verb](context, options)
+
+
+def control_relay(context: OperationContext, options: RelayControlOptions) -> Report:
+    """Stop, start or restart a relay. Idempotent.
+
+    Raises:
+        TransientError: STREAM_STILL_RUNNING, or what Airflow said to a pause; the stop flag stays.
+    """
+    return _run_verb(
+        context, context.subject, options.verb, reason=options.reason or "", wait_seconds=options.wait_seconds
+    )
+
+
+def _endless(context: OperationContext, options: ControlOptions) -> Report:
+    pipeline = context.subject
+    jobs = {"": pipeline, "stream": pipeline}
+    if context.catalog.pipeline(pipeline).feeds:
+        jobs["feeds"] = f"feeds__{pipeline}"
+    name = jobs.get(options.target or "")
+    if name is None:
+        raise _target_invalid(context, options, f"{pipeline} runs: {', '.join(filter(None, jobs))}")
+    return _run_verb(
+        context,
+        name,
+        options.verb,
+        reason=options.reason or "",
+        wait_seconds=options.wait_seconds,
+    )
+
+
+def _run_verb(context: OperationContext, name: str, verb: str, *, reason: str, wait_seconds: float) -> Report:
+    from deltaworks.operations.airflow_api import airflow_of
+    from deltaworks.operations.endless_jobs import endless_job, restart_job, start_job, stop_job
+
+    by = current_person()
+    job = endless_job(context.catalog, name, to_start=verb != "stop")
+    connect = functools.partial(airflow_of, context.catalog.environment)
+    if verb == "start":
+        start_job(job, connect=connect, say=context.say)
+    else:
+        end = stop_job if verb == "stop" else restart_job
+        why = reason or f"{verb} by hand"
+        end(job, by=by, reason=why, wait_seconds=wait_seconds, connect=connect, say=context.say)
+    result = ControlResult(verb=verb, target=name, by=by, reason=reason)
+    return Report(parts=[f"{name}: {verb} is done, for {by}."], results=[result])
+
+
+def _resume(context: OperationContext, options: ControlOptions) -> Report:
+    from deltaworks.operations.recover import ResumeOptions, resume
+
+    if not options.target:
+        raise _target_invalid(context, options, "name the suspended table")
+    report = resume(context, ResumeOptions(table=options.target, wait_seconds=options.wait_seconds))
+    return Report(parts=report.parts, results=[_result(context, options)])
+
+
+def _release(context: OperationContext, options: ControlOptions) -> Report:
+    from deltaworks.control.home import PipelineHome
+
+    readers = PipelineHome.open(context.catalog.environment.lake, context.subject).readers
+    kept = {f"{claim.table}/{claim.reader}": claim for claim in readers.read()}
+    claim = kept.get(options.target or "")
+    if claim is None:
+        raise _target_invalid(context, options, f"readers keep: {', '.join(sorted(kept)) or 'nothing'}")
+    readers.release(claim.table, reader=claim.reader)
+    said = f"{claim.reader} keeps version {claim.version} of {context.subject}.{claim.table} no more."
+    return Report(parts=[said], results=[_result(context, options)])
+
+
+_VERBS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = {
+    "stop": _endless,
+    "start": _endless,
+    "restart": _endless,
+    "resume": _resume,
+    "release": _release,
+}
+
+
+def _result(context: OperationContext, options: ControlOptions) -> ControlResult:
+    target = f"{context.subject}.{options.target}"
+    return ControlResult(verb=options.verb, target=target, by=current_person(), reason=options.reason or "")
+
+
+def _target_invalid(context: OperationContext, options: ControlOptions, what_is_there: str) -> ConfigError:
+    return ConfigError(
+        "CONTROL_TARGET_INVALID",
+        f"{context.subject} has no {options.target!r} to {options.verb}: {what_is_there}.",
+        hint="Write a table as it is declared, a reader as TABLE/READER; `deltaworks tables readers` lists them.",
+    )

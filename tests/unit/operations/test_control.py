@@ -1,0 +1,160 @@
+"""`control`: what an operator presses is done as the commands do it, and is recorded with who pressed it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.provenance import PERSON_VARIABLE
+from deltaworks.control.records.held import HeldTable
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.operations.base import Report
+from deltaworks.operations.control import ControlResult
+from deltaworks.operations.job import run_operation
+from deltaworks.operations.registry import operation
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.storage import StorageSpec
+from tests.airflow_server import AirflowServer, airflow_server
+from tests.unit.specs.conftest import ENVIRONMENT, write_project
+
+DAG = "stream__shop"
+DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
+Press = Callable[..., Report]
+
+
+@pytest.fixture
+def airflow() -> Iterator[AirflowServer]:
+    with airflow_server(DAG, "relay__landing") as server:
+        yield server
+
+
+@pytest.fixture
+def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake") + DECLARED.format(url=airflow.url)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(tmp_path, environment=environment)))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
+    monkeypatch.setenv(PERSON_VARIABLE, "grace")
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
+    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+@pytest.fixture
+def press(lake: ObjectStore) -> Press:
+    def call(verb: str, *, subject: str = "shop", **values: Any) -> Report:
+        name = "control_relay" if subject == "landing" else "control"
+        return run_operation(operation(name), load_catalog("local"), subject, {"verb": verb, **values})
+
+    return call
+
+
+@pytest.fixture
+def flag(lake: ObjectStore) -> StopFlag:
+    return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
+
+
+def beat(lake: ObjectStore, state: Any) -> None:
+    heartbeat = Heartbeat(
+        pipeline="shop",
+        owner="o",
+        epoch=1,
+        run="r",
+        state=state,
+        written_at=iso_now(),
+        started_at=iso_now(),
+        trigger_seconds=60,
+    )
+    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())
+
+
+def test_a_stop_names_the_person_who_pressed_it_and_why(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+    report = press("stop", reason="a new key")
+
+    request = flag.read()
+    assert request is not None
+    assert (request.by, request.reason) == ("grace", "a new key")
+    assert airflow.paused[DAG]
+    assert report.results == [ControlResult(verb="stop", target="shop", by="grace", reason="a new key")]
+
+
+def test_a_start_withdraws_what_a_stop_left(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+    press("stop")
+
+    press("start")
+
+    assert flag.read() is None
+    assert not airflow.paused[DAG]
+
+
+def test_a_restart_leaves_the_flag_while_the_stream_has_not_ended(
+    press: Press, flag: StopFlag, lake: ObjectStore
+) -> None:
+    beat(lake, "running")
+
+    with pytest.raises(TransientError, match="STREAM_STILL_RUNNING"):
+        press("restart", wait_seconds=0)
+    assert flag.read() is not None, "the try that follows waits on"
+
+    beat(lake, "ended")
+    press("restart", wait_seconds=0)
+    assert flag.read() is None
+
+
+def test_a_relay_is_stopped_by_its_own_form(press: Press, lake: ObjectStore, airflow: AirflowServer) -> None:
+    press("stop", subject="landing", reason="the queue moves")
+
+    request = StopFlag(lake, paths.stop_request(paths.relay_control("landing"))).read()
+    assert request is not None
+    assert request.by == "grace"
+    assert airflow.paused["relay__landing"]
+
+
+def test_a_suspended_table_is_asked_for_in_the_name_of_the_person(press: Press, lake: ObjectStore) -> None:
+    home = PipelineHome(lake, "shop")
+    held = HeldTable(table="events", reason="suspended", since_batch=3, at=iso_now())
+    lake.put(paths.held_table("shop", "events"), held.encode())
+
+    press("resume", target="events")
+
+    stored = home.objects.get(paths.resume_request("shop", "events"))
+    assert stored is not None
+    assert json.loads(stored.data)["by"] == "grace"
+
+
+def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectStore) -> None:
+    readers = PipelineHome(lake, "shop").readers
+    readers.keep("events", reader="training", version=7, hours=5)
+
+    report = press("release", target="events/training")
+
+    assert readers.read() == []
+    assert "training keeps version 7 of shop.events no more." in report.parts
+
+
+@pytest.mark.parametrize(
+    ("verb", "target", "says"),
+    [
+        ("stop", "events", "shop runs: stream"),
+        ("resume", None, "name the suspended table"),
+        ("release", "events/nobody", "readers keep: nothing"),
+    ],
+)
+def test_a_target_that_is_not_there_is_answered_with_what_is(
+    press: Press, flag: StopFlag, verb: str, target: str | None, says: str
+) -> None:
+    with pytest.raises(ConfigError, match="CONTROL_TARGET_INVALID") as raised:
+        press(verb, target=target)
+
+    assert says in raised.value.message
+    assert flag.read() is None
