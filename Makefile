@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS_ENV := .deltaworks/docs-env
 export PYTHONPATH := $(CURDIR)/include
 export TZ := UTC
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -10,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types docs integration faults soak fuzz bench clean
+.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types tables docs integration faults soak fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +46,8 @@ lock: env ## resolve requirements.txt anew into requirements.lock
 		--custom-compile-command "make lock" --output-file requirements.lock
 	@grep '^uv==' requirements.txt | $(BIN)/uv pip compile - --python-version 3.11 --generate-hashes --quiet --no-deps \
 		--no-annotate --custom-compile-command "make lock" --output-file requirements-uv.lock
+	@$(BIN)/uv pip compile docs/requirements.txt --python-version 3.11 --generate-hashes --quiet \
+		--custom-compile-command "make lock" --output-file docs/requirements.lock
 
 secrets: ## make the secrets of the containers, in docker/secrets; what is there stays
 	@$(PYTHON) docker/make_secrets.py
@@ -111,8 +114,17 @@ fmt: env ## format the code
 types: env ## mypy, strict
 	@$(BIN)/mypy
 
-docs: env ## write the tables of docs/errors.md and docs/alerts.md
+tables: env ## write what the docs hold of the code: conditions, alerts, metrics, the Grafana dashboard
 	@$(RUN) -m deltaworks.control.troubles.pages docs
+	@$(RUN) -m deltaworks.metrics.pages docs
+
+$(DOCS_ENV)/.stamp: docs/requirements.lock
+	@test -x $(DOCS_ENV)/bin/python || $(PYTHON) -m venv $(DOCS_ENV)
+	@$(BIN)/uv pip sync --quiet --require-hashes --python $(DOCS_ENV)/bin/python docs/requirements.lock
+	@touch $@
+
+docs: tables $(DOCS_ENV)/.stamp ## build the docs as a site in dist/site, every link checked; its search needs no server
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --quiet && echo "dist/site/index.html"
 
 clean: ## remove everything that was fetched, built or written here
 	rm -rf $(VENV) .deltaworks include/jars/target

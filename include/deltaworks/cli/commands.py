@@ -93,6 +93,10 @@ COMMANDS: Mapping[str, Command] = {
         "Serve the operator console on this machine alone, read-only, until it is ended.",
         "deltaworks.cli.console:console",
     ),
+    "metrics": Command(
+        "Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped.",
+        "deltaworks.cli.metrics:metrics",
+    ),
     "deadman": Command(
         "Alert where the health check has not run for too long; exits with 21 then. For cron, a timer or a CronJob.",
         "deltaworks.cli.alerts:deadman",

@@ -83,6 +83,11 @@ STACK: Final = (
         Trouble("STACK_NOT_PREPARED", "the embedded stack was never started here", "`deltaworks up`"),
         Trouble("STACK_RUNNING", "the demo would empty the lake of a running stack", "`deltaworks down` first"),
         Trouble(
+            "METRICS_PORT_TAKEN",
+            "another process has the port on which figures for Prometheus were to be served",
+            "give a free one with `--port`",
+        ),
+        Trouble(
             "AIRFLOW_CONNECTION_MISSING",
             "a command does not know where Airflow's API is",
             "declare `airflow` in the environment, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",

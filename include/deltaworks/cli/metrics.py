@@ -1,0 +1,51 @@
+"""`deltaworks metrics`: the figures of everything declared, for Prometheus, until it is stopped."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from deltaworks.cli.context import catalog
+from deltaworks.cli.output import document, line
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.metrics.readings import Sample, read_samples
+
+#: Beside those of other exporters that are registered with Prometheus.
+PORT = 9478
+
+
+def metrics(
+    port: int = typer.Option(PORT, min=0, max=65535, help="Where it answers; 0 takes a free port."),
+    host: str = typer.Option("127.0.0.1", help="The address it binds to. There is no login: let Prometheus alone in."),
+    once: bool = typer.Option(False, "--once", help="Print the figures of now, and end."),
+) -> None:
+    """Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
+    from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
+
+    figures = Figures(_read)
+    if once:
+        from prometheus_client import generate_latest
+
+        document(generate_latest(registry_of(figures)).decode().rstrip())
+        return
+    catalog(needs=None)
+    try:
+        server, thread = serve_metrics(figures, host=host, port=port)
+    except OSError as error:
+        raise ConfigError(
+            "METRICS_PORT_TAKEN", f"{host}:{port} cannot be bound: {error}.", hint="Give a free one with --port."
+        ) from error
+    line(f"Figures for Prometheus: http://{host}:{server.server_port}/metrics")
+    sys.stdout.flush()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        server.shutdown()
+
+
+def _read() -> list[Sample]:
+    project = catalog(needs=None)
+    return read_samples(project, open_objects(project.environment.lake), now=utc_now())

@@ -1,0 +1,217 @@
+"""The Grafana dashboard of the figures, made from their list.
+
+Its data source is a variable, so that it is imported as it is. A row is a subject; a panel is a question an operator
+asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deltaworks.metrics.families import FAMILIES
+
+#: Of the dashboard, for links to it and for an import that replaces the last one.
+UID: Final = "deltaworks"
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: its expression is over figures of the list, the first of which gives the unit."""
+
+    title: str
+    expression: str
+    legend: str
+    family: str
+    kind: str = "timeseries"
+    unit: str = ""
+
+
+_PIPELINES = '{pipeline=~"$pipeline"}'
+
+
+def _of_pipelines(title: str, family: str, *, rate: bool = False) -> Panel:
+    series = f"{family}{_PIPELINES}"
+    if rate:
+        return Panel(title, f"rate({series}[5m])", "{{pipeline}}", family, unit="cps")
+    return Panel(title, series, "{{pipeline}}", family)
+
+
+_ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
+    (
+        "What needs somebody",
+        (
+            Panel("Unhealthy streams", "sum(deltaworks_stream_unhealthy) or vector(0)", "", "", "stat", "short"),
+            Panel("Open alerts", "sum by (severity) (deltaworks_alert_open)", "{{severity}}", "", "stat", "short"),
+            Panel("Health judged", "deltaworks_health_age_seconds", "ago", "deltaworks_health_age_seconds", "stat"),
+            Panel("Causes", f"deltaworks_stream_unhealthy{_PIPELINES}", "{{pipeline}}: {{cause}}", "", unit="short"),
+            Panel("Alerts by cause", "deltaworks_alert_open", "{{cause}}", "", unit="short"),
+            Panel("Storage answers", "deltaworks_storage_up", "up", "", "stat", "short"),
+        ),
+    ),
+    (
+        "Streams",
+        (
+            Panel("State", f"deltaworks_stream_state{_PIPELINES} == 1", "{{pipeline}}: {{state}}", "", "stat", "short"),
+            _of_pipelines("Lag", "deltaworks_stream_lag_seconds"),
+            _of_pipelines("Time left in the source", "deltaworks_stream_time_left_seconds"),
+            _of_pipelines("Rows a second", "deltaworks_stream_rows_total", rate=True),
+            _of_pipelines("Quarantined a second", "deltaworks_stream_quarantined_total", rate=True),
+            _of_pipelines("Share in quarantine", "deltaworks_stream_quarantined_share"),
+            _of_pipelines("Records that wait", "deltaworks_stream_backlog_records"),
+            _of_pipelines("Files that wait", "deltaworks_stream_backlog_files"),
+            _of_pipelines("Bytes that wait", "deltaworks_stream_backlog_bytes"),
+            _of_pipelines("Age of the heartbeat", "deltaworks_stream_heartbeat_age_seconds"),
+            _of_pipelines("Held tables", "deltaworks_stream_held_tables"),
+            _of_pipelines("Objects lost", "deltaworks_stream_lost_files"),
+        ),
+    ),
+    (
+        "Relays",
+        (
+            Panel("State", "deltaworks_relay_state == 1", "{{relay}}: {{state}}", "", "stat", "short"),
+            Panel(
+                "Events a second",
+                "rate(deltaworks_relay_events_total[5m])",
+                "{{relay}}",
+                "deltaworks_relay_events_total",
+                unit="cps",
+            ),
+            Panel("Messages that wait", "deltaworks_relay_backlog_messages", "{{relay}}", "", unit="short"),
+            Panel("Dead letters", "deltaworks_relay_dead_letters", "{{relay}}", "", unit="short"),
+            Panel(
+                "Age of the heartbeat",
+                "deltaworks_relay_heartbeat_age_seconds",
+                "{{relay}}",
+                "deltaworks_relay_heartbeat_age_seconds",
+            ),
+        ),
+    ),
+    (
+        "Collectors",
+        (
+            Panel("State", "deltaworks_collector_state == 1", "{{collector}}: {{state}}", "", "stat", "short"),
+            Panel(
+                "Delivered a second",
+                "rate(deltaworks_collector_delivered_total[5m])",
+                "{{collector}} {{source}}",
+                "deltaworks_collector_delivered_total",
+                unit="cps",
+            ),
+            Panel(
+                "Spool",
+                "deltaworks_collector_spool_bytes / deltaworks_collector_spool_max_bytes",
+                "{{collector}}",
+                "",
+                unit="percentunit",
+            ),
+            Panel(
+                "The oldest that waits",
+                "deltaworks_collector_oldest_seconds",
+                "{{collector}}",
+                "deltaworks_collector_oldest_seconds",
+            ),
+            Panel("Set aside", "deltaworks_collector_set_aside", "{{collector}} {{source}}", "", unit="short"),
+        ),
+    ),
+    (
+        "Gold",
+        (
+            Panel(
+                "Age",
+                f"deltaworks_gold_age_seconds{_PIPELINES}",
+                "{{pipeline}}.{{table}}",
+                "deltaworks_gold_age_seconds",
+            ),
+            Panel(
+                "Age against what is declared",
+                f"deltaworks_gold_age_seconds{_PIPELINES} / deltaworks_gold_max_age_seconds{_PIPELINES}",
+                "{{pipeline}}.{{table}}",
+                "",
+                unit="percentunit",
+            ),
+            Panel("Release", "deltaworks_build_info", "{{version}}", "", "stat", "short"),
+        ),
+    ),
+)
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for title, row in _ROWS:
+        panels.append(_row(title, number=len(panels) + 1, top=top))
+        top += 1
+        for place, panel in enumerate(row):
+            left = place * _WIDTH % _COLUMNS
+            panels.append(
+                _panel(panel, number=len(panels) + 1, left=left, top=top + place * _WIDTH // _COLUMNS * _HEIGHT)
+            )
+        top += -(-len(row) * _WIDTH // _COLUMNS) * _HEIGHT
+    return {
+        "uid": UID,
+        "title": "Deltaworks",
+        "tags": ["deltaworks"],
+        "timezone": "utc",
+        "editable": True,
+        "refresh": "30s",
+        "schemaVersion": 39,
+        "version": 1,
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": _variables()},
+        "panels": panels,
+    }
+
+
+def expressions(made: dict[str, Any]) -> list[str]:
+    """Every expression of a dashboard."""
+    return [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
+
+
+def _variables() -> list[dict[str, Any]]:
+    choice = {"includeAll": True, "multi": True, "current": {"text": "All", "value": "$__all"}}
+    query = "label_values(deltaworks_stream_state, pipeline)"
+    return [
+        {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"},
+        {
+            "name": "pipeline",
+            "type": "query",
+            "label": "Pipeline",
+            "datasource": _SOURCE,
+            "query": {"query": query, "refId": "pipelines"},
+            "definition": query,
+            "refresh": 2,
+            **choice,
+        },
+    ]
+
+
+def _row(title: str, *, number: int, top: int) -> dict[str, Any]:
+    place = {"h": 1, "w": _COLUMNS, "x": 0, "y": top}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+
+
+def _panel(panel: Panel, *, number: int, left: int, top: int) -> dict[str, Any]:
+    family = FAMILIES.get(panel.family)
+    unit = panel.unit or (family.unit if family is not None else "short")
+    target = {"refId": "A", "datasource": _SOURCE, "expr": panel.expression, "legendFormat": panel.legend}
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": family.help if family is not None else "",
+        "datasource": _SOURCE,
+        "gridPos": {"h": _HEIGHT, "w": _WIDTH, "x": left, "y": top},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "targets": [target],
+    }
+
+
+def written() -> str:
+    """The file as it is kept in the docs."""
+    return json.dumps(dashboard(), indent=1) + "\n"

@@ -1,0 +1,25 @@
+"""Writes the table of figures and the dashboard into the docs: `python -m deltaworks.metrics.pages docs`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from deltaworks.metrics.families import table
+from deltaworks.metrics.grafana import written
+
+_BEGIN: Final = "<!-- generated: metrics -->\n"
+_END: Final = "\n<!-- end of metrics -->"
+
+
+def write_pages(docs: Path) -> None:
+    """Write both anew. Idempotent."""
+    page = docs / "metrics.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    page.write_text(f"{before}{_BEGIN}{table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")
+    (docs / "grafana" / "deltaworks.json").write_text(written(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

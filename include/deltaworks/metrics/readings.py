@@ -1,0 +1,194 @@
+"""Reads the figures: judgements and heartbeats of streams, relays and collectors, ages of gold, open alerts.
+
+A part that cannot be read is left out, and `deltaworks_storage_up` is 0: a figure that is not there is no figure of 0.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import get_args
+
+from deltaworks import __version__
+from deltaworks.alerts.raising import alerts
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.concurrency import concurrently
+from deltaworks.control.health import report as health_report
+from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.limits import HealthState, age_seconds
+from deltaworks.control.health.report import Report
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.collector import CollectorBeat, read_beats
+from deltaworks.errors import DeltaworksError
+from deltaworks.specs.catalog import Catalog
+
+log = logging.getLogger(__name__)
+#: The cause of a verdict on what could not be read.
+_UNREADABLE = "HEARTBEAT_UNREADABLE"
+STATES: tuple[str, ...] = get_args(HealthState)
+_FOR_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One figure: the name of its family, its labels in their order there, its value."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> list[Sample]:
+    """All figures as of now. Raises nothing; some seconds at most where the storage answers."""
+    parts: tuple[Callable[[], Iterable[Sample]], ...] = (
+        lambda: _subjects(catalog, objects, now),
+        lambda: _collectors(catalog, objects, now),
+        lambda: _gold(catalog, objects, now),
+        lambda: _alerts(objects),
+        lambda: _health(objects, now),
+    )
+    samples, up = [Sample("deltaworks_build_info", (__version__,), 1)], True
+    for part in parts:
+        try:
+            samples += part()
+        except Exception as error:  # the other parts are still worth their answer
+            log.warning("Figures are left out: %s", error)
+            up = False
+    up = up and not any(sample.labels[1:] == (_UNREADABLE,) for sample in samples)
+    finite = [sample for sample in samples if math.isfinite(sample.value)]
+    return [*finite, Sample("deltaworks_storage_up", (), float(up))]
+
+
+def _subjects(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
+    previous = _previous(objects)
+    items = health_report.reports(health_report.subjects(catalog), objects, previous=previous, now=now)
+    items += health_report.misdeclared(catalog, objects, previous=previous, now=now)
+    items += collector_reports(catalog, objects, previous=previous, now=now)
+    for item in items:
+        kind, name = item.subject.kind, item.subject.name
+        if kind in _FOR_KIND:
+            yield from _states(kind, name, item.verdict.state)
+        if kind == "stream":
+            yield from _stream(item, now)
+        if kind == "relay" and item.heartbeat is not None:
+            yield from _relay(name, item.heartbeat, now)
+
+
+def _previous(objects: ObjectStore) -> dict[str, Verdict]:
+    """What health last found: since when there has been no input. Without it streams are judged all the same."""
+    try:
+        return health_report.read_verdicts(objects)
+    except DeltaworksError as error:
+        log.warning("Earlier verdicts are not known: %s", error)
+        return {}
+
+
+def _states(kind: str, name: str, current: str) -> Iterator[Sample]:
+    for state in STATES:
+        yield Sample(f"deltaworks_{kind}_state", (name, state), float(state == current))
+
+
+def _stream(item: Report, now: datetime) -> Iterator[Sample]:
+    name, verdict, beat = (item.subject.name,), item.verdict, item.heartbeat
+    if verdict.unhealthy:
+        yield Sample("deltaworks_stream_unhealthy", (*name, verdict.cause), 1)
+    if verdict.time_left_seconds is not None:
+        yield Sample("deltaworks_stream_time_left_seconds", name, verdict.time_left_seconds)
+    hour = item.throughput.last_hour(now)
+    yield Sample("deltaworks_stream_quarantined_share", name, hour.quarantined_share)
+    if beat is None:
+        return
+    lag = age_seconds(beat.oldest_pending_at, now) if beat.oldest_pending_at is not None else 0.0
+    figures: Mapping[str, float | None] = {
+        "heartbeat_age_seconds": age_seconds(beat.written_at, now),
+        "lag_seconds": lag,
+        "rows_total": beat.rows,
+        "quarantined_total": beat.quarantined,
+        "backlog_records": beat.backlog_records,
+        "backlog_files": beat.backlog_files,
+        "backlog_bytes": beat.backlog_bytes,
+        "lost_files": beat.lost_files,
+        "held_tables": len(beat.held),
+    }
+    for figure, value in figures.items():
+        if value is not None:
+            yield Sample(f"deltaworks_stream_{figure}", name, value)
+
+
+def _relay(name: str, beat: Heartbeat, now: datetime) -> Iterator[Sample]:
+    figures: Mapping[str, float | None] = {
+        "heartbeat_age_seconds": age_seconds(beat.written_at, now),
+        "events_total": beat.rows,
+        "backlog_messages": beat.backlog_files,
+        "dead_letters": beat.dead_letters,
+    }
+    for figure, value in figures.items():
+        if value is not None:
+            yield Sample(f"deltaworks_relay_{figure}", (name,), value)
+
+
+def _collectors(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
+    for name in catalog.collectors:
+        beats = [beat for beat in read_beats(objects, name) if beat.state != "ended" or beat.oldest_at is not None]
+        if beats:
+            yield from _collector(name, beats, now)
+
+
+def _collector(name: str, beats: list[CollectorBeat], now: datetime) -> Iterator[Sample]:
+    yield Sample("deltaworks_collector_spool_bytes", (name,), sum(beat.spool_bytes for beat in beats))
+    yield Sample("deltaworks_collector_spool_max_bytes", (name,), sum(beat.spool_max_bytes for beat in beats))
+    oldest = (age_seconds(beat.oldest_at, now) for beat in beats if beat.oldest_at is not None)
+    yield Sample("deltaworks_collector_oldest_seconds", (name,), max(oldest, default=0.0))
+    delivered: Counter[str] = Counter()
+    aside: Counter[str] = Counter()
+    for beat in beats:
+        for source, counts in beat.sources.items():
+            delivered[source] += counts.delivered
+            aside[source] += counts.set_aside
+    for source in sorted(delivered):
+        yield Sample("deltaworks_collector_delivered_total", (name, source), delivered[source])
+        yield Sample("deltaworks_collector_set_aside", (name, source), aside[source])
+
+
+def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
+    tables = [(name, table) for name, spec in catalog.pipelines.items() for table in spec.gold.tables]
+    stored = concurrently(lambda item: objects.get(paths.gold_state(item[0], item[1].name)), tables)
+    for (pipeline, table), item in zip(tables, stored, strict=True):
+        if table.checks.max_age_minutes is not None:
+            declared = 60 * table.checks.max_age_minutes
+            yield Sample("deltaworks_gold_max_age_seconds", (pipeline, table.name), declared)
+        at = _noted(item.data) if item is not None else None
+        if at is not None:
+            yield Sample("deltaworks_gold_age_seconds", (pipeline, table.name), max(0.0, (now - at).total_seconds()))
+
+
+def _alerts(objects: ObjectStore) -> Iterator[Sample]:
+    open_alerts: Counter[tuple[str, str]] = Counter()
+    for alert in alerts(objects):
+        if alert.standing.open:
+            open_alerts[alert.cause, str(alert.standing.severity)] += 1
+    for labels, number in sorted(open_alerts.items()):
+        yield Sample("deltaworks_alert_open", labels, number)
+
+
+def _health(objects: ObjectStore, now: datetime) -> Iterator[Sample]:
+    item = objects.get(paths.verdicts())
+    at = _noted(item.data, "written_at") if item is not None else None
+    if at is not None:
+        yield Sample("deltaworks_health_age_seconds", (), max(0.0, (now - at).total_seconds()))
+
+
+def _noted(data: bytes, name: str = "at") -> datetime | None:
+    """The time that an object notes; None for one that is torn."""
+    try:
+        return parse_iso(json.loads(data)[name])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,64 @@
+"""The Grafana dashboard asks for figures that are exported, and shows all of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from deltaworks.metrics.families import FAMILIES
+from deltaworks.metrics.grafana import dashboard, expressions, written
+from deltaworks.specs.catalog import PROJECT_ROOT
+
+FIGURE = re.compile(r"\bdeltaworks_\w+")
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    return dashboard()
+
+
+def test_every_expression_names_figures_that_are_exported(made: dict[str, Any]) -> None:
+    for expression in expressions(made):
+        figures = FIGURE.findall(expression)
+        assert figures, expression
+        assert set(figures) <= set(FAMILIES), expression
+
+
+def test_every_figure_is_shown(made: dict[str, Any]) -> None:
+    shown = {figure for expression in expressions(made) for figure in FIGURE.findall(expression)}
+
+    assert set(FAMILIES) - shown == set()
+
+
+def test_labels_in_expressions_and_legends_are_those_of_the_figures(made: dict[str, Any]) -> None:
+    for panel in made["panels"]:
+        for target in panel.get("targets", ()):
+            labels = {label for name in FIGURE.findall(target["expr"]) for label in FAMILIES[name].labels}
+            used = set(re.findall(r"{{(\w+)}}", target["legendFormat"])) | set(re.findall(r"(\w+)=~", target["expr"]))
+            assert used <= labels, panel["title"]
+
+
+def test_counters_are_asked_for_as_rates(made: dict[str, Any]) -> None:
+    counters = {name for name, family in FAMILIES.items() if family.kind == "counter"}
+    for expression in expressions(made):
+        for figure in counters & set(FIGURE.findall(expression)):
+            assert f"rate({figure}" in expression
+
+
+def test_its_data_source_is_a_variable_and_no_two_panels_lie_on_each_other(made: dict[str, Any]) -> None:
+    cells: list[tuple[int, int]] = []
+    for panel in made["panels"]:
+        assert panel.get("datasource", {"uid": "${datasource}"})["uid"] == "${datasource}"
+        place = panel["gridPos"]
+        cells += [
+            (place["x"] + across, place["y"] + down) for across in range(place["w"]) for down in range(place["h"])
+        ]
+
+    assert len(cells) == len(set(cells))
+    assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+
+
+def test_the_file_in_the_docs_is_what_the_list_makes() -> None:
+    assert (PROJECT_ROOT / "docs" / "grafana" / "deltaworks.json").read_text() == written(), "make docs writes it anew"

@@ -1,0 +1,218 @@
+"""Figures for Prometheus: what control objects say, under names that stay, and nothing where nothing can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.control import paths
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.report import write_verdicts
+from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.errors import TransientError
+from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
+from deltaworks.metrics.families import FAMILIES, table
+from deltaworks.metrics.readings import read_samples
+from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
+from deltaworks.specs.project import load_catalog
+from tests.unit.specs.conftest import write_project
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+Read = Callable[[], dict[tuple[str, ...], float]]
+
+
+def ago(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).isoformat()
+
+
+def beat(objects: ObjectStore, folder: str, **values: Any) -> None:
+    defaults: dict[str, Any] = {
+        "pipeline": "shop",
+        "owner": "o",
+        "epoch": 1,
+        "run": "r",
+        "state": "running",
+        "written_at": ago(3),
+        "started_at": ago(3600),
+        "trigger_seconds": 10,
+    }
+    heartbeat = Heartbeat(**{**defaults, **values})
+    objects.put(paths.heartbeat(folder), json.dumps(dataclasses.asdict(heartbeat)).encode())
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return load_catalog("local", root=write_project(tmp_path))
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path / "lake")
+
+
+@pytest.fixture
+def read(catalog: Catalog, objects: LocalObjects) -> Read:
+    def call() -> dict[tuple[str, ...], float]:
+        return {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
+
+    return call
+
+
+def test_a_stream_is_shown_as_its_heartbeat_says(read: Read, objects: LocalObjects) -> None:
+    beat(
+        objects,
+        paths.pipeline_control("shop"),
+        rows=1200,
+        quarantined=4,
+        backlog_records=90,
+        oldest_pending_at=ago(41),
+        retention_seconds=3600,
+        held=({"table": "events"},),
+    )
+
+    seen = read()
+
+    assert seen["deltaworks_stream_lag_seconds", "shop"] == 41
+    assert seen["deltaworks_stream_rows_total", "shop"] == 1200
+    assert seen["deltaworks_stream_backlog_records", "shop"] == 90
+    assert seen["deltaworks_stream_time_left_seconds", "shop"] == 3600 - 41
+    assert seen["deltaworks_stream_held_tables", "shop"] == 1
+    assert seen["deltaworks_stream_heartbeat_age_seconds", "shop"] == 3
+    states = {key[2]: value for key, value in seen.items() if key[0] == "deltaworks_stream_state"}
+    assert sum(states.values()) == 1
+    assert ("deltaworks_stream_backlog_files", "shop") not in seen, "a source that counts none has no figure of 0"
+
+
+def test_a_hung_stream_is_unhealthy_with_its_cause(read: Read, objects: LocalObjects) -> None:
+    beat(objects, paths.pipeline_control("shop"), written_at=ago(9000))
+
+    seen = read()
+
+    assert seen["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_STALE"] == 1
+    assert seen["deltaworks_stream_state", "shop", "unhealthy"] == 1
+    assert seen["deltaworks_stream_state", "shop", "healthy"] == 0
+
+
+def test_a_relay_shows_its_queue_and_its_dead_letters(read: Read, objects: LocalObjects) -> None:
+    beat(objects, paths.relay_control("landing"), pipeline="landing", rows=70, backlog_files=12, dead_letters=3)
+
+    seen = read()
+
+    assert seen["deltaworks_relay_events_total", "landing"] == 70
+    assert seen["deltaworks_relay_backlog_messages", "landing"] == 12
+    assert seen["deltaworks_relay_dead_letters", "landing"] == 3
+
+
+def test_open_alerts_are_counted_by_cause(read: Read, objects: LocalObjects) -> None:
+    for table_name in ("a", "b"):
+        raise_alert(objects, cause="TABLE_SUSPENDED", subject=f"shop.{table_name}", summary="held", now=NOW)
+
+    counted = [value for key, value in read().items() if key[:2] == ("deltaworks_alert_open", "TABLE_SUSPENDED")]
+
+    assert counted == [2]
+
+
+def test_the_age_of_the_last_judgement_is_told(read: Read, objects: LocalObjects) -> None:
+    assert ("deltaworks_health_age_seconds",) not in read()
+
+    write_verdicts(objects, {}, now=NOW - timedelta(seconds=75))
+
+    assert read()["deltaworks_health_age_seconds",] == 75
+
+
+class _Silent(LocalObjects):
+    """A storage that does not answer."""
+
+    def get(self, key: str) -> Any:
+        raise TransientError("STORAGE_UNREACHABLE", key)
+
+    def list(self, prefix: str) -> Any:
+        raise TransientError("STORAGE_UNREACHABLE", prefix)
+
+
+def test_a_storage_that_does_not_answer_is_a_figure_and_no_error(catalog: Catalog, tmp_path: Path) -> None:
+    seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, _Silent(tmp_path), now=NOW)}
+
+    assert seen["deltaworks_storage_up",] == 0
+    assert ("deltaworks_stream_lag_seconds", "shop") not in seen
+    assert seen["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_UNREADABLE"] == 1
+
+
+def test_one_torn_heartbeat_leaves_the_figures_of_others(read: Read, objects: LocalObjects) -> None:
+    objects.put(paths.heartbeat(paths.pipeline_control("shop")), b"{torn")
+    beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
+
+    seen = read()
+
+    assert seen["deltaworks_relay_dead_letters", "landing"] == 3
+    assert seen["deltaworks_storage_up",] == 0
+
+
+def test_whatever_is_exported_is_on_the_list_with_its_labels(
+    catalog: Catalog, read: Read, objects: LocalObjects
+) -> None:
+    beat(objects, paths.pipeline_control("shop"), rows=1, backlog_bytes=3, backlog_files=2)
+    beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
+    figures = Figures(lambda: read_samples(catalog, objects, now=NOW))
+
+    text = generate_latest(registry_of(figures)).decode()
+
+    names = set(re.findall(r"^(deltaworks_[a-z_]+)", text, re.MULTILINE))
+    assert names <= set(FAMILIES)
+    assert {key[0] for key in read()} == names
+    for metric in text_string_to_metric_families(text):
+        for sample in metric.samples:
+            assert tuple(sorted(sample.labels)) == tuple(sorted(FAMILIES[sample.name].labels)), sample.name
+
+
+def test_a_hostile_name_cannot_break_out_of_its_label() -> None:
+    from deltaworks.metrics.readings import Sample
+
+    name = 'a"} 1\ndeltaworks_storage_up 0\n\\'
+    figures = Figures(lambda: [Sample("deltaworks_stream_lag_seconds", (name,), 5)])
+
+    (metric,) = text_string_to_metric_families(generate_latest(registry_of(figures)).decode())
+
+    assert metric.samples[0].labels == {"pipeline": name}
+    assert len(metric.samples) == 1
+
+
+@pytest.fixture
+def served(catalog: Catalog, objects: LocalObjects) -> Iterator[tuple[str, list[int]]]:
+    """The address of an endpoint, and a list that grows with each reading."""
+    readings: list[int] = []
+
+    def reading() -> Any:
+        readings.append(1)
+        return read_samples(catalog, objects, now=NOW)
+
+    server, _ = serve_metrics(Figures(reading, keep_seconds=3600), host="127.0.0.1", port=0)
+    yield f"http://127.0.0.1:{server.server_port}/metrics", readings
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_endpoint_answers_many_by_one_reading(served: tuple[str, list[int]]) -> None:
+    address, readings = served
+
+    for _ in range(3):
+        with urllib.request.urlopen(address) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=")
+            assert b'deltaworks_stream_state{pipeline="shop",state="starting"}' in answer.read()
+
+    assert len(readings) == 1
+
+
+def test_the_docs_list_every_figure() -> None:
+    assert table() in (PROJECT_ROOT / "docs" / "metrics.md").read_text()
