@@ -17,7 +17,7 @@ from deltaworks.console.application import Console, build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.look import Look
-from deltaworks.console.seams import Person, Started
+from deltaworks.console.seams import Person, RunSeen, Started
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -63,19 +63,39 @@ class PeopleOfTests:
 
 @dataclass
 class ActsOfTests:
-    """Keeps what was started."""
+    """Keeps what was started; a run is started once, and is at once as `ends` says."""
 
     started: list[tuple[str, str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     stopped: str = ""
+    forms: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    ends: str = "success"
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
     ) -> Started:
-        self.started.append((dag_id, run_id, dict(conf)))
+        if (dag_id, run_id) not in [run[:2] for run in self.started]:
+            self.started.append((dag_id, run_id, dict(conf)))
         return Started(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
 
     async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        return "success"
+        return self.ends
+
+    async def form(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
+        return self.forms[dag_id]
+
+    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunSeen:
+        (conf,) = (conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id))
+        return RunSeen(
+            dag_id=dag_id,
+            run_id=run_id,
+            state=self.ends,
+            conf=conf,
+            address=f"/dags/{dag_id}/runs/{run_id}",
+            by="ada",
+            tasks=tuple((name, self.ends) for name in task_ids),
+            results=tuple(self.results),
+        )
 
     def unavailable(self) -> str:
         return self.stopped

@@ -163,6 +163,10 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
 
     for page in pages:
         _add_page(app, console, page)
+    # Its routes know this module.
+    from deltaworks.console.acts.routes import add_acts
+
+    add_acts(app, console)
     _add_refusals(app, console)
     return app
 

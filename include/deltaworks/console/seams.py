@@ -54,6 +54,27 @@ class Started:
     address: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeen:
+    """A run as it is now. `by` triggered it, `results` are records that its job left, `question` is the page on which
+    a person answers what it asks, empty where it asks nothing."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    conf: Mapping[str, Any]
+    address: str
+    by: str = ""
+    tasks: tuple[tuple[str, str], ...] = ()
+    results: tuple[Mapping[str, Any], ...] = ()
+    question: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, one way or the other."""
+        return self.state in ("success", "failed")
+
+
 class Acts(Protocol):
     """How runs of DAGs are started, with the right and in the name of the person who asks."""
 
@@ -68,6 +89,20 @@ class Acts(Protocol):
 
     def state(self, request: Request, *, dag_id: str, run_id: str) -> Awaitable[str]:
         """How a run is: queued, running, success, failed.
+
+        Raises:
+            DeltaworksError: Airflow refuses to say, or does not answer.
+        """
+
+    def form(self, request: Request, *, dag_id: str) -> Awaitable[Mapping[str, Any]]:
+        """The params of a DAG by name, each with its `value`, `description` and `schema`, as Airflow has them.
+
+        Raises:
+            DeltaworksError: Airflow refuses to say, or does not answer.
+        """
+
+    def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> Awaitable[RunSeen]:
+        """A run, with what the last of these tasks that left results has left.
 
         Raises:
             DeltaworksError: Airflow refuses to say, or does not answer.

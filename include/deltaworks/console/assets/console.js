@@ -105,7 +105,22 @@
       const command = event.target.closest("[data-copy]");
       if (command) copy(command.textContent, command);
       const opener = event.target.closest("[data-opens]");
-      if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+      if (opener && (opener.form?.reportValidity() ?? true)) {
+        const dialog = document.getElementById(opener.dataset.opens);
+        const chosen = dialog?.querySelector("[data-chosen]");
+        // What is about to be sent, in the words of the form; as text alone.
+        if (chosen && opener.form) {
+          chosen.replaceChildren();
+          for (const [name, value] of new FormData(opener.form)) {
+            if (name.startsWith("_") || !value) continue;
+            const term = document.createElement("dt"), detail = document.createElement("dd");
+            term.textContent = name;
+            detail.textContent = value;
+            chosen.append(term, detail);
+          }
+        }
+        dialog?.showModal();
+      }
       const closer = event.target.closest("[data-closes]");
       if (closer) closer.closest("dialog")?.close();
     });

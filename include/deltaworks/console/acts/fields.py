@@ -1,0 +1,143 @@
+"""The fields of a form, from the params of the DAG that it starts, and the `conf` that a submitted form means.
+
+The params are Airflow's own, so that form and DAG cannot differ; a value that does not fit is refused here as Airflow
+would refuse it, with the field that it is of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]
+#: What decides between a count and the act itself; the console asks for it by its steps, not by a box to be ticked.
+DRY_RUN: Final = "dry_run"
+_NUMBERS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
+MOST_CHARACTERS = 4_000
+
+
+class FormError(ValueError):
+    """A value that a field does not take; `field` is its name."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field. `value` is what it shows at first; a field that takes nothing for its default is not `required`."""
+
+    name: str
+    title: str
+    help: str
+    kind: FieldKind
+    required: bool
+    value: Any = None
+    choices: tuple[str, ...] = ()
+    unset: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def filled(self, value: Any) -> Field:
+        """The field with another value."""
+        return Field(**{name: getattr(self, name) for name in self.__slots__} | {"value": value})
+
+
+def fields_of(params: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The fields of a DAG, in the order of its params, without the one that decides whether it only counts."""
+    return tuple(_field(name, param) for name, param in params.items() if name != DRY_RUN)
+
+
+def counts_first(params: Mapping[str, Any]) -> bool:
+    """Whether the DAG can count before it does anything."""
+    return DRY_RUN in params
+
+
+def prefilled(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The fields with values of their names, such as those of a link."""
+    return tuple(field.filled(values[field.name]) if field.name in values else field for field in fields)
+
+
+def _field(name: str, param: Mapping[str, Any]) -> Field:
+    schema: Mapping[str, Any] = param.get("schema") or {}
+    types = schema.get("type", "string")
+    types = [types] if isinstance(types, str) else list(types)
+    (main,) = [kind for kind in types if kind != "null"][:1] or ["string"]
+    names = schema.get("enum") or (schema.get("items") or {}).get("enum") or ()
+    choices = tuple(str(choice) for choice in names if choice is not None)
+    value = param.get("value")
+    kind: FieldKind = "text"
+    if main == "boolean":
+        kind = "switch"
+    elif main == "array":
+        kind = "choices" if choices else "lines"
+    elif choices:
+        kind = "choice"
+    elif main in _NUMBERS:
+        kind = _NUMBERS[main]
+    return Field(
+        name=name,
+        title=str(schema.get("title") or name.replace("_", " ").capitalize()),
+        help=str(param.get("description") or schema.get("description") or ""),
+        kind=kind,
+        required="null" not in types and kind != "switch",
+        value=value,
+        choices=choices,
+        unset=str((schema.get("values_display") or {}).get("null", "(not set)")),
+        minimum=schema.get("minimum"),
+        maximum=schema.get("maximum"),
+    )
+
+
+def conf_of(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What a submitted form means, every field of it named.
+
+    Raises:
+        FormError: a value is missing, too long, no number, out of its bounds or none of the choices.
+    """
+    return {field.name: _value(field, posted.get(field.name, ())) for field in fields}
+
+
+def _value(field: Field, texts: Sequence[str]) -> Any:
+    if any(len(text) > MOST_CHARACTERS for text in texts):
+        raise FormError(field.name, f"it is longer than {MOST_CHARACTERS} characters")
+    if field.kind == "switch":
+        return bool(texts) and texts[-1] == "on"
+    if field.kind in ("choices", "lines"):
+        split = [line.strip() for text in texts for line in text.splitlines()]
+        chosen = [line for line in split if line]
+        if field.kind == "choices":
+            for name in chosen:
+                _check_choice(field, name)
+        return chosen or None
+    text = texts[-1].strip() if texts else ""
+    if not text:
+        if field.required:
+            raise FormError(field.name, "it needs a value")
+        return None
+    if field.kind == "choice":
+        _check_choice(field, text)
+    return _number(field, text) if field.kind in _NUMBERS else text
+
+
+def _check_choice(field: Field, text: str) -> None:
+    if text not in field.choices:
+        raise FormError(field.name, f"{text!r} is none of {', '.join(field.choices)}")
+
+
+def _number(field: Field, text: str) -> float:
+    try:
+        value = int(text) if field.kind == "integer" else float(text)
+    except ValueError:
+        raise FormError(field.name, f"{text!r} is no number") from None
+    if not math.isfinite(value):
+        raise FormError(field.name, f"{text!r} is no number")
+    if field.minimum is not None and value < field.minimum:
+        raise FormError(field.name, f"{text} is less than {field.minimum:g}")
+    if field.maximum is not None and value > field.maximum:
+        raise FormError(field.name, f"{text} is more than {field.maximum:g}")
+    return value

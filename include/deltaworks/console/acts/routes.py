@@ -1,0 +1,133 @@
+"""The addresses of acts: a form, its submission, the run, the confirmation of what was counted.
+
+A submission is answered with 303 to the run's page, so that going back or reloading sends nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import parse_qs
+
+import anyio.to_thread
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from deltaworks.console.acts import steps
+from deltaworks.console.acts.fields import FormError
+from deltaworks.console.acts.offers import Act, act_of
+from deltaworks.console.acts.origin import is_own
+from deltaworks.console.application import HEADERS, Console
+from deltaworks.console.look import Look
+from deltaworks.console.rendering import render
+from deltaworks.errors import DeltaworksError
+
+ROUTE: Final = "/acts/{operation}/{subject}"
+_MOST_BYTES = 64_000
+_FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
+Answer = Callable[[Request, Look, Act], Awaitable[Response]]
+
+
+def add_acts(app: FastAPI, console: Console) -> None:
+    """Add the routes. What Airflow refuses is answered in its words, and nothing was started then."""
+    desk = _Desk(console)
+    for route, method, answer in (
+        (ROUTE, "GET", desk.form),
+        (ROUTE, "POST", desk.submit),
+        (f"{ROUTE}/runs/{{run_id}}", "GET", desk.run),
+        (f"{ROUTE}/confirm/{{run_id}}", "GET", desk.confirm),
+    ):
+        app.add_api_route(route, desk.answering(answer), methods=[method], response_model=None)
+
+
+class _Desk:
+    """The routes over one console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def answering(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+        """A route: who may see the act, and words for what goes wrong."""
+
+        async def route(request: Request) -> Response:
+            look, act = await self._seen(request)
+            try:
+                return await answer(request, look, act)
+            except DeltaworksError as error:
+                status = _FORBIDDEN if error.condition == "AIRFLOW_FORBIDDEN" else _BAD_GATEWAY
+                if error.condition.startswith("ACT_"):
+                    status = _UNPROCESSABLE
+                raise HTTPException(status, f"[{error.condition}] {error.message} {error.hint}") from error
+
+        return route
+
+    async def form(self, request: Request, look: Look, act: Act) -> Response:
+        values = dict(request.query_params)
+        may_start = await self._may_start(look, act) and not look.acts_missing
+        view = await steps.form_view(self._console.acts, request, act, values=values, may_start=may_start)
+        return self._page(request, look, "act", view, title=f"{act.declared.command} {act.subject}")
+
+    async def submit(self, request: Request, look: Look, act: Act) -> Response:
+        if not is_own(request.headers):
+            raise HTTPException(_FORBIDDEN, "The form was not sent by a page of this console. Nothing was started.")
+        if not await self._may_start(look, act):
+            raise HTTPException(_FORBIDDEN, f"You may not trigger {act.dag_id}. Nothing was started.")
+        if look.acts_missing:
+            raise HTTPException(_UNAVAILABLE, f"{look.acts_missing} Nothing was started.")
+        posted = await _posted(request)
+        try:
+            run_id, _ = await steps.submitted(self._console.acts, request, act, posted)
+        except FormError as error:
+            values = {name: texts[-1] for name, texts in posted.items()}
+            view = await steps.form_view(
+                self._console.acts, request, act, values=values, may_start=True, wrong=str(error)
+            )
+            title = f"{act.declared.command} {act.subject}"
+            return self._page(request, look, "act", view, title=title, status=_UNPROCESSABLE)
+        plain = self._console.plain(request)
+        return RedirectResponse(f"{plain.root}{act.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
+
+    async def run(self, request: Request, look: Look, act: Act) -> Response:
+        view = await steps.run_view(self._console.acts, request, act, request.path_params["run_id"])
+        return self._page(request, look, "act_run", view, title=f"{act.declared.command} {act.subject}")
+
+    async def confirm(self, request: Request, look: Look, act: Act) -> Response:
+        may_start = await self._may_start(look, act) and not look.acts_missing
+        view = await steps.confirm_view(
+            self._console.acts, request, act, request.path_params["run_id"], may_start=may_start
+        )
+        return self._page(request, look, "act_confirm", view, title=f"{act.declared.command} {act.subject}")
+
+    async def _seen(self, request: Request) -> tuple[Look, Act]:
+        plain, person = self._console.plain(request), request.state.person
+
+        def seen() -> tuple[Look, Act]:
+            look = self._console.look(plain, person)
+            return look, act_of(look, plain.values["operation"], plain.values["subject"])
+
+        return await anyio.to_thread.run_sync(seen, limiter=self._console.limiter)
+
+    async def _may_start(self, look: Look, act: Act) -> bool:
+        question = look.person.may_start
+        return bool(await anyio.to_thread.run_sync(question, act.dag_id, limiter=self._console.limiter))
+
+    def _page(
+        self, request: Request, look: Look, name: str, view: Any, *, title: str, status: int = 200
+    ) -> HTMLResponse:
+        frame = self._console.frame(self._console.plain(request), look, title=title, current="")
+        fragment = "fragment" in request.query_params
+        headers = {**HEADERS, "Cache-Control": "no-store"}
+        return HTMLResponse(render(name, frame, view, fragment=fragment), status, headers=headers)
+
+
+async def _posted(request: Request) -> Mapping[str, list[str]]:
+    """The values of a form that is sent as browsers do by default."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(_TOO_LARGE, f"The form has more than {_MOST_BYTES:,} bytes. Nothing was started.")
+    try:
+        return cast("dict[str, list[str]]", parse_qs(body.decode(), keep_blank_values=True, max_num_fields=200))
+    except ValueError as error:
+        raise HTTPException(_UNPROCESSABLE, f"The form cannot be read: {error}. Nothing was started.") from error

@@ -1,0 +1,105 @@
+"""A form is its DAG's own params: what it submits is what Airflow's form would, or is refused with the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.console.acts.fields import FormError, conf_of, counts_first, fields_of
+from deltaworks.operations.base import Operation
+from deltaworks.operations.in_airflow import form_of
+from deltaworks.operations.options import read_options
+from deltaworks.operations.registry import OPERATIONS
+from tests.examples import examples
+from tests.unit.operations.option_values import options_of, required_options
+
+
+def params_of(declared: Operation) -> dict[str, Any]:
+    """The params of an operation's DAG, as Airflow's API gives them."""
+    from deltaworks.airflow.operation_forms import operation_form
+
+    params = {name: param.dump() for name, param in operation_form(declared).items()}
+    made: dict[str, Any] = json.loads(json.dumps(params, default=str))
+    return made
+
+
+def sent(conf: dict[str, Any]) -> dict[str, list[str]]:
+    """A conf as a browser submits the form that shows it."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in conf.items():
+        if isinstance(value, bool):
+            pairs += [(name, "on")] if value else []
+        elif isinstance(value, list):
+            pairs.append((name, "\n".join(value)))
+        else:
+            pairs.append((name, "" if value is None else str(value)))
+    return parse_qs(urlencode(pairs), keep_blank_values=True)
+
+
+@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_form_submits_what_the_command_would(declared: Operation, data: st.DataObject) -> None:
+    options = data.draw(options_of(declared))
+    params, wanted = params_of(declared), form_of(options)
+    wanted.pop("dry_run", None)
+
+    conf = conf_of(fields_of(params), sent(wanted))
+
+    assert set(conf) == set(wanted)
+    texts = {name: value for name, value in wanted.items() if isinstance(value, str)}
+    for name, value in conf.items():
+        expected = wanted[name]
+        if name in texts:
+            expected = expected.strip() or None
+        if isinstance(expected, list):
+            expected = [part for text in expected for part in text.split("\n") if part.strip()] or None
+        assert value == expected, name
+
+
+@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+def test_an_untouched_form_means_the_defaults(declared: Operation) -> None:
+    params = params_of(declared)
+    conf = conf_of(fields_of(params), sent({field.name: field.value for field in fields_of(params)} | required(declared)))
+
+    assert read_options(declared.options(), conf) == read_options(declared.options(), required(declared))
+
+
+def required(declared: Operation) -> dict[str, Any]:
+    return required_options(declared.options(), "orders")
+
+
+@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
+def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
+    params = params_of(declared)
+
+    assert "dry_run" not in {field.name for field in fields_of(params)}
+    assert counts_first(params) == ("dry_run" in params)
+    assert counts_first(params) or not declared.destructive, "what destroys counts first"
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "problem"),
+    [
+        ({"type": "integer"}, "1.5", "is no number"),
+        ({"type": "number"}, "nan", "is no number"),
+        ({"type": "number"}, "inf", "is no number"),
+        ({"type": "integer", "minimum": 1}, "0", "is less than 1"),
+        ({"type": "integer", "maximum": 9}, "10", "is more than 9"),
+        ({"type": "string", "enum": ["a", "b"]}, "c", "is none of a, b"),
+        ({"type": "array", "items": {"enum": ["a"]}}, "a\nz", "'z' is none of a"),
+        ({"type": "string"}, "  ", "it needs a value"),
+        ({"type": ["null", "string"]}, "x" * 5000, "longer than 4000"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_field(schema: dict[str, Any], text: str, problem: str) -> None:
+    fields = fields_of({"it": {"value": None, "schema": schema}})
+
+    with pytest.raises(FormError, match=problem) as raised:
+        conf_of(fields, {"it": [text]})
+    assert raised.value.field == "it"
