@@ -22,6 +22,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
@@ -82,10 +83,12 @@ class ActsOfTests:
         return self.ends
 
     async def form(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
-        return self.forms[dag_id]
+        return self.forms.get(dag_id, {})
 
     async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunSeen:
-        (conf,) = (conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id))
+        conf = next((conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id)), None)
+        if conf is None:
+            raise ConfigError("AIRFLOW_DAG_UNKNOWN", f"There is no run {run_id} of {dag_id}.", hint="")
         return RunSeen(
             dag_id=dag_id,
             run_id=run_id,

@@ -42,6 +42,10 @@ ANSWERS = {
     # Raw values: a viewer may not reprocess.
     "/quarantine/{pipeline}/samples": (303, 403, 404, 404, 200),
     "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
+    "/acts/{operation}/{subject}": (303, 403, 404, 200, 200),
+    # Of runs that are not there.
+    "/acts/{operation}/{subject}/runs/{run_id}": (303, 403, 404, 404, 404),
+    "/acts/{operation}/{subject}/confirm/{run_id}": (303, 403, 404, 404, 404),
 }
 
 
@@ -55,6 +59,7 @@ def address_of(route: str) -> str:
         "digest": asset.digest,
         "name": "console.css",
     }
+    values |= {"operation": "control", "subject": "games", "run_id": "r"}
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 

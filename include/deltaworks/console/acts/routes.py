@@ -25,6 +25,15 @@ from deltaworks.errors import DeltaworksError
 ROUTE: Final = "/acts/{operation}/{subject}"
 _MOST_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
+_MISSING = 404
+#: What is answered where Airflow, or a step, refuses; everything else is Airflow's trouble.
+_STATUS: Final[Mapping[str, int]] = {
+    "AIRFLOW_FORBIDDEN": _FORBIDDEN,
+    "AIRFLOW_DAG_UNKNOWN": _MISSING,
+    "AIRFLOW_REFUSED": _UNPROCESSABLE,
+    "ACT_FORM_STALE": _UNPROCESSABLE,
+    "ACT_NOT_COUNTED": _UNPROCESSABLE,
+}
 Answer = Callable[[Request, Look, Act], Awaitable[Response]]
 
 
@@ -54,9 +63,7 @@ class _Desk:
             try:
                 return await answer(request, look, act)
             except DeltaworksError as error:
-                status = _FORBIDDEN if error.condition == "AIRFLOW_FORBIDDEN" else _BAD_GATEWAY
-                if error.condition.startswith("ACT_"):
-                    status = _UNPROCESSABLE
+                status = _STATUS.get(error.condition, _BAD_GATEWAY)
                 raise HTTPException(status, f"[{error.condition}] {error.message} {error.hint}") from error
 
         return route

@@ -77,7 +77,9 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
     confirm = acting.get(counted.replace("/runs/", "/confirm/")).text
     assert re.search(r"files <strong>42</strong>", confirm), "the dialog names what goes"
     answer = send(
-        acting, VACUUM, {"_nonce": hidden(confirm, "_nonce"), "_counted": hidden(confirm, "_counted"), "tables": "purchase"}
+        acting,
+        VACUUM,
+        {"_nonce": hidden(confirm, "_nonce"), "_counted": hidden(confirm, "_counted"), "tables": "purchase"},
     )
 
     assert answer.status_code == 303
