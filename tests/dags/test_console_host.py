@@ -136,3 +136,84 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
     expected_log = f"/dags/stream__games/runs/{quote(run, safe='')}/tasks/ingest?try_number=2"
     assert found["stream__games"]["Driver log"] == expected_log
     assert found["stream__games"]["Spark UI"] == ""
+
+
+def acting(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the console find the application of these tests, as it finds that of the API server."""
+    import sys
+    from types import SimpleNamespace
+
+    from deltaworks.console.acts import rest
+
+    monkeypatch.setitem(sys.modules, "airflow.api_fastapi.main", SimpleNamespace(app=server.app))
+    monkeypatch.setattr(rest.RestActs, "_health", _healthy)
+
+
+async def _healthy(self: Any) -> str:
+    return ""
+
+
+OWN = {"Accept": "text/html", "Origin": "http://testserver"}
+CONTROL = "/deltaworks/acts/control/games"
+
+
+@pytest.fixture
+def control_dag(dags_on_record: None, project: Path) -> None:
+    """`control__games` as a parsed DAG is in the metadata database."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    bag = DagBag(dag_folder=str(Path(__file__).parents[2] / "dags" / "operations.py"))
+    for dag_id in [dag_id for dag_id in bag.dags if dag_id != "control__games"]:
+        del bag.dags[dag_id]
+    sync_bag_to_db(bag, "dags-folder", None)
+
+
+def test_a_person_starts_a_run_once_and_in_their_own_name(
+    server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting(server, monkeypatch)
+    form = server.get(f"{CONTROL}?verb=restart", headers={"Accept": "text/html", **as_user(*ADA)})
+    assert form.status_code == 200, form.text
+    assert '<option selected>restart</option>' in form.text
+    values = {"_nonce": "nonce-of-this-test-1", "verb": "restart", "reason": "a new key", "_note": "by hand"}
+
+    answers = [server.post(CONTROL, data=values, headers={**OWN, **as_user(*ADA)}) for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [303, 303], answers[0].text
+    runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
+    (run,) = [run for run in runs if run["dag_run_id"] == "console__nonce-of-this-test-1"]
+    assert (run["triggering_user_name"], run["note"]) == ("ada", "by hand")
+    assert run["conf"]["verb"] == "restart"
+    assert run["conf"]["reason"] == "a new key"
+    shown = server.get(answers[0].headers["location"], headers={"Accept": "text/html", **as_user(*ADA)})
+    assert "queued" in shown.text
+    assert "for ada" in shown.text
+    logged = server.get(
+        "/api/v2/eventLogs", params={"dag_id": "control__games", "limit": 100}, headers=as_user(*ADA)
+    ).json()["event_logs"]
+    assert {entry["owner"] for entry in logged if "trigger" in entry["event"]} == {"ada"}
+
+
+def test_a_viewer_and_a_foreign_page_start_nothing(
+    server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting(server, monkeypatch)
+    values = {"_nonce": "nonce-of-this-test-2", "verb": "stop"}
+
+    viewer = server.post(CONTROL, data=values, headers={**OWN, **as_user(*VIC)})
+    foreign = server.post(CONTROL, data=values, headers={**OWN, "Origin": "https://evil.example", **as_user(*ADA)})
+
+    assert (viewer.status_code, foreign.status_code) == (403, 403)
+    runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
+    assert "console__nonce-of-this-test-2" not in {run["dag_run_id"] for run in runs}
+
+
+def test_what_airflow_does_not_take_is_said_in_its_words(
+    server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting(server, monkeypatch)
+
+    answer = server.get("/deltaworks/acts/restore/games", headers={"Accept": "text/html", **as_user(*ADA)})
+
+    assert answer.status_code == 404, "its DAG is not on record"
+    assert "AIRFLOW_DAG_UNKNOWN" in answer.text

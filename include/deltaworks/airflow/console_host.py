@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any, Final
-from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -30,18 +29,18 @@ from sqlalchemy import select
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
 from deltaworks.airflow.page_access import may_read_runs
+from deltaworks.airflow.server_paths import server_path
+from deltaworks.console.acts.rest import RestActs
 from deltaworks.console.application import Console, build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.seams import Person, Started
+from deltaworks.console.seams import Person
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 
 MOUNT: Final = "/deltaworks"
 _THREADS = 4
 _PAUSED_SECONDS = 10.0
-_REQUEST_SECONDS = 20.0
-_CONFLICT = 409
+_MAIN: Final = "airflow.api_fastapi.main"
 
 
 class AirflowPeople:
@@ -92,41 +91,16 @@ def _team_of(dag_id: str) -> str | None:
     return team
 
 
-class AirflowActs:
-    """Runs that people start in the Airflow of this process."""
+class AirflowActs(RestActs):
+    """Runs that people start in the Airflow of this process, by its own API and with their own token."""
 
     def __init__(self) -> None:
+        super().__init__(_connected, address=_prefix)
         self._paused: tuple[float, frozenset[str]] | None = None
 
-    async def start(
-        self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> Started:
-        """Start a run in the name of whoever asks.
-
-        Raises:
-            DeltaworksError: as `_sent` has it.
-        """
-        path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns"
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf), "note": note or None}
-        answer = await _sent(request, "POST", path, body)
-        state = await self.state(request, dag_id=dag_id, run_id=run_id) if answer is None else str(answer["state"])
-        base = self.airflow_address(request) or ""
-        address = f"{base}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
-        return Started(dag_id=dag_id, run_id=run_id, state=state, address=address)
-
-    async def state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        """How a run is.
-
-        Raises:
-            DeltaworksError: as `_sent` has it.
-        """
-        path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
-        answer = await _sent(request, "GET", path, None)
-        return "" if answer is None else str(answer["state"])
-
     def unavailable(self) -> str:
-        """Nothing: where this process answers, its API does."""
-        return ""
+        """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
+        return super().unavailable() if _MAIN in sys.modules else ""
 
     def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
         """The DAGs that are paused, a few seconds old at most."""
@@ -137,44 +111,20 @@ class AirflowActs:
             self._paused = (now, frozenset(ids))
         return self._paused[1]
 
-    def airflow_address(self, request: Request) -> str | None:
-        """The prefix under which Airflow is served."""
-        return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
+
+def _prefix(request: Request) -> str:
+    """The prefix under which Airflow is served."""
+    return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
 
 
-async def _sent(request: Request, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What Airflow answers to a person's request; None where what is to be made is there already.
-
-    Raises:
-        ConfigError: AIRFLOW_REFUSED.
-        TransientError: AIRFLOW_UNREACHABLE.
-    """
-    prefix = str(request.scope.get("root_path", "")).removesuffix(MOUNT)
-    headers = {"Accept": "application/json", **_login_of(request)}
-    try:
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=_airflow()), base_url=str(request.base_url), timeout=_REQUEST_SECONDS
-        ) as client:
-            answer = await client.request(method, prefix + path, json=body, headers=headers)
-    except httpx.HTTPError as error:
-        problem = f"Airflow did not answer {method} {path}: {error}."
-        raise TransientError("AIRFLOW_UNREACHABLE", problem, hint=_RETRY) from error
-    if answer.status_code == _CONFLICT:
-        return None
-    if answer.is_error:
-        raise _refused(method, path, answer)
-    content: dict[str, Any] = answer.json()
-    return content
-
-
-_RETRY = "Try again; the log of Airflow's API server says more."
-
-
-def _refused(method: str, path: str, answer: httpx.Response) -> DeltaworksError:
-    return ConfigError(
-        "AIRFLOW_REFUSED",
-        f"Airflow refused {method} {path} with {answer.status_code}: {answer.text[:300]}",
-        hint="Ask who administers Airflow for the right to run this DAG, or see what its form expects.",
+def _connected(request: Request | None) -> httpx.AsyncClient:
+    """A client of the application in this process, with the login of a request."""
+    prefix = server_path("") if request is None else _prefix(request)
+    base = "http://localhost/" if request is None else str(request.base_url.replace(path="/"))
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=_airflow(), raise_app_exceptions=False),
+        base_url=base.rstrip("/") + prefix,
+        headers={"Accept": "application/json", **({} if request is None else _login_of(request))},
     )
 
 
@@ -187,8 +137,8 @@ def _login_of(request: Request) -> dict[str, str]:
 
 
 def _airflow() -> Any:
-    """The application that serves this process; building another would take seconds and share nothing."""
-    return sys.modules["airflow.api_fastapi.main"].app
+    """The application that serves this process; another one would take seconds and know no sessions of this one."""
+    return sys.modules[_MAIN].app
 
 
 def build_host() -> FastAPI:

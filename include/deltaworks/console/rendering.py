@@ -7,6 +7,8 @@ none of them switches escaping off.
 from __future__ import annotations
 
 import hashlib
+import html
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +20,7 @@ from urllib.parse import quote, urlsplit
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
+from deltaworks.console.acts import remedies
 from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
 
 HERE = Path(__file__).parent
@@ -36,6 +39,9 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "unhealthy": ("✕", "bad"),
     "failed": ("✕", "bad"),
 }
+#: Stands for the address of the console in macros, which do not know the frame. Nobody can guess it, so that no text
+#: of others has it.
+_ROOT_MARK: Final = f"root-{secrets.token_hex(16)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +110,10 @@ def templates() -> Environment:
         "written": written,
         "asset": asset_path,
         "is_address": is_address,
+        "acts_of": remedies.acts_of,
+        "remedy_of": remedies.remedy,
+        "form_of_command": remedies.form_of_command,
+        "root_mark": _ROOT_MARK,
     }
     return environment
 
@@ -111,7 +121,8 @@ def templates() -> Environment:
 def render(name: str, frame: Frame, view: Any, *, fragment: bool = False) -> str:
     """A view as HTML; a fragment is its polled part alone."""
     layout = "fragment.html" if fragment else "base.html"
-    return templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
+    page = templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
+    return page.replace(_ROOT_MARK, html.escape(frame.root))
 
 
 def written(value: float | None, unit: str) -> str:

@@ -94,12 +94,24 @@ def _field(name: str, param: Mapping[str, Any]) -> Field:
 
 
 def conf_of(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What a submitted form means, every field of it named.
+    """What a submitted form means, every field of it named. One that was not sent means its default, but for boxes and
+    lists of choices, of which browsers send nothing where nothing is chosen.
 
     Raises:
         FormError: a value is missing, too long, no number, out of its bounds or none of the choices.
     """
-    return {field.name: _value(field, posted.get(field.name, ())) for field in fields}
+    return {
+        field.name: _value(field, posted.get(field.name, ()))
+        if field.name in posted or field.kind in ("switch", "choices", "lines")
+        else _default(field)
+        for field in fields
+    }
+
+
+def _default(field: Field) -> Any:
+    if field.required and field.value is None:
+        raise FormError(field.name, "it needs a value")
+    return field.value
 
 
 def _value(field: Field, texts: Sequence[str]) -> Any:

@@ -1,0 +1,193 @@
+"""Which act mends what: of a cause and its subject, the form that is opened, filled; and of a command, its form.
+
+An act is offered where pressing it is the next step that the cause's own words name. What only people can mend, such as
+a declaration or a key, has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from deltaworks.operations.base import Operation
+from deltaworks.operations.options import option_fields
+from deltaworks.operations.registry import OPERATIONS
+
+_WORDS: Final = re.compile(r"[ .:/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A word to press and the form that it opens, below the console."""
+
+    word: str
+    path: str
+
+
+def form_path(operation: str, subject: str, **values: str) -> str:
+    """The address of a form, filled."""
+    query = urlencode({name: value for name, value in values.items() if value})
+    return f"/acts/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")
+
+
+def _verb(verb: str) -> tuple[str, str, str]:
+    return verb, "control", verb
+
+
+#: By cause: the word, the operation, and the verb where it is `control`. Relays have a control of their own.
+_REMEDIES: Final[Mapping[str, tuple[str, str, str]]] = {
+    **dict.fromkeys(
+        (
+            "HEARTBEAT_STALE",
+            "STREAM_HUNG",
+            "STREAM_UNHEALTHY",
+            "RESTARTS_EXHAUSTED",
+            "RESTART_LOOP",
+            "NOT_RESTARTED",
+            "START_SLOW",
+            "NO_PROGRESS",
+            "BACKLOG_OLD",
+            "SOURCE_EXPIRES",
+            "LOSS_NEAR",
+            "LEASE_LOST",
+            "BATCH_STALLED",
+            "FEED_STALE",
+        ),
+        _verb("restart"),
+    ),
+    **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _verb("start")),
+    "TABLE_SUSPENDED": _verb("resume"),
+    "ROWS_QUARANTINED": ("replay", "replay_quarantine", ""),
+    "DEAD_LETTERS": ("redrive", "redrive", ""),
+    "FILES_LOST": ("reconcile", "reconcile", ""),
+    "GOLD_STALE": ("build", "rebuild_gold", ""),
+    "GOLD_REFRESH_FAILING": ("build", "rebuild_gold", ""),
+    "GOLD_CHECK_FAILED": ("build", "rebuild_gold", ""),
+    "MUTATIONS_BEHIND": ("apply", "mutate_tables", ""),
+    "TABLE_NOT_VACUUMED": ("vacuum", "vacuum_tables", ""),
+    "MAINTENANCE_OVERLAP": ("optimize", "optimize_tables", ""),
+    "FEED_DEAD_LETTERS": ("replay", "replay_feed", ""),
+}
+_JOB_CAUSES: Final = ("JOB_FAILED", "JOB_OVERDUE", "DEADLINE_MISSED")
+#: Of a job that failed or is overdue, by the kind of its DAG.
+_JOBS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "maintenance": ("optimize", "optimize_tables", ""),
+    "gold": ("build", "rebuild_gold", ""),
+    "mutations": ("apply", "mutate_tables", ""),
+    "models": ("train", "train_model", ""),
+}
+
+
+def remedy(cause: str, subject: str) -> Remedy | None:
+    """The act for a cause, of a subject as alerts and verdicts name it: `stream games`, `games.events`, `gold__games`.
+
+    None where nothing that can be pressed mends it.
+    """
+    words = [word for word in _WORDS.split(subject) if word]
+    if not words:
+        return None
+    kind, name, rest = _parts(words)
+    of_job = _JOBS.get(kind) or _as_operation(kind)
+    act = of_job if cause in _JOB_CAUSES else _REMEDIES.get(cause)
+    if act is None or not name:
+        return None
+    word, operation, verb = act
+    if kind == "relay" and operation == "control":
+        return Remedy(word, form_path("control_relay", name, verb=verb)) if verb in ("start", "restart") else None
+    if (OPERATIONS[operation].scope == "relay") != (kind == "relay"):
+        return None
+    if operation == "control":
+        target = rest if verb == "resume" else "feeds" if kind == "feeds" else ""
+        return Remedy(word, form_path("control", name, verb=verb, target=target))
+    takes_tables = "tables" in {field.name for field in option_fields(OPERATIONS[operation].options())}
+    tables = rest if takes_tables and cause not in _JOB_CAUSES else ""
+    return Remedy(word, form_path(operation, name, tables=tables))
+
+
+def _parts(words: list[str]) -> tuple[str, str, str]:
+    """Kind, name and what follows of a subject."""
+    kind, separator, name = words[0].partition("__")
+    if separator:
+        return kind, name, "/".join(words[1:])
+    if words[0] in ("stream", "relay", "feeds", "rules", "collector", "remediation"):
+        return words[0], words[1] if len(words) > 1 else "", "/".join(words[2:])
+    return "pipeline", words[0], "/".join(words[1:])
+
+
+def _as_operation(kind: str) -> tuple[str, str, str] | None:
+    declared = OPERATIONS.get(kind)
+    return None if declared is None else (declared.command.split()[-1], kind, "")
+
+
+def acts_of(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[Remedy, ...]:
+    """What may be pressed beside a stream or a relay in some state."""
+    if kind not in ("stream", "relay"):
+        return ()
+    operation = "control" if kind == "stream" else "control_relay"
+    verbs = ("start",) if state in ("stopped", "paused") else ("restart", "stop")
+    acts = [Remedy(verb, form_path(operation, name, verb=verb)) for verb in verbs]
+    if kind == "stream":
+        acts += [
+            Remedy(f"resume {table}", form_path("control", name, verb="resume", target=table))
+            for table in held
+            if table
+        ]
+    return tuple(acts)
+
+
+@functools.lru_cache(maxsize=4096)
+def form_of_command(command: str) -> str:
+    """The form that does what a command of an operation does, filled; empty for other commands.
+
+    Pages show commands wherever something can be done, so that each of them has its form beside it.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    declared = _declared(words[1:]) if words[:1] == ["deltaworks"] else None
+    if declared is None:
+        return ""
+    rest = words[1 + len(declared.command.split()) :]
+    if not rest or rest[0].startswith("-") or rest[0].isupper():
+        return ""
+    values = _values(declared, rest[1:])
+    return "" if values is None else form_path(declared.name, rest[0], **values)
+
+
+def _declared(words: list[str]) -> Operation | None:
+    for length in (2, 1):
+        for declared in OPERATIONS.values():
+            if declared.command.split() == words[:length]:
+                return declared
+    return None
+
+
+def _values(declared: Operation, words: list[str]) -> dict[str, str] | None:
+    """The options that a command gives, but for whether it only counts; None for one that cannot be a form's."""
+    fields = {field.flag: field for field in option_fields(declared.options())}
+    off = {field.off_flag for field in fields.values() if field.kind == "switch"}
+    positional = [field.name for field in fields.values() if field.positional]
+    values: dict[str, str] = {}
+    waiting = iter(words)
+    for word in waiting:
+        flag, given, value = word.partition("=")
+        if not word.startswith("--"):
+            if not positional:
+                return None
+            values[positional.pop(0)] = word
+        elif flag in off:
+            continue
+        elif flag not in fields:
+            return None
+        elif fields[flag].kind == "switch":
+            values[fields[flag].name] = "on"
+        else:
+            values[fields[flag].name] = value if given else next(waiting, "")
+    values.pop("dry_run", None)
+    return values

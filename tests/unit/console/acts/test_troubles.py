@@ -1,0 +1,165 @@
+"""A drill: of each trouble, made by the records it leaves, the overview names the cause, the next step and the act."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.console.acts.remedies import acts_of, form_of_command, remedy
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.control.troubles import ALERTS, HEALTH_CAUSES
+from deltaworks.operations.registry import OPERATIONS
+from tests.console_stage import ConsoleStage, ago, write_beat
+from tests.unit.console.acts.test_fields import params_of
+
+GAMES = paths.pipeline_control("games")
+
+
+def beating(**changes: Any) -> Callable[[ConsoleStage], None]:
+    return lambda stage: stage.beat("games", **changes)
+
+
+def alerting(cause: str, subject: str) -> Callable[[ConsoleStage], None]:
+    return lambda stage: raise_alert(stage.objects, cause=cause, subject=subject, summary="seen") and None  # type: ignore[func-returns-value]
+
+
+def quarantining(stage: ConsoleStage) -> None:
+    stage.beat("games")
+    total = EventTotals(events=1000, rows=100, quarantined=900, reasons={("type_mismatch", "level"): 900})
+    written = Throughput().with_batch(utc_now() - timedelta(minutes=1), total)
+    stage.objects.put(paths.throughput(GAMES), written.encode())
+
+
+def relay_dies(stage: ConsoleStage) -> None:
+    write_beat(stage.objects, paths.relay_control("landing"), "landing", written_at=ago(9000))
+
+
+def spec_breaks(stage: ConsoleStage) -> None:
+    file = stage.catalog.root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    file.write_text(file.read_text() + "\nno_such_key: 1\n")
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What happens, what the overview has to call it, and the form that mends it; empty where a file is to be."""
+
+    happens: Callable[[ConsoleStage], None]
+    cause: str
+    form: str
+
+
+def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleStage], None]:
+    error = {"condition": condition, "message": "it says why", "hint": "Do this.", "retryable": retryable}
+    return beating(state="failed", written_at=ago(900), error=error)
+
+
+TROUBLES = {
+    "a hung driver": Trouble(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/acts/control/games?verb=restart"),
+    "a red source": Trouble(failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/acts/control/games?verb=restart"),
+    "a poison table": Trouble(
+        alerting("TABLE_SUSPENDED", "games.purchase"),
+        "TABLE_SUSPENDED",
+        "/acts/control/games?verb=resume&target=purchase",
+    ),
+    "a full quarantine": Trouble(quarantining, "ROWS_QUARANTINED", "/acts/replay_quarantine/games"),
+    "late gold": Trouble(alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/acts/rebuild_gold/games?tables=daily"),
+    "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/acts/control_relay/landing?verb=restart"),
+    "a failing night": Trouble(
+        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/acts/optimize_tables/games"
+    ),
+    "an expiring source": Trouble(
+        beating(oldest_pending_at=ago(3500), retention_seconds=3600, backlog_files=4),
+        "SOURCE_EXPIRES",
+        "/acts/control/games?verb=restart",
+    ),
+    "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/acts/control/games?verb=restart"),
+    "a broken spec": Trouble(spec_breaks, "DECLARED_WRONGLY", ""),
+    "a dead channel": Trouble(alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", ""),
+}
+
+
+def forms_in(page: str) -> set[str]:
+    return {html.unescape(path) for path in re.findall(r'href="(/acts/[^"]*)"', page)}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, trouble: Trouble) -> None:
+    trouble.happens(stage)
+
+    page = stage.get("/").text
+    needs = page.partition('<ul class="needs">')[2].partition("</ul>")[0]
+    items = [item for item in needs.split("<li")[1:] if f"<code>{trouble.cause}</code>" in item]
+    assert items, (trouble.cause, needs)
+    forms = set.union(*map(forms_in, items))
+
+    assert forms == ({trouble.form} if trouble.form else set())
+
+
+@pytest.mark.parametrize("trouble", [one for one in TROUBLES.values() if one.form], ids=lambda one: one.cause)
+def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble: Trouble) -> None:
+    for declared in OPERATIONS.values():
+        subject = "landing" if declared.scope == "relay" else "games"
+        stage.acts.forms[declared.dag_id(subject)] = params_of(declared)
+
+    answer = stage.get(trouble.form)
+
+    assert answer.status_code == 200
+    for value in re.findall(r"=(\w+)", trouble.form):
+        assert (
+            f"<option selected>{value}</option>" in answer.text
+            or f'value="{value}"' in answer.text
+            or value in ("daily",)
+        )
+
+
+@pytest.mark.parametrize("cause", sorted({*ALERTS, *HEALTH_CAUSES}))
+@pytest.mark.parametrize(
+    "subject",
+    ["stream games", "relay landing", "games.purchase", "gold__games.rebuild", "feeds games", "", "x y", "a__"],
+)
+def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:
+    act = remedy(cause, subject)
+    if act is not None:
+        _, _, operation, name = act.path.partition("?")[0].split("/")
+        assert OPERATIONS[operation].scope == ("relay" if subject.startswith("relay") else "pipeline")
+        assert name
+
+
+def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
+    words = {state: [act.word for act in acts_of("stream", "games", state)] for state in ("stopped", "healthy")}
+
+    assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
+    assert [act.path for act in acts_of("stream", "games", "healthy", ("purchase",))][-1] == (
+        "/acts/control/games?verb=resume&target=purchase"
+    )
+    assert acts_of("rules", "judging", "healthy") == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("deltaworks quarantine replay games", "/acts/replay_quarantine/games"),
+        ("deltaworks quarantine replay games --no-dry-run", "/acts/replay_quarantine/games"),
+        ("deltaworks restore games --table=events --to-version 811", "/acts/restore/games?table=events&to_version=811"),
+        ("deltaworks tables resume games purchase", "/acts/resume_table/games?table=purchase"),
+        ("deltaworks files redrive landing --limit=5", "/acts/redrive/landing?limit=5"),
+        ("deltaworks quarantine replay PIPELINE", ""),
+        ("deltaworks restore", ""),
+        ("deltaworks status", ""),
+        ("deltaworks restore games --no-such-flag", ""),
+        ("rm -rf /", ""),
+        ("deltaworks restore 'games", ""),
+        ("deltaworks restore '../../x?y=1'", "/acts/restore/..%2F..%2Fx%3Fy%3D1"),
+    ],
+)
+def test_a_command_of_an_operation_has_its_form(command: str, path: str) -> None:
+    assert form_of_command(command) == path
