@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
+from deltaworks.control.troubles import CONDITIONS
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS
@@ -54,8 +55,6 @@ _REMEDIES: Final[Mapping[str, tuple[str, str, str]]] = {
             "BACKLOG_OLD",
             "SOURCE_EXPIRES",
             "LOSS_NEAR",
-            "LEASE_LOST",
-            "BATCH_STALLED",
             "FEED_STALE",
         ),
         _verb("restart"),
@@ -94,6 +93,9 @@ def remedy(cause: str, subject: str) -> Remedy | None:
     kind, name, rest = _parts(words)
     of_job = _JOBS.get(kind) or _as_operation(kind)
     act = of_job if cause in _JOB_CAUSES else _REMEDIES.get(cause)
+    if act is None and kind in ("stream", "relay") and cause in CONDITIONS:
+        # What a process ended with: once it is mended, a restart calls off the wait for its next try.
+        act = _verb("restart")
     if act is None or not name:
         return None
     word, operation, verb = act

@@ -1,0 +1,167 @@
+"""`make screenshots`: every page of the console in light and dark, over records as the demo leaves them, into docs.
+
+Pages are those of the registry that need no name but a pipeline's; records are written as the product writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import Request
+
+from deltaworks.alerts.raising import raise_alert
+from deltaworks.console.application import Console, build_console
+from deltaworks.console.cached_objects import CachedObjects
+from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.pages.registry import PAGES
+from deltaworks.console.seams import Person
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.health import report as health_report
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.held import HeldTable
+from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.project import load_catalog
+from tests.console_stage import ActsOfTests, PeopleOfTests, ago, person, write_beat
+from tests.dags.airflow_project import write_project
+from tests.unit.console.acts.test_fields import params_of
+
+CHROMIUM = "/usr/bin/chromium"
+WIDTH, HEIGHT = 1280, 800
+#: Beside the pages of the registry.
+MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
+
+
+class EverybodyIsAda(PeopleOfTests):
+    """A browser without a login."""
+
+    @property
+    def identify(self) -> Any:
+        async def of(request: Request) -> Person:
+            return self.people["ada"]
+
+        return of
+
+
+def write_records(objects: ObjectStore) -> None:
+    """A stream that runs and holds a table back, one that is stopped, a relay with dead letters, and their alerts."""
+    held = HeldTable(
+        table="purchase", reason="suspended", since_batch=790, at=iso_now(), condition="TABLE_SCHEMA_DIFFERS"
+    )
+    objects.put(paths.held_table("games", "purchase"), held.encode())
+    write_beat(
+        objects,
+        paths.pipeline_control("games"),
+        "games",
+        rows=1_284_000,
+        quarantined=312,
+        backlog_files=3,
+        oldest_pending_at=ago(22),
+        retention_seconds=4 * 86_400.0,
+        held=(held.as_brief(),),
+    )
+    StopFlag(objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade of the broker")
+    write_beat(objects, paths.pipeline_control("edits"), "edits", state="ended", written_at=ago(7200))
+    write_beat(objects, paths.relay_control("landing"), "landing", rows=40_200, backlog_files=2, dead_letters=4)
+    throughput = Throughput()
+    for minutes in range(0, 600, 5):
+        total = EventTotals(events=11_000 + 40 * minutes, rows=10_900, quarantined=minutes % 30, reasons={})
+        throughput = throughput.with_batch(utc_now() - timedelta(minutes=minutes), total)
+    objects.put(paths.throughput(paths.pipeline_control("games")), throughput.encode())
+    for cause, subject, summary in (
+        ("TABLE_SUSPENDED", "games.purchase", "Its schema differs from the declaration since batch 790."),
+        ("JOB_FAILED", "maintenance__games.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
+    ):
+        raise_alert(objects, cause=cause, subject=subject, summary=summary)
+
+
+def addresses() -> dict[str, str]:
+    """The pages by the names of their pictures."""
+    pages = {page.name: page.route.replace("{pipeline}", "games") for page in PAGES}
+    return {name: route for name, route in pages.items() if "{" not in route} | MORE
+
+
+@contextmanager
+def served(project: Path) -> Iterator[str]:
+    """The console over a project, on a free port."""
+    os.environ |= {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_ENVIRONMENT": "local"}
+    catalog = load_catalog(root=write_project(project), tolerant=True)
+    objects = open_objects(catalog.environment.lake)
+    write_records(objects)
+    reports = health_report.reports(health_report.subjects(catalog), objects)
+    verdicts = {item.subject.key: health_report.to_record(item.verdict) for item in reports}
+    health_report.write_verdicts(objects, verdicts, now=utc_now())
+    acts = ActsOfTests()
+    for declared in OPERATIONS.values():
+        acts.forms[declared.dag_id("landing" if declared.scope == "relay" else "games")] = params_of(declared)
+    people = EverybodyIsAda({"ada": person()})
+    console = Console(
+        people=people, acts=acts, records=CachedObjects(lambda: objects), catalog=CatalogCache(lambda: catalog)
+    )
+    server = uvicorn.Server(uvicorn.Config(build_console(console), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=30)
+
+
+def take(to: Path) -> list[str]:
+    """Take every picture; what the browser's console complained of is given back."""
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder) / "project") as base,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            context = browser.new_context(
+                color_scheme=scheme,  # type: ignore[arg-type]
+                viewport={"width": WIDTH, "height": HEIGHT},
+            )
+            page = context.new_page()
+            page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+            for name, route in addresses().items():
+                answer = page.goto(base + route)
+                if answer is None or not answer.ok:
+                    complaints.append(f"{route}: {answer.status if answer else 'no answer'}")
+                page.wait_for_load_state("networkidle")
+                page.screenshot(path=to / f"{name}-{scheme}.png", full_page=True)
+            context.close()
+        browser.close()
+    return complaints
+
+
+def main() -> int:
+    """Take them all; 1 where a page failed or the browser complained."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=PROJECT_ROOT / "docs" / "screenshots")
+    to: Path = parser.parse_args().to
+    to.mkdir(parents=True, exist_ok=True)
+    complaints = take(to)
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
