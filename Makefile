@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types tables docs integration faults soak fuzz bench clean
+.PHONY: help doctor env jars jarlock lock secrets containers images audit lambda demo up down status test unit spark dags lint fmt types tables docs screenshots integration faults soak fuzz bench clean
 
 help: ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -125,6 +125,9 @@ $(DOCS_ENV)/.stamp: docs/requirements.lock
 
 docs: tables $(DOCS_ENV)/.stamp ## build the docs as a site in dist/site, every link checked; its search needs no server
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --quiet && echo "dist/site/index.html"
+
+screenshots: jars ## take pictures of the console's pages, light and dark, into docs/screenshots (needs Debian's chromium)
+	@$(RUN) -m tests.screenshots
 
 clean: ## remove everything that was fetched, built or written here
 	rm -rf $(VENV) .deltaworks include/jars/target

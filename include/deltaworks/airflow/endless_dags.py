@@ -102,7 +102,8 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         doc_md=stream_runbook(spec),
         **endless_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
     ) as dag:
-        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline)
+        landed = names.landing_assets(spec.pipeline, spec.source)
+        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline, inlets=landed)
     return dag
 
 

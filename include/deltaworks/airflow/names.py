@@ -14,6 +14,7 @@ from deltaworks.operations import registry
 from deltaworks.specs import groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_hold
+from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.storage import StorageSpec
 
 SPARK_CONNECTION: Final = "spark_default"
@@ -123,3 +124,16 @@ def spark_job(name: str) -> Path:
 def gold_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
     """The asset that stands for a gold table."""
     return Asset(name=f"gold.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="gold")
+
+
+def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
+    """The asset that stands for a table of a stream. Nothing announces it: a stream that never ends would say every few
+    hours that there is something new."""
+    return Asset(name=f"bronze.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="bronze")
+
+
+def landing_assets(pipeline: str, source: object) -> list[Asset]:
+    """What a stream reads, where that are objects: the asset that stands for them."""
+    if not isinstance(source, FileSourceSpec):
+        return []
+    return [Asset(name=f"landing.{pipeline}", uri=f"s3://{source.bucket}/{source.prefix}", group="landing")]

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
-from airflow.sdk import DAG, BaseOperator, chain
+from airflow.sdk import DAG, Asset, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
@@ -117,8 +117,16 @@ def rebuild_gold_task(
         from_form=from_form,
         values=values,
         looks_first=looks_first,
+        inlets=_read_by_gold(spec, environment),
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
     )
+
+
+def _read_by_gold(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset]:
+    """What gold tables are made of, for the graph of assets: tables of the stream, gold of other pipelines."""
+    reads = {name for table in spec.gold.tables for name in table.reads}
+    bronze = [names.bronze_asset(environment.lake, spec.pipeline, t.name) for t in spec.tables if t.name in reads]
+    return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.of_others]
 
 
 def offered_operations(spec: PipelineSpec) -> list[Operation]:

@@ -12,6 +12,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.metrics.readings import Sample, read_samples
+from deltaworks.specs.catalog import Catalog
 
 #: Beside those of other exporters that are registered with Prometheus.
 PORT = 9478
@@ -23,15 +24,18 @@ def metrics(
     once: bool = typer.Option(False, "--once", help="Print the figures of now, and end."),
 ) -> None:
     """Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
+    from deltaworks.console.catalog_cache import CatalogCache
     from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
 
-    figures = Figures(_read)
+    # What is declared is read again where a file of it has changed: a scrape must not cost what reading it does.
+    cache = CatalogCache(lambda: catalog(needs=None))
+    cache.current()
+    figures = Figures(lambda: _read(cache.current()))
     if once:
         from prometheus_client import generate_latest
 
         document(generate_latest(registry_of(figures)).decode().rstrip())
         return
-    catalog(needs=None)
     try:
         server, thread = serve_metrics(figures, host=host, port=port)
     except OSError as error:
@@ -46,6 +50,5 @@ def metrics(
         server.shutdown()
 
 
-def _read() -> list[Sample]:
-    project = catalog(needs=None)
+def _read(project: Catalog) -> list[Sample]:
     return read_samples(project, open_objects(project.environment.lake), now=utc_now())

@@ -111,6 +111,7 @@ def templates() -> Environment:
         "asset": asset_path,
         "is_address": is_address,
         "acts_of": remedies.acts_of,
+        "acts_of_batch": remedies.acts_of_batch,
         "remedy_of": remedies.remedy,
         "form_of_command": remedies.form_of_command,
         "root_mark": _ROOT_MARK,

@@ -142,6 +142,14 @@ def acts_of(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple
     return tuple(acts)
 
 
+def acts_of_batch(pipeline: str, batch_id: int) -> tuple[Remedy, ...]:
+    """What may be pressed beside a batch."""
+    return (
+        Remedy("reprocess this batch", form_path("reprocess", pipeline, batches=str(batch_id))),
+        Remedy("put tables back to it", form_path("restore", pipeline, to_batch=str(batch_id))),
+    )
+
+
 @functools.lru_cache(maxsize=4096)
 def form_of_command(command: str) -> str:
     """The form that does what a command of an operation does, filled; empty for other commands.
