@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -40,7 +41,7 @@ from tests.console_stage import ActsOfTests, PeopleOfTests, ago, person, write_b
 from tests.dags.airflow_project import write_project
 from tests.unit.console.acts.test_fields import params_of
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
 #: Beside the pages of the registry.
 MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
@@ -96,16 +97,14 @@ def addresses() -> dict[str, str]:
 
 
 @contextmanager
-def served(project: Path) -> Iterator[str]:
-    """The console over a project, on a free port."""
-    os.environ |= {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_ENVIRONMENT": "local"}
-    catalog = load_catalog(root=write_project(project), tolerant=True)
+def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
+    """The console over a project, on a free port; the address ends without a slash."""
+    catalog = load_catalog("local", root=write_project(project), tolerant=True)
     objects = open_objects(catalog.environment.lake)
     write_records(objects)
     reports = health_report.reports(health_report.subjects(catalog), objects)
     verdicts = {item.subject.key: health_report.to_record(item.verdict) for item in reports}
     health_report.write_verdicts(objects, verdicts, now=utc_now())
-    acts = ActsOfTests()
     for declared in OPERATIONS.values():
         acts.forms[declared.dag_id("landing" if declared.scope == "relay" else "games")] = params_of(declared)
     people = EverybodyIsAda({"ada": person()})
@@ -129,7 +128,7 @@ def take(to: Path) -> list[str]:
     complaints: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder) / "project") as base,
+        served(Path(folder) / "project", ActsOfTests()) as base,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -157,6 +156,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=PROJECT_ROOT / "docs" / "screenshots")
     to: Path = parser.parse_args().to
     to.mkdir(parents=True, exist_ok=True)
+    os.environ["DELTAWORKS_ENVIRONMENT"] = "local"
     complaints = take(to)
     for complaint in complaints:
         print(complaint, file=sys.stderr)

@@ -54,6 +54,13 @@ _FAMILIES: Final = (
         "The share of the events of the last hour that went to quarantine.",
         "percentunit",
     ),
+    Family(
+        "deltaworks_stream_freshness_seconds",
+        "gauge",
+        ("pipeline", "quantile"),
+        "From landing to bronze, of what was read within the last hour.",
+        "s",
+    ),
     Family("deltaworks_relay_state", "gauge", ("relay", "state"), "1 for the state that a relay is in.", ""),
     Family("deltaworks_relay_heartbeat_age_seconds", "gauge", _RELAY, "Since the last heartbeat.", "s"),
     Family("deltaworks_relay_events_total", "counter", _RELAY, "File events that this run has logged."),

@@ -59,6 +59,12 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
             Panel("State", f"deltaworks_stream_state{_PIPELINES} == 1", "{{pipeline}}: {{state}}", "", "stat", "short"),
             _of_pipelines("Lag", "deltaworks_stream_lag_seconds"),
             _of_pipelines("Time left in the source", "deltaworks_stream_time_left_seconds"),
+            Panel(
+                "Freshness of bronze",
+                f"deltaworks_stream_freshness_seconds{_PIPELINES}",
+                "{{pipeline}} {{quantile}}",
+                "deltaworks_stream_freshness_seconds",
+            ),
             _of_pipelines("Rows a second", "deltaworks_stream_rows_total", rate=True),
             _of_pipelines("Quarantined a second", "deltaworks_stream_quarantined_total", rate=True),
             _of_pipelines("Share in quarantine", "deltaworks_stream_quarantined_share"),

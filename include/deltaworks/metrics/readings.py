@@ -16,7 +16,7 @@ from typing import get_args
 
 from deltaworks import __version__
 from deltaworks.alerts.raising import alerts
-from deltaworks.control import paths
+from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health import report as health_report
@@ -27,6 +27,8 @@ from deltaworks.control.health.limits import HealthState, age_seconds
 from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorBeat, read_beats
+from deltaworks.control.records.store import RecordStore
+from deltaworks.control.records.stream_summary import RecentBatches
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 
@@ -51,6 +53,7 @@ def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> li
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
         lambda: _subjects(catalog, objects, now),
         lambda: _collectors(catalog, objects, now),
+        lambda: _freshness(catalog, objects, now),
         lambda: _gold(catalog, objects, now),
         lambda: _alerts(objects),
         lambda: _health(objects, now),
@@ -156,6 +159,16 @@ def _collector(name: str, beats: list[CollectorBeat], now: datetime) -> Iterator
     for source in sorted(delivered):
         yield Sample("deltaworks_collector_delivered_total", (name, source), delivered[source])
         yield Sample("deltaworks_collector_set_aside", (name, source), aside[source])
+
+
+def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
+    records, names = RecordStore(objects, RecentBatches), list(catalog.pipelines)
+    for name, recent in zip(
+        names, concurrently(lambda name: records.read(summary_paths.recent_batches(name)), names), strict=True
+    ):
+        fresh = recent.freshness(now) if recent is not None else None
+        for quantile, seconds in zip(("0.5", "0.95"), fresh or (), strict=False):
+            yield Sample("deltaworks_stream_freshness_seconds", (name, quantile), seconds)
 
 
 def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:

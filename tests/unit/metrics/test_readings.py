@@ -16,10 +16,11 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.control import paths
+from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.control.records.stream_summary import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
 from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
 from deltaworks.metrics.families import FAMILIES, table
@@ -92,6 +93,29 @@ def test_a_stream_is_shown_as_its_heartbeat_says(read: Read, objects: LocalObjec
     states = {key[2]: value for key, value in seen.items() if key[0] == "deltaworks_stream_state"}
     assert sum(states.values()) == 1
     assert ("deltaworks_stream_backlog_files", "shop") not in seen, "a source that counts none has no figure of 0"
+
+
+def test_how_fresh_bronze_is_comes_from_the_last_batches(read: Read, objects: LocalObjects) -> None:
+    batch = BatchSummary(
+        batch_id=1,
+        at=ago(60),
+        rows=10,
+        quarantined=0,
+        files=4,
+        bytes=10,
+        tables=1,
+        prepare_seconds=1,
+        commit_seconds=1,
+        complete_seconds=1,
+        arrived=(2.0, 4.0, 9.0, 40.0),
+    )
+    recent = RecentBatches(pipeline="shop", written_at=ago(60), batches=(batch,))
+    objects.put(summary_paths.recent_batches("shop"), recent.encode())
+
+    seen = read()
+
+    assert seen["deltaworks_stream_freshness_seconds", "shop", "0.5"] == 4.0
+    assert seen["deltaworks_stream_freshness_seconds", "shop", "0.95"] == 40.0
 
 
 def test_a_hung_stream_is_unhealthy_with_its_cause(read: Read, objects: LocalObjects) -> None:

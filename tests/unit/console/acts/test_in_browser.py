@@ -1,0 +1,155 @@
+"""Acts pressed in a browser: by keyboard alone, confirmed by a dialog that names what goes, and sent once.
+
+Skipped where no `chromium` is on the PATH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.console_stage import ActsOfTests
+from tests.screenshots import CHROMIUM, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.integration
+CONTROL, VACUUM = "/acts/control/games", "/acts/vacuum_tables/games"
+
+
+@pytest.fixture(scope="module")
+def acts() -> ActsOfTests:
+    return ActsOfTests()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, acts: ActsOfTests) -> Iterator[str]:
+    if CHROMIUM is None:
+        pytest.skip("no `chromium` on the PATH, the browser that opens the forms")
+    with served(tmp_path_factory.mktemp("console") / "project", acts) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser(base: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any, acts: ActsOfTests) -> Iterator[Page]:
+    """A page whose errors fail the test."""
+    acts.started.clear()
+    acts.results.clear()
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    opened, complaints = context.new_page(), []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, acts: ActsOfTests) -> None:
+    from playwright.sync_api import expect
+
+    page.goto(f"{base}/")
+    link = page.get_by_role("link", name="restart", exact=True).first
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Verb")).to_have_value("restart")
+    page.get_by_label("Reason").focus()
+    page.keyboard.type("a new key")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.dataset.opens || ''") == "sure":
+            break
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    expect(dialog).to_contain_text("a new key")
+    expect(dialog).to_contain_text("restart")
+    page.keyboard.press("Enter")
+
+    expect(page).to_have_url(lambda address: "/runs/console__" in address)
+    expect(page.locator("#live")).to_contain_text("complete")
+    ((dag_id, _, conf),) = acts.started
+    assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")
+
+
+def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, acts: ActsOfTests) -> None:
+    from playwright.sync_api import expect
+
+    page.goto(f"{base}{CONTROL}?verb=stop")
+    page.get_by_role("button", name="control …").click()
+    page.get_by_role("button", name="Leave it").click()
+
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert acts.started == []
+
+
+def test_a_double_click_is_one_run(page: Page, base: str, acts: ActsOfTests) -> None:
+    page.goto(f"{base}{CONTROL}?verb=stop")
+    page.get_by_role("button", name="control …").click()
+    page.get_by_role("button", name="Do it").dblclick(no_wait_after=True)
+    page.wait_for_url("**/runs/console__*")
+
+    assert len(acts.started) == 1
+
+
+def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, acts: ActsOfTests) -> None:
+    from playwright.sync_api import expect
+
+    acts.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
+    page.goto(f"{base}{VACUUM}")
+    page.get_by_role("button", name="Count first").click()
+    page.get_by_role("link", name="Go on: do what was counted …").click()
+    page.get_by_role("button", name="vacuum in earnest …").click()
+    expect(page.get_by_role("dialog")).to_contain_text("41,200")
+    page.get_by_role("button", name="Do it").click()
+    page.wait_for_url("**/runs/console__*")
+
+    assert [conf["dry_run"] for _, _, conf in acts.started] == [True, False]
+
+
+@pytest.mark.parametrize("address", ["/", CONTROL, "/acts/restore/games", "/acts/reprocess/games"])
+def test_nothing_is_wider_than_a_narrow_screen(page: Page, base: str, address: str) -> None:
+    page.set_viewport_size({"width": 320, "height": 700})
+    page.goto(f"{base}{address}")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_a_form_works_without_scripts(browser: Any, base: str, acts: ActsOfTests) -> None:
+    acts.started.clear()
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{base}{CONTROL}?verb=stop")
+    page.get_by_role("button", name="control games", exact=True).click()
+    page.wait_for_url("**/runs/console__*")
+    context.close()
+
+    assert [conf["verb"] for _, _, conf in acts.started] == ["stop"]
+
+
+def test_what_was_filled_in_survives_a_poll(page: Page, base: str) -> None:
+    from playwright.sync_api import expect
+
+    page.goto(f"{base}{CONTROL}?verb=stop")
+    page.get_by_label("Reason").fill("half a wor")
+    page.evaluate("document.getElementById('live').innerHTML = ''")
+
+    expect(page.get_by_label("Reason")).to_have_value("half a wor")
+
+
+@pytest.fixture(autouse=True)
+def local_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
