@@ -6,6 +6,8 @@ has the person.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -118,7 +120,7 @@ class RestActs:
         for task_id in reversed(task_ids):
             path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{RESULTS_KEY}"
             answer = await self._ask(request, "GET", path, params={"stringify": False}, missing_ok=True)
-            value = None if answer is None else answer["value"]
+            value = None if answer is None else _as_data(answer["value"])
             if isinstance(value, list):
                 return tuple(record for record in value if isinstance(record, dict))
         return ()
@@ -146,6 +148,14 @@ class RestActs:
 
     def _run_page(self, request: Request, dag_id: str, run_id: str) -> str:
         return f"{self._address(request) or ''}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
+
+
+def _as_data(value: Any) -> Any:
+    """What a task left; Airflow's database has it as JSON, which some releases give as it is there."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
 
 
 def _refused(method: str, path: str, response: httpx.Response) -> ConfigError | TransientError:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
 import anyio.to_thread
+import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
@@ -118,12 +119,13 @@ class _Desk:
         question = look.person.may_start
         return bool(await anyio.to_thread.run_sync(question, act.dag_id, limiter=self._console.limiter))
 
-    def _page(
-        self, request: Request, look: Look, name: str, view: Any, *, title: str, status: int = 200
-    ) -> HTMLResponse:
+    def _page(self, request: Request, look: Look, name: str, view: Any, *, title: str, status: int = 200) -> Response:
         frame = self._console.frame(self._console.plain(request), look, title=title, current="")
         fragment = "fragment" in request.query_params
         headers = {**HEADERS, "Cache-Control": "no-store"}
+        if request.query_params.get("format") == "json":
+            data = orjson.dumps({"page": name, "view": view}, option=orjson.OPT_NON_STR_KEYS, default=list)
+            return Response(data, status, headers=headers, media_type="application/json")
         return HTMLResponse(render(name, frame, view, fragment=fragment), status, headers=headers)
 
 

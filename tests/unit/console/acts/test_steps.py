@@ -183,3 +183,10 @@ def test_results_of_hostile_names_are_text(acting: ConsoleStage) -> None:
 
     assert "<img" not in page
     assert html.escape(name, quote=False).replace('"', "&#34;") in page
+
+
+def test_a_form_and_a_run_are_data_too(acting: ConsoleStage) -> None:
+    run = send(acting, CONTROL, {**opened(acting, CONTROL), "verb": "stop"}).headers["location"]
+
+    assert [field["name"] for field in acting.view(CONTROL)["fields"]] == ["verb", "target", "reason", "wait_seconds"]
+    assert acting.view(run)["seen"]["conf"]["verb"] == "stop"
