@@ -86,6 +86,22 @@ class NoActs:
         """
         raise _no_airflow()
 
+    async def form(self, request: Request, *, dag_id: str) -> NoReturn:
+        """Refused.
+
+        Raises:
+            ConfigError: AIRFLOW_CONNECTION_MISSING.
+        """
+        raise _no_airflow()
+
+    async def seen(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> NoReturn:
+        """Refused.
+
+        Raises:
+            ConfigError: AIRFLOW_CONNECTION_MISSING.
+        """
+        raise _no_airflow()
+
     def unavailable(self) -> str:
         """Why nothing can be started."""
         return _NO_AIRFLOW

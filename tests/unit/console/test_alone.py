@@ -51,3 +51,18 @@ def test_nothing_can_be_started(project: Path) -> None:
     assert NoActs().unavailable()
     assert {row["may_act"] for row in browser.get("/?format=json").json()["view"]["streams"]} == {False}
     assert {route.methods == {"GET"} for route in browser.app.routes if hasattr(route, "methods")} == {True}  # type: ignore[attr-defined]
+
+
+def test_a_form_is_a_command_there_and_sending_one_starts_nothing(project: Path) -> None:
+    reader = OneReader()
+    browser = client(reader)
+    browser.get(f"/open/{reader.key}")
+    own = {"Origin": "http://127.0.0.1:8990"}
+
+    page = browser.get("/acts/control/games?verb=restart")
+    sent = browser.post("/acts/control/games", data={"_nonce": "n" * 20, "verb": "restart"}, headers=own)
+
+    assert "deltaworks control games restart" in page.text
+    assert "<form" not in page.text
+    assert sent.status_code == 403
+    assert browser.get("/acts/control/games/runs/r").status_code == 503
