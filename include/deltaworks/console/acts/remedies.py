@@ -186,7 +186,7 @@ def _values(declared: Operation, words: list[str]) -> dict[str, str] | None:
     values: dict[str, str] = {}
     waiting = iter(words)
     for word in waiting:
-        flag, given, value = word.partition("=")
+        flag, sign, value = word.partition("=")
         if not word.startswith("--"):
             if not positional:
                 return None
@@ -198,6 +198,6 @@ def _values(declared: Operation, words: list[str]) -> dict[str, str] | None:
         elif fields[flag].kind == "switch":
             values[fields[flag].name] = "on"
         else:
-            values[fields[flag].name] = value if given else next(waiting, "")
+            values[fields[flag].name] = value if sign else next(waiting, "")
     values.pop("dry_run", None)
     return values

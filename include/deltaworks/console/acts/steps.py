@@ -52,7 +52,7 @@ class RunView:
     only_counted: bool
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    left_out: int
+    rows_more: int
     options: tuple[tuple[str, str], ...]
     confirm: str = ""
 
@@ -183,7 +183,7 @@ def _run_view(act: Act, seen: RunSeen) -> RunView:
         only_counted=counted,
         columns=columns,
         rows=rows,
-        left_out=max(0, len(seen.results) - _MOST_ROWS),
+        rows_more=max(0, len(seen.results) - _MOST_ROWS),
         options=options,
         confirm=f"{act.route}/confirm/{seen.run_id}" if done else "",
     )
