@@ -6,6 +6,7 @@ Pages are those of the registry that need no name but a pipeline's; records are 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import sys
@@ -121,6 +122,12 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     thread.join(timeout=30)
 
 
+def hear(complaints: list[str], message: Any) -> None:
+    """Keep what the browser's console calls an error."""
+    if message.type == "error":
+        complaints.append(message.text)
+
+
 def take(to: Path) -> list[str]:
     """Take every picture; what the browser's console complained of is given back."""
     from playwright.sync_api import sync_playwright
@@ -138,7 +145,7 @@ def take(to: Path) -> list[str]:
                 viewport={"width": WIDTH, "height": HEIGHT},
             )
             page = context.new_page()
-            page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+            page.on("console", functools.partial(hear, complaints))
             for name, route in addresses().items():
                 answer = page.goto(base + route)
                 if answer is None or not answer.ok:

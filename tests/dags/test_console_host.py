@@ -174,7 +174,7 @@ def test_a_person_starts_a_run_once_and_in_their_own_name(
     acting(server, monkeypatch)
     form = server.get(f"{CONTROL}?verb=restart", headers={"Accept": "text/html", **as_user(*ADA)})
     assert form.status_code == 200, form.text
-    assert '<option selected>restart</option>' in form.text
+    assert "<option selected>restart</option>" in form.text
     values = {"_nonce": "nonce-of-this-test-1", "verb": "restart", "reason": "a new key", "_note": "by hand"}
 
     answers = [server.post(CONTROL, data=values, headers={**OWN, **as_user(*ADA)}) for _ in range(2)]

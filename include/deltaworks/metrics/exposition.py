@@ -45,8 +45,11 @@ class Figures(Collector):
             samples = by_name.get(name)
             if not samples:
                 continue
-            made = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-            metric = made(name, family.help, labels=family.labels)
+            metric: CounterMetricFamily | GaugeMetricFamily
+            if family.kind == "counter":
+                metric = CounterMetricFamily(name, family.help, labels=family.labels)
+            else:
+                metric = GaugeMetricFamily(name, family.help, labels=family.labels)
             for sample in samples:
                 metric.add_metric(sample.labels, sample.value)
             yield metric

@@ -5,6 +5,8 @@ Skipped where no `chromium` is on the PATH.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.console_stage import ActsOfTests
-from tests.screenshots import CHROMIUM, served
+from tests.screenshots import CHROMIUM, hear, served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -50,8 +52,9 @@ def page(browser: Any, acts: ActsOfTests) -> Iterator[Page]:
     acts.started.clear()
     acts.results.clear()
     context = browser.new_context(viewport={"width": 1280, "height": 800})
-    opened, complaints = context.new_page(), []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    complaints: list[str] = []
+    opened = context.new_page()
+    opened.on("console", functools.partial(hear, complaints))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     yield opened
     context.close()
@@ -79,7 +82,7 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, acts: Ac
     expect(dialog).to_contain_text("restart")
     page.keyboard.press("Enter")
 
-    expect(page).to_have_url(lambda address: "/runs/console__" in address)
+    expect(page).to_have_url(re.compile("/runs/console__"))
     expect(page.locator("#live")).to_contain_text("complete")
     ((dag_id, _, conf),) = acts.started
     assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")

@@ -29,7 +29,10 @@ def beating(**changes: Any) -> Callable[[ConsoleStage], None]:
 
 
 def alerting(cause: str, subject: str) -> Callable[[ConsoleStage], None]:
-    return lambda stage: raise_alert(stage.objects, cause=cause, subject=subject, summary="seen") and None  # type: ignore[func-returns-value]
+    def happens(stage: ConsoleStage) -> None:
+        raise_alert(stage.objects, cause=cause, subject=subject, summary="seen")
+
+    return happens
 
 
 def quarantining(stage: ConsoleStage) -> None:
