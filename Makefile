@@ -123,7 +123,7 @@ $(DOCS_ENV)/.stamp: docs/requirements.lock
 	@$(BIN)/uv pip sync --quiet --require-hashes --python $(DOCS_ENV)/bin/python docs/requirements.lock
 	@touch $@
 
-docs: tables $(DOCS_ENV)/.stamp ## build the docs as a site in dist/site, every link checked; its search needs no server
+docs: tables $(DOCS_ENV)/.stamp ## build the docs as a site in dist/site, every link checked; search runs in the browser
 	@NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --quiet && echo "dist/site/index.html"
 
 screenshots: jars ## take pictures of the console's pages, light and dark, into docs/screenshots (needs Debian's chromium)

@@ -91,7 +91,8 @@ def remedy(cause: str, subject: str) -> Remedy | None:
     if not words:
         return None
     kind, name, rest = _parts(words)
-    of_job = _JOBS.get(kind) or _as_operation(kind)
+    # The task that failed is an operation of its name; one that is not is mended by what its DAG is for.
+    of_job = _as_operation(rest) or _JOBS.get(kind) or _as_operation(kind)
     act = of_job if cause in _JOB_CAUSES else _REMEDIES.get(cause)
     if act is None and kind in ("stream", "relay") and cause in CONDITIONS:
         # What a process ended with: once it is mended, a restart calls off the wait for its next try.
@@ -121,9 +122,9 @@ def _parts(words: list[str]) -> tuple[str, str, str]:
     return "pipeline", words[0], "/".join(words[1:])
 
 
-def _as_operation(kind: str) -> tuple[str, str, str] | None:
-    declared = OPERATIONS.get(kind)
-    return None if declared is None else (declared.command.split()[-1], kind, "")
+def _as_operation(name: str) -> tuple[str, str, str] | None:
+    declared = OPERATIONS.get(name)
+    return None if declared is None or declared.scope == "relay" else (declared.command.split()[-1], name, "")
 
 
 def acts_of(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[Remedy, ...]:

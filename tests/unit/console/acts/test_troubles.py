@@ -77,7 +77,7 @@ TROUBLES = {
     "late gold": Trouble(alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/acts/rebuild_gold/games?tables=daily"),
     "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/acts/control_relay/landing?verb=restart"),
     "a failing night": Trouble(
-        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/acts/optimize_tables/games"
+        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/acts/vacuum_tables/games"
     ),
     "an expiring source": Trouble(
         beating(oldest_pending_at=ago(3500), retention_seconds=3600, backlog_files=4),
