@@ -133,7 +133,10 @@ def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
 
 
 def landing_assets(pipeline: str, source: object) -> list[Asset]:
-    """What a stream reads, where that are objects: the asset that stands for them."""
+    """What a stream reads, where that are objects: the asset that stands for them.
+
+    Its scheme is none of a provider's: for `s3` Airflow would load boto3 into whatever parses DAGs.
+    """
     if not isinstance(source, FileSourceSpec):
         return []
-    return [Asset(name=f"landing.{pipeline}", uri=f"s3://{source.bucket}/{source.prefix}", group="landing")]
+    return [Asset(name=f"landing.{pipeline}", uri=f"landing://{source.bucket}/{source.prefix}", group="landing")]
