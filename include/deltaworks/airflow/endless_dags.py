@@ -102,8 +102,7 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         doc_md=stream_runbook(spec),
         **endless_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
     ) as dag:
-        landed = names.landing_assets(spec.pipeline, spec.source)
-        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline, inlets=landed)
+        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline)
     return dag
 
 

@@ -14,7 +14,6 @@ from deltaworks.operations import registry
 from deltaworks.specs import groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_hold
-from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.storage import StorageSpec
 
 SPARK_CONNECTION: Final = "spark_default"
@@ -130,13 +129,3 @@ def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
     """The asset that stands for a table of a stream. Nothing announces it: a stream that never ends would say every few
     hours that there is something new."""
     return Asset(name=f"bronze.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="bronze")
-
-
-def landing_assets(pipeline: str, source: object) -> list[Asset]:
-    """What a stream reads, where that are objects: the asset that stands for them.
-
-    Its scheme is none of a provider's: for `s3` Airflow would load boto3 into whatever parses DAGs.
-    """
-    if not isinstance(source, FileSourceSpec):
-        return []
-    return [Asset(name=f"landing.{pipeline}", uri=f"landing://{source.bucket}/{source.prefix}", group="landing")]
