@@ -28,6 +28,7 @@ from sqlalchemy import select
 
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
+from deltaworks.airflow.erasure_page import add_erasures
 from deltaworks.airflow.page_access import may_read_runs
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.console.acts.rest import RestActs
@@ -153,4 +154,5 @@ def build_host() -> FastAPI:
     console = Console(people=AirflowPeople(), acts=AirflowActs(), records=CachedObjects(opened), catalog=catalog)
     app = build_console(console)
     add_dashboards(app)
+    add_erasures(app)
     return app

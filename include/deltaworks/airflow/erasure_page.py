@@ -17,8 +17,8 @@ from fastapi import Depends, FastAPI, HTTPException, Response
 from fastapi.responses import HTMLResponse
 
 from deltaworks.airflow.aws_connections import set_environment_keys
-from deltaworks.airflow.links import server_path
 from deltaworks.airflow.page_access import HEADERS, may_read_runs
+from deltaworks.airflow.server_paths import server_path
 from deltaworks.alerts.erasures import judge_erasure
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects

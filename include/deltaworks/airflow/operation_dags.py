@@ -180,7 +180,7 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
-            limit = {} if declared.at_once else {"execution_timeout": _LONGEST}
+            limit: dict[str, Any] = {} if declared.at_once else {"execution_timeout": _LONGEST}
             operation_task(declared.name, name, environment, from_form=True, **limit)
     set_form(dag, operation_form(declared, spec))
     return dag

@@ -219,12 +219,14 @@ class TablePurger:
         """What the table holds in the version that was made, counted again."""
         state = state_at(self._lake, self._objects, self._key, version)
         survey = self.survey(state)
-        counts = {
-            "all_after": survey.rows,
-            "erased_after": survey.hits,
-            "others_after": survey.rows - survey.hits - (purge.all_after - purge.others_before),
-        }
-        return replace(purge, version=version, at_ms=self._committed_at(version), **counts)
+        return replace(
+            purge,
+            version=version,
+            at_ms=self._committed_at(version),
+            all_after=survey.rows,
+            erased_after=survey.hits,
+            others_after=survey.rows - survey.hits - (purge.all_after - purge.others_before),
+        )
 
     def _committed_at(self, version: int) -> int:
         commit = next(commit_history(self._lake, self._key, newest=version, limit=1))

@@ -176,16 +176,18 @@ class Window:
         )
         if place.kept_because:
             rows = purger.survey().rows
-            counts = dict.fromkeys(("all_before", "all_after", "others_before", "others_after"), rows)
             kept = PurgedTable(
                 pipeline=place.pipeline,
                 table=place.table,
                 version=None,
                 at_ms=0,
+                all_before=rows,
+                all_after=rows,
+                others_before=rows,
+                others_after=rows,
                 erased_before=0,
                 erased_after=0,
                 kept_because=place.kept_because,
-                **counts,
             )
             return self._records.note(number, kept)
         with contextlib.ExitStack() as stack:

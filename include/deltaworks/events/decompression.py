@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import re
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -19,6 +20,8 @@ _BEGINNINGS = {
 }
 #: How much is inflated at a time: a small content can grow a thousandfold.
 _AT_ONCE_BYTES = 8 << 20
+#: What readers raise of damage. The last one's stubs call it an instance of what it is a class of.
+_DAMAGE: tuple[type[Exception], ...] = (EOFError, OSError, ValueError, cast("type[Exception]", isal_zlib.IsalError))
 
 
 class DamagedContent(Exception):
@@ -49,7 +52,7 @@ def decompressed(data: bytes, compression: Compression, *, max_bytes: int | None
             if max_bytes is not None and size > max_bytes:
                 raise LargeContent(f"holds {size} bytes or more; at most {max_bytes} are read")
             parts.append(part)
-    except (EOFError, OSError, ValueError, isal_zlib.error) as error:
+    except _DAMAGE as error:
         raise DamagedContent(f"its {kind} content is damaged: {str(error).rstrip('.')}") from error
     return b"".join(parts)
 

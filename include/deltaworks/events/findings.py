@@ -113,28 +113,19 @@ class Findings:
 
     def facts(self) -> dict[str, Any]:
         """What the prepared batch and the ledger keep of it."""
-        facts: dict[str, Any] = {}
-        if self.rule_warnings:
-            facts["rule_warnings"] = dict(sorted(self.rule_warnings.items()))
-        if self.objects_rejected:
-            facts["objects_rejected"] = dict(sorted(self.objects_rejected.items()))
-        if self.objects_missing:
-            facts["objects_missing"] = self.objects_missing
-        if self.over_budget:
-            facts["over_budget"] = dict(sorted(self.over_budget.items()))
-        if self.events:
-            facts["events"] = self.events
-        if self.rejected:
-            facts["rejected"] = [[code, path, events] for (code, path), events in _most(self.rejected)]
-        if self.rejected_events:
-            facts["rejected_events"] = [[code, name, events] for (code, name), events in _most(self.rejected_events)]
-        if self.unusable_times:
-            facts["unusable_times"] = self.unusable_times
-        if self.not_addresses:
-            facts["not_addresses"] = dict(sorted(self.not_addresses.items()))
-        if self.privacy:
-            facts["privacy"] = dict(sorted(self.privacy.items()))
-        return facts
+        facts: dict[str, Any] = {
+            "rule_warnings": _by_name(self.rule_warnings),
+            "objects_rejected": _by_name(self.objects_rejected),
+            "objects_missing": self.objects_missing,
+            "over_budget": _by_name(self.over_budget),
+            "events": self.events,
+            "rejected": [[code, path, events] for (code, path), events in _most(self.rejected)],
+            "rejected_events": [[code, name, events] for (code, name), events in _most(self.rejected_events)],
+            "unusable_times": self.unusable_times,
+            "not_addresses": _by_name(self.not_addresses),
+            "privacy": _by_name(self.privacy),
+        }
+        return {name: value for name, value in facts.items() if value}
 
     def as_record(self) -> dict[str, Any]:
         """As plain values, to be sent to the driver."""
@@ -201,3 +192,7 @@ def _failure(record: Mapping[str, Any] | None) -> DeltaworksError | None:
         return None
     kind = _FAILURES.get(record["kind"], DeltaworksError)
     return kind(record["condition"], record["message"], hint=record["hint"], retryable=record["retryable"])
+
+
+def _by_name(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))

@@ -19,6 +19,7 @@ from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.report import Report, Subject
+from deltaworks.control.health.vaults import vault_reports
 from deltaworks.control.records.stream_summary import read_recent
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
@@ -124,9 +125,10 @@ def reports_of(
     reports = [_report(look, subject, previous) for subject in sound]
     wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
     reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
-    if catalog.collectors and look.person.may_read(HEALTH_DAG):
-        # A collector is run by no DAG: whoever may see the health check sees it.
-        reports += collector_reports(catalog, objects, previous=previous)
+    if look.person.may_read(HEALTH_DAG):
+        # A collector is run by no DAG, and a vault belongs to no pipeline: whoever may see the health check sees them.
+        reports += collector_reports(catalog, objects, previous=previous) if catalog.collectors else []
+        reports += vault_reports(catalog, objects, previous=previous) if catalog.namespaces else []
     return reports, previous
 
 

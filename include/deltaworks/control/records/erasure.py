@@ -149,7 +149,7 @@ class Erasures:
         Raises:
             ContractError: ERASURE_UNREADABLE.
         """
-        steps = []
+        steps: list[ErasureStep] = []
         while (step := self._records.read(self._key(request_id, len(steps) + 1))) is not None:
             steps.append(step)
         return ErasureRequest(tuple(steps)) if steps else None
@@ -208,12 +208,13 @@ class Erasures:
         *,
         by: str,
         detail: dict[str, Any] | None = None,
-        **moved: str,
+        purge_by: str = "",
+        deadline_at: str = "",
     ) -> ErasureRequest:
         """Note that a request has reached a state.
 
         Args:
-            moved: `purge_by` and `deadline_at` of an extension.
+            purge_by, deadline_at: the instants of an extension.
 
         Raises:
             ConcurrencyError: ERASURE_OVERTAKEN, another process noted a state meanwhile.
@@ -227,7 +228,8 @@ class Erasures:
             by=by,
             run=current_run(),
             detail=detail or {},
-            **moved,
+            purge_by=purge_by,
+            deadline_at=deadline_at,
         )
         if not self._records.create(self._key(request.request_id, step.number), step):
             raise ConcurrencyError(
@@ -269,11 +271,11 @@ class Erasures:
                 hint="Bring it to its end: `deltaworks privacy erasures` says what it waits for.",
             )
         by_days = timedelta(days=EXTENSION_DAYS)
-        moved = {
-            "purge_by": (request.purge_by + by_days).isoformat(),
-            "deadline_at": (request.deadline_at + by_days).isoformat(),
-        }
-        return self.append(request, "extended", by=by, detail={"reason": reason}, **moved)
+        purge_by = (request.purge_by + by_days).isoformat()
+        deadline_at = (request.deadline_at + by_days).isoformat()
+        return self.append(
+            request, "extended", by=by, detail={"reason": reason}, purge_by=purge_by, deadline_at=deadline_at
+        )
 
     def _key(self, request_id: str, number: int) -> str:
         return erasure_paths.erasure_step(self._namespace, request_id, number)
