@@ -22,17 +22,17 @@ def arm() -> None:
     """Change the parser of this process, and of those forked from it."""
     from deltaworks.events.parse import Parser
 
-    harmless = Parser.framed
+    harmless = Parser._framed
 
-    def framed(self: Any, payload: Any) -> Iterable[Any]:
+    def framed(self: Any, payload: Any, frame: Any) -> Iterable[Any]:
         data = payload.data or b""
         way = next((way for way in WAYS.values() if data.startswith(way)), b"")
-        for event in harmless(self, replace(payload, data=data[len(way) :]) if way else payload):
+        for event in harmless(self, replace(payload, data=data[len(way) :]) if way else payload, frame):
             yield event
             if way:
                 _die(way)
 
-    Parser.framed = framed  # type: ignore[method-assign]
+    Parser._framed = framed  # type: ignore[method-assign]
 
 
 def _die(way: bytes) -> None:
