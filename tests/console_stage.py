@@ -13,9 +13,10 @@ from typing import Any
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 
-from deltaworks.console.application import Console, build_console
+from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.console import Console
 from deltaworks.console.look import Look
 from deltaworks.console.seams import Person, RunSeen, Started
 from deltaworks.control import paths

@@ -23,9 +23,10 @@ import uvicorn
 from fastapi import Request
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.console.application import Console, build_console
+from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.console import Console
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.seams import Person
 from deltaworks.control import paths

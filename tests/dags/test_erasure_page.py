@@ -15,9 +15,9 @@ from deltaworks.control.records.certificate import Certificate, Certificates, Ce
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
-from tests.dags.test_progress_page import as_user, server
+from tests.dags.test_console_host import as_user, dags_on_record, server
 
-__all__ = ["server"]
+__all__ = ["dags_on_record", "server"]
 
 LIST = "/deltaworks/erasures"
 SAVED = f"{LIST}/players/e1/certificate"

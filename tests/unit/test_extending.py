@@ -34,8 +34,10 @@ from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.stripping import StripKeys
 from deltaworks.judging.backtest import backtest
 from deltaworks.models.labels import label_query
+from deltaworks.privacy.tokens import token
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.checks.project import check_project
@@ -43,6 +45,7 @@ from deltaworks.specs.project import load_catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "extending.md"
+KEY = bytes(32)
 STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 ENVIRONMENT = """\
 environment: local
@@ -97,7 +100,9 @@ def catalog(project: Path) -> Catalog:
 def rows_of(project: Path, pipeline: str, *payloads: Payload | bytes) -> dict[str, pa.Table]:
     """What lands of payloads, by table."""
     numbered = [p if isinstance(p, Payload) else Payload(seq, f"k{seq}", p) for seq, p in enumerate(payloads, 1)]
-    return dict(Parser(catalog(project).pipeline(pipeline)).parse(numbered, STAMP))
+    spec = catalog(project).pipeline(pipeline)
+    keys = StripKeys(KEY) if spec.privacy else None
+    return dict(Parser(spec, strip_keys=keys).parse(numbered, STAMP))
 
 
 def load_module(project: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -168,7 +173,9 @@ def test_a_table_that_is_added_takes_its_events(project: Path) -> None:
 
     rows = rows_of(project, "games", json.dumps({"body": json.dumps(event)}).encode())
 
-    assert [(row["device_id"], row["level"]) for row in rows["level_failed"].to_pylist()] == [("d1", 7)]
+    assert [(row["device_id"], row["level"]) for row in rows["level_failed"].to_pylist()] == [
+        (token(KEY, kind="device", value="d1"), 7)
+    ]
 
 
 def test_a_pipeline_that_is_added_lands_what_fits_and_keeps_the_rest(project: Path) -> None:

@@ -27,10 +27,10 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 158, 23),
-    Walk("batch", "deltaworks.engine.batches", 166, 22),
-    Walk("stream", "deltaworks.engine.runner", 180, 23),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 92, 14),
+    Walk("restore", "deltaworks.rework.restore.one_table", 200, 24),
+    Walk("batch", "deltaworks.engine.batches", 171, 22),
+    Walk("stream", "deltaworks.engine.runner", 190, 24),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 93, 14),
 )
 
 

@@ -32,9 +32,10 @@ from deltaworks.airflow.erasure_page import add_erasures
 from deltaworks.airflow.page_access import may_read_runs
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.console.acts.rest import RestActs
-from deltaworks.console.application import Console, build_console
+from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.console import Console
 from deltaworks.console.seams import Person
 from deltaworks.control.objects import ObjectStore, open_objects
 

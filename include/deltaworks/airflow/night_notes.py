@@ -87,7 +87,7 @@ def task_of(task: str, ended: Mapping[str, Any], results: Any) -> NightTask:
         bytes=sum(one.bytes for one in noted),
         seconds=float(ended.get("duration") or 0.0),
         results=tuple(noted[:MOST_RESULTS]),
-        left_out=max(0, len(noted) - MOST_RESULTS),
+        omitted=max(0, len(noted) - MOST_RESULTS),
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import typer
 
 from deltaworks.cli.context import catalog
-from deltaworks.cli.output import line, listing_command, show
+from deltaworks.cli.output import document, line, listing_command, show
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import open_objects
@@ -149,7 +148,7 @@ def certificate(namespace: str = _NAMESPACE, request: str = _REQUEST) -> None:
             f"{request} has no certificate yet.",
             hint=f"`deltaworks privacy erasures {namespace}` says how far it is.",
         )
-    sys.stdout.write(data.decode() + "\n")
+    document(data.decode())
 
 
 def _erasures(namespace: str) -> Erasures:

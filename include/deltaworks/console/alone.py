@@ -16,9 +16,10 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from deltaworks.console.application import HEADERS, Console, build_console
+from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.console import HEADERS, Console
 from deltaworks.console.seams import Person
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError

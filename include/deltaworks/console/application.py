@@ -6,11 +6,7 @@ console's own: whatever they wait for, the threads of the process that hosts the
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlencode
+from collections.abc import Sequence
 
 import anyio
 import anyio.to_thread
@@ -18,126 +14,16 @@ import orjson
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.acts.routes import add_acts
+from deltaworks.console.console import HEADERS, Console
+from deltaworks.console.look import PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
-from deltaworks.console.seams import Acts, People, Person, Records
+from deltaworks.console.seams import Person
 from deltaworks.control.clock import utc_now
 
-#: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
-)
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-}
-_THREADS = 4
 _NOT_LOGGED_IN, _MISSING = 401, 404
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """What a page needs of a request, for a thread that must not touch the request itself."""
-
-    root: str
-    path: str
-    values: Mapping[str, str]
-    query: Mapping[str, str]
-    known_tag: str
-    airflow: str | None
-
-
-class Console:
-    """The console of one process: its pages over what a host gives it."""
-
-    def __init__(self, *, people: People, acts: Acts, records: Records, catalog: CatalogCache) -> None:
-        self.people = people
-        self.acts = acts
-        self.records = records
-        self.catalog = catalog
-        self._limiter: anyio.CapacityLimiter | None = None
-
-    @property
-    def limiter(self) -> anyio.CapacityLimiter:
-        """The turn of the console's threads. It belongs to the event loop that is running."""
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(_THREADS)
-        return self._limiter
-
-    def look(self, request: _Request, person: Person) -> Look:
-        """One look, by a thread of the console's."""
-        catalog = self.catalog.current()
-        return Look(
-            person=person,
-            catalog=catalog,
-            objects=self.records.reader(),
-            now=utc_now(),
-            values=request.values,
-            query=request.query,
-            paused=self.acts.paused([]),
-            acts_missing=self.acts.unavailable(),
-            airflow=request.airflow,
-        )
-
-    def answer(self, page: Page, request: _Request, person: Person) -> Response:
-        """A page for a person, or word that they have its newest already.
-
-        Raises:
-            PageMissingError: there is no such page that they may see.
-        """
-        look = self.look(request, person)
-        if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
-            raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
-        view = page.view(look)
-        frame = self.frame(request, look, title=page.title_of(look), current=page.name)
-        data = orjson.dumps(
-            {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},
-            option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
-            default=list,
-        )
-        kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
-        tag = _tag(kind, request.root, person.name, look.acts_missing, data)
-        headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.keep else "no-store"}
-        if page.keep and tag in {part.strip() for part in request.known_tag.split(",")}:
-            return Response(status_code=304, headers=headers)
-        if kind == "json":
-            return Response(data, media_type="application/json", headers=headers)
-        return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
-
-    def frame(self, request: _Request, look: Look, *, title: str, current: str) -> Frame:
-        """What surrounds a view."""
-        query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
-        return Frame(
-            title=title,
-            root=request.root,
-            address=request.path + (f"?{urlencode(query)}" if query else ""),
-            now=look.now,
-            person=look.person.name,
-            menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
-            current=current,
-            airflow=look.airflow,
-            acts_missing=look.acts_missing,
-            docs=look.catalog.environment.alerts.docs_url,
-            stale_since=look.objects.stale_since,
-            problem=look.objects.problem,
-        )
-
-    def plain(self, request: Request) -> _Request:
-        """What a thread is given of a request."""
-        root = str(request.scope.get("root_path", ""))
-        return _Request(
-            root=root,
-            path=request.url.path.removeprefix(root) or "/",
-            values=dict(request.path_params),
-            query=dict(request.query_params),
-            known_tag=request.headers.get("if-none-match", ""),
-            airflow=self.acts.airflow_address(request),
-        )
 
 
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
@@ -163,9 +49,6 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
 
     for page in pages:
         _add_page(app, console, page)
-    # Its routes know this module.
-    from deltaworks.console.acts.routes import add_acts
-
     add_acts(app, console)
     _add_refusals(app, console)
     return app
@@ -213,16 +96,3 @@ def _refusal(console: Console, request: Request, status: int, reason: str) -> Re
         airflow=plain.airflow,
     )
     return HTMLResponse(render("refusal", frame, {"status": status, "reason": reason}), status, headers=headers)
-
-
-def _tag(*parts: Any) -> str:
-    digest = hashlib.sha256(_release().encode())
-    for part in parts:
-        digest.update(part if isinstance(part, bytes) else str(part).encode())
-        digest.update(b"\0")
-    return f'W/"{digest.hexdigest()[:24]}"'
-
-
-def _release() -> str:
-    """A word that changes with the files that pages load, so that nothing old is kept beside them."""
-    return "".join(asset.digest for asset in assets().values())

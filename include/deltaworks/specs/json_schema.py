@@ -7,7 +7,7 @@ from typing import Any
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: Lists for which the loader takes a scalar.
-_LISTS_OF_ONE = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y", "of")
+_LISTS_OF_ONE = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y", "of", "subject")
 
 
 def pipeline_json_schema() -> dict[str, Any]:

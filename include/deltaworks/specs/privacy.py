@@ -118,8 +118,8 @@ class RefusedSpec(Spec):
 class RegulationSpec(Spec):
     """Whose events are treated otherwise than declared, because law asks for it."""
 
-    child: ChildSpec | None = None
-    refused: RefusedSpec | None = None
+    child: Annotated[ChildSpec | None, Presence(OTHER_READING)] = None
+    refused: Annotated[RefusedSpec | None, Presence(OTHER_READING)] = None
 
 
 class EraseSpec(Spec):

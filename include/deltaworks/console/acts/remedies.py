@@ -30,7 +30,7 @@ class Remedy:
     path: str
 
 
-def form_path(operation: str, subject: str, **values: str) -> str:
+def form_path(operation: str, subject: str, /, **values: str) -> str:
     """The address of a form, filled."""
     query = urlencode({name: value for name, value in values.items() if value})
     return f"/acts/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")

@@ -18,7 +18,7 @@ from deltaworks.console.acts import steps
 from deltaworks.console.acts.fields import FormError
 from deltaworks.console.acts.offers import Act, act_of
 from deltaworks.console.acts.origin import is_own
-from deltaworks.console.application import HEADERS, Console
+from deltaworks.console.console import HEADERS, Console
 from deltaworks.console.look import Look
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError

@@ -70,8 +70,8 @@ class Tables:
 
 def view(look: Look) -> Tables:
     """The page for what the person may see; `?pipeline=` leaves one pipeline's."""
-    wanted = look.query.get("pipeline", "")
-    pipelines = [name for name in look.pipelines() if wanted in ("", name)]
+    chosen = look.query.get("pipeline", "")
+    pipelines = [name for name in look.pipelines() if chosen in ("", name)]
     stored = read_summaries(look, TablesSummary, {name: tables_summary(name) for name in pipelines})
     every = [
         table_row(pipeline, table)

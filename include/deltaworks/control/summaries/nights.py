@@ -36,7 +36,7 @@ class NightResult(Piece):
 
 
 class NightTask(Piece):
-    """One task of a night. `files`, `rows` and `bytes` are sums over all its results, `left_out` those not listed."""
+    """One task of a night. `files`, `rows` and `bytes` are sums over all its results, `omitted` those not listed."""
 
     task: str
     state: str
@@ -45,7 +45,7 @@ class NightTask(Piece):
     bytes: int = 0
     seconds: float = 0.0
     results: tuple[NightResult, ...] = ()
-    left_out: int = 0
+    omitted: int = 0
 
 
 class Night(Piece):

@@ -85,7 +85,7 @@ class TableSummary(Piece):
 
 
 class TablesSummary(Summary):
-    """The tables of a pipeline, those of the engine among them. `left_out` were too many to be kept.
+    """The tables of a pipeline, those of the engine among them. `omitted` were too many to be kept.
 
     `size_bounds` are the bytes below which each count of a `size_histogram` is; its last one is of all above.
     """
@@ -96,7 +96,7 @@ class TablesSummary(Summary):
 
     tables: tuple[TableSummary, ...] = ()
     size_bounds: tuple[int, ...] = ()
-    left_out: int = 0
+    omitted: int = 0
 
     def nights(self) -> dict[str, tuple[Point, ...]]:
         """The nights of each table, by name."""

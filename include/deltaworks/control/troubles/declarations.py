@@ -328,9 +328,7 @@ DECLARATIONS: Final = (
             "a listing was asked of a relay that reads nothing but messages",
             "declare `listing: {}` for it and restart it",
         ),
-        Trouble(
-            "SOURCE_SCHEMA_UNSUPPORTED", 'a column of `format("s3-sqs")` has a type it cannot fill', "mend the schema"
-        ),
+        Trouble("SOURCE_SCHEMA_UNSUPPORTED", 'a column of `format("s3-sqs")` cannot be filled', "mend its type"),
         Trouble(
             "STATE_OF_ANOTHER_QUEUE",
             "the `stateLocation` of a query holds what another queue announced",

@@ -36,7 +36,7 @@ _MOST_IN_RUN = 256
 #: Up to so many bytes the pattern finds cuts sooner than arrays do; and only it finds them behind longer white space.
 _SMALL_BYTES, _MOST_SPACES = 8_192, 64
 #: Bytes that are looked through for cuts at a time.
-_WINDOW_BYTES = 256 << 10
+_WINDOW_BYTES = 64 << 10
 _OPEN, _CLOSE = b"{}"
 _IS_SPACE = np.isin(np.arange(256), list(WHITE_SPACE))
 

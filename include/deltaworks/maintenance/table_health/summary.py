@@ -97,7 +97,7 @@ def summarised(
         at=taken_at.isoformat(timespec="seconds"),
         tables=with_nights(tables, nights, date=date),
         size_bounds=SIZE_BOUNDS,
-        left_out=max(0, len(reports) - MOST_TABLES),
+        omitted=max(0, len(reports) - MOST_TABLES),
     )
 
 

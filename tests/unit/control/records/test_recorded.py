@@ -29,6 +29,7 @@ from deltaworks.events.inference.versions import SchemaRecord
 from tests.examples import examples
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.control.records.recorded_outward import OUTWARD
+from tests.unit.control.records.recorded_summaries import SUMMARIES
 from tests.unit.control.records.recorded_vault import VAULT
 
 #: One object of every kind, as the last release without record models wrote them; later kinds as their first one did.
@@ -56,6 +57,7 @@ BY: dict[str, Any] = {"by": "ada", "run": "manual", "at": AT}
 
 EXPECTED: dict[str, UnversionedRecord] = (
     OUTWARD
+    | SUMMARIES
     | VAULT
     | ERASURE
     | {

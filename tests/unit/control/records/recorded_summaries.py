@@ -1,0 +1,131 @@
+"""Records that pages and people read: summaries of streams, tables, nights, quarantine and mutations, and silences."""
+
+from __future__ import annotations
+
+from deltaworks.alerts.silences import Silence
+from deltaworks.control.records.store import UnversionedRecord
+from deltaworks.control.records.stream_summary import (
+    BatchSummary,
+    HourSummary,
+    ProblemSummary,
+    RecentBatches,
+    StreamHours,
+)
+from deltaworks.control.summaries import mutations
+from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
+from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
+from deltaworks.control.summaries.tables import Cost, HoldSummary, Plan, Point, TablesSummary, TableSummary
+
+AT = "2026-01-02T03:04:05+00:00"
+RESULT = NightResult(of="games.events", files=412, files_after=12, rows=9000, bytes=1 << 20, seconds=3.5, put_off=1)
+TABLE = TableSummary(
+    name="events",
+    kind="bronze",
+    version=812,
+    score=41,
+    costs=(Cost(name="small_files", weight=3, cost=0.7, why="22 of 31 files are small"),),
+    files=31,
+    bytes=1 << 30,
+    rows=120_000,
+    small_files=22,
+    partitions=7,
+    skew=1.5,
+    size_histogram=(22, 9),
+    deleted_rows=0,
+    unordered_share=0.2,
+    log_commits=80,
+    commits_since_checkpoint=3,
+    unreferenced_files=4,
+    unreferenced_bytes=4096,
+    last_write_at=AT,
+    last_optimize_at=AT,
+    last_vacuum_at=AT,
+    tonight=Plan(why="small files", partitions=3, files_saved=400, bytes_rewritten=1 << 28, seconds=60.0, put_off=1),
+    holds=(HoldSummary(by="reader crm", since=AT),),
+    nights=(Point(date="2026-01-01", score=40, bytes=1 << 29),),
+)
+SUMMARIES: dict[str, UnversionedRecord] = {
+    "recent_batches": RecentBatches(
+        pipeline="games",
+        written_at=AT,
+        batches=(
+            BatchSummary(
+                batch_id=812,
+                at=AT,
+                rows=12_400,
+                quarantined=3,
+                files=19,
+                bytes=1 << 20,
+                tables=31,
+                prepare_seconds=2.5,
+                commit_seconds=1.0,
+                complete_seconds=0.1,
+                backlog_files=4,
+                backlog_bytes=4096,
+                oldest_pending_seconds=9.0,
+                arrived=(4.0, 9.0),
+            ),
+        ),
+        problems=(ProblemSummary(at=AT, text="batch 811: the lake did not answer"),),
+    ),
+    "stream_hours": StreamHours(
+        pipeline="games",
+        written_at=AT,
+        hours=(
+            HourSummary(at=AT, batches=60, rows=90_000, quarantined=7, files=60, bytes=1 << 25, busy_seconds=200.0),
+        ),
+    ),
+    "tables_summary": TablesSummary(pipeline="games", at=AT, tables=(TABLE,), size_bounds=(1 << 20,), omitted=2),
+    "nights_summary": NightsSummary(
+        pipeline="games",
+        at=AT,
+        nights=(
+            Night(
+                run="scheduled__2026-01-02",
+                date="2026-01-02",
+                started_at=AT,
+                ended_at=AT,
+                tasks=(NightTask(task="optimize_tables", state="success", files=412, results=(RESULT,), omitted=1),),
+            ),
+        ),
+    ),
+    "quarantine_summary": QuarantineSummary(
+        pipeline="games",
+        at=AT,
+        generation=2,
+        through_batch=812,
+        open_rows=(OpenRows(date="2026-01-01", reason="type_mismatch", event="purchase", spec="4f2a", rows=1100),),
+        other_rows=5,
+    ),
+    "mutations_summary": mutations.MutationsSummary(
+        pipeline="crm",
+        at=AT,
+        batches=(
+            mutations.BatchSummary(
+                number=77,
+                outcome="applied",
+                at=AT,
+                requests={"rename": 12},
+                not_understood=1,
+                rows=40,
+                tables=3,
+                conflicts=1,
+                pause_seconds=22.0,
+                seconds={"resolve": 9.0, "merge": 20.0},
+            ),
+        ),
+        waiting=3204,
+        oldest_at=AT,
+        judged_at=AT,
+    ),
+    "silence": Silence(
+        id="0a1b",
+        pipeline="games",
+        cause="STREAM_UNHEALTHY",
+        subject="stream games",
+        at=AT,
+        until="2026-01-02T04:04:05+00:00",
+        by="ada",
+        reason="upgrade",
+    ),
+}
