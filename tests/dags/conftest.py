@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def airflow_settings() -> Iterator[None]:
     os.environ.update(AIRFLOW_SETTINGS)
     yield
     _restore()
+
+
+@pytest.fixture(autouse=True)
+def console_of_its_own() -> None:
+    """The console anew for each test: it remembers the project of the process, and tests have their own."""
+    for name, module in list(sys.modules.items()):
+        if name.endswith("deltaworks_plugin"):
+            for hosted in module.DeltaworksPlugin.fastapi_apps:
+                hosted["app"]._application = None
 
 
 @pytest.fixture(scope="session")

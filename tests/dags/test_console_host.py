@@ -110,6 +110,7 @@ def test_airflow_takes_every_place_that_the_plugin_declares(server: Any, project
         ("Deltaworks, own tab", "nav"),
         ("Deltaworks", "dag"),
         ("Deltaworks dashboards", "nav"),
+        ("Deltaworks erasures", "nav"),
     }
 
 
@@ -212,6 +213,8 @@ def test_what_airflow_does_not_take_is_said_in_its_words(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acting(server, monkeypatch)
+    # Other tests put it on record.
+    server.delete("/api/v2/dags/restore__games", headers=as_user(*ADA))
 
     answer = server.get("/deltaworks/acts/restore/games", headers={"Accept": "text/html", **as_user(*ADA)})
 

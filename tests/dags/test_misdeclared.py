@@ -79,7 +79,7 @@ def test_a_wrong_one_has_the_dags_of_a_sound_one(parsed: Any) -> None:
     assert {"restore", "reprocess", "replay_quarantine", "start_over"} <= wrong.keys()
     assert wrong.keys() - sound.keys() == {"gold", "refresh_gold"}, "games has gold, edits has none"
     assert sound.keys() <= wrong.keys()
-    assert kinds_of(parsed, "second").keys() == {"relay", "reconcile", "redrive"}
+    assert kinds_of(parsed, "second").keys() == {"relay", "reconcile", "redrive", "control_relay"}
     assert kinds_of(parsed, "third").keys() == kinds_of(parsed, "landing").keys(), "it declares `clean` as landing does"
     for kind in sound.keys() - {"stream", "maintenance"}:
         assert wrong[kind]["tags"] == sorted({*sound[kind]["tags"], "declared wrongly", "games", kind} - {"edits"})

@@ -63,7 +63,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     kind = dag_id.partition("__")[0]
     if kind == "stream":
         return "stream"
-    name = "optimize_tables" if task_id == "compact_tables" else task_id
+    name = {"compact_tables": "optimize_tables", "note_night": "snapshot_health"}.get(task_id, task_id)
     return OPERATIONS[name if name in OPERATIONS else kind].job_class
 
 

@@ -101,6 +101,8 @@ class _Reading:
         )
         if wrong := [mistake for _, mistake in mistakes]:
             raise spec_invalid(wrong)
+        if spec.privacy is not None:
+            spec.privacy.use(env.privacy)
         self.catalog.pipelines[folder] = spec
 
     def _collector(self, path: Path) -> None:

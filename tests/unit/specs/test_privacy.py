@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.changes import classify
 from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import PrivacySpec
+from deltaworks.specs.project import load_catalog
 
 PRIVACY: dict[str, Any] = {
     "namespace": "players",
@@ -195,3 +197,17 @@ def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> N
 
     assert {change.effect for change in classify(before, other_kind)} == {Effect.MIXES}
     assert {change.effect for change in classify(before, other_terms)} == {Effect.SAFE}
+
+
+@pytest.mark.parametrize("environment", ["local", "compose"])
+def test_what_is_loaded_knows_the_key_service_of_its_environment(
+    environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Outside `local` a secret that is blank is refused.
+    monkeypatch.setattr("deltaworks.specs.project.check_secrets", lambda *_args, **_options: None)
+    catalog = load_catalog(environment, root=PROJECT_ROOT)
+    private = [spec.privacy for spec in catalog.pipelines.values() if spec.privacy is not None]
+
+    assert catalog.environment.privacy is not None
+    assert private
+    assert {id(privacy.service) for privacy in private} == {id(catalog.environment.privacy)}
