@@ -29,7 +29,7 @@ from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.seams import Person
-from deltaworks.control import paths
+from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.stop import StopFlag
@@ -42,10 +42,13 @@ from deltaworks.specs.project import load_catalog
 from tests.console_stage import ActsOfTests, PeopleOfTests, ago, person, write_beat
 from tests.dags.airflow_project import write_project
 from tests.unit.console.acts.test_fields import params_of
+from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
 
 CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
 #: Beside the pages of the registry.
+#: Pages of other pipelines than that of games, and parts of pages that read its tables, of which there are none.
+COLD = ("mutations", "cascade", "samples", "history")
 MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
 
 
@@ -90,12 +93,28 @@ def write_records(objects: ObjectStore) -> None:
         ("JOB_FAILED", "maintenance__games.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
     ):
         raise_alert(objects, cause=cause, subject=subject, summary=summary)
+    write_summaries(objects)
+
+
+def write_summaries(objects: ObjectStore) -> None:
+    """What streams and nights keep of themselves for pages."""
+    orders = TABLE.model_copy(update={"name": "purchase", "score": 88, "small_files": 1, "files": 4, "tonight": None})
+    changes = {"tables_summary": {"tables": (TABLE, orders)}}
+    for name, key in {
+        "recent_batches": summary_paths.recent_batches("games"),
+        "stream_hours": summary_paths.stream_hours("games"),
+        "tables_summary": summary_paths.tables_summary("games"),
+        "nights_summary": summary_paths.nights_summary("games"),
+        "quarantine_summary": summary_paths.quarantine_summary("games"),
+    }.items():
+        data = SUMMARIES[name].model_copy(update=changes.get(name, {})).encode()
+        objects.put(key, data.replace(AT.encode(), iso_now().encode()))
 
 
 def addresses() -> dict[str, str]:
     """The pages by the names of their pictures."""
     pages = {page.name: page.route.replace("{pipeline}", "games") for page in PAGES}
-    return {name: route for name, route in pages.items() if "{" not in route} | MORE
+    return {name: route for name, route in pages.items() if "{" not in route and name not in COLD} | MORE
 
 
 @contextmanager
