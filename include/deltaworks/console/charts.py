@@ -13,6 +13,7 @@ from datetime import datetime
 
 Value = float | None
 Point = tuple[float, float]
+_WIDEST_BAR = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,8 @@ def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tupl
     top = max((value for value in values if value is not None), default=0.0)
     if not values or top <= 0:
         return ()
-    step = width / len(values)
+    # A few are no wider than many: one day is a bar and no block.
+    step = min(width / len(values), _WIDEST_BAR)
     drawn = []
     for index, value in enumerate(values):
         if value is None or value <= 0:

@@ -58,6 +58,7 @@ def test_a_bar_is_seen_for_every_value_above_nothing(values: list[float | None])
 
     assert [bar.index for bar in drawn] == [i for i, value in enumerate(values) if value is not None and value > 0]
     assert all(bar.height >= 1 for bar in drawn)
+    assert all(bar.width <= 24 for bar in drawn), "one day is a bar and no block"
 
 
 @given(st.integers(60, 60 * 86_400))
