@@ -9,6 +9,7 @@ frames for the vault), the other side reads the pipeline without `privacy`.
 
 from __future__ import annotations
 
+import gzip
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def _payloads(events: int) -> list[Payload]:
 
     settings = GamesSettings(seed=7, players=max(50, events // _EVENTS_PER_PLAYER), days=3)
     sent = deliveries(settings, TruthCounter(settings))
-    return [Payload(number, delivery.key, delivery.body) for number, delivery in enumerate(sent, 1)]
+    return [Payload(number, delivery.key, gzip.decompress(delivery.body)) for number, delivery in enumerate(sent, 1)]
 
 
 def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
