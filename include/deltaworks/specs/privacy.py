@@ -170,6 +170,13 @@ class PrivacySpec(Spec):
         raise_located([*_overlaps(self.fields), *_subjects(self)])
         return self
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the same is declared, whatever environment either was loaded with."""
+        return isinstance(other, PrivacySpec) and dict(self) == dict(other)
+
+    def __hash__(self) -> int:
+        return hash((self.namespace, self.subject, self.fields))
+
     @property
     def service(self) -> PrivacySettings | None:
         """The environment's key service and vault; None for a declaration that was not loaded with an environment."""
