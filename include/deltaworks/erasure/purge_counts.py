@@ -1,4 +1,4 @@
-"""What is counted of the people who go, before and after, in one table."""
+"""What is counted of the people who go in one version of a table."""
 
 from __future__ import annotations
 
@@ -29,27 +29,3 @@ class Survey:
     def hits(self) -> int:
         """Rows with any of the tokens."""
         return sum(self.by_file.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePurge:
-    """What a purge did to one table: rows of everybody, of those who go, and of the others, before and after.
-
-    `removed` are the paths below the table that VACUUM has to have deleted; `version` is None where nothing was there
-    to be done. `bytes_written` is what the others' rows of those files became.
-    """
-
-    pipeline: str
-    table: str
-    version: int | None
-    at_ms: int
-    all_before: int
-    erased_before: int
-    all_after: int
-    erased_after: int
-    others_before: int
-    others_after: int
-    by_request: dict[str, int]
-    dates: dict[str, int]
-    removed: tuple[str, ...] = ()
-    bytes_written: int = 0

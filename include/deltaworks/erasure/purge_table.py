@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import user_metadata
-from deltaworks.erasure.purge_counts import Survey, TablePurge
+from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.erasure.purge_counts import Survey
 from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch, all_of
@@ -88,7 +88,9 @@ class TablePurger:
             version=state.version, rows=state.rows, by_file=by_file, by_request=dict(by_request), dates=dict(dates)
         )
 
-    def purge(self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None) -> TablePurge:
+    def purge(
+        self, step: Step, *, mode: Mode = "rows", before_commit: Callable[[], None] = lambda: None
+    ) -> PurgedTable:
         """Take the rows out in one commit. Idempotent by its step; nothing is committed for nobody.
 
         Call it under the table's write turn: a stream that appends meanwhile is no conflict, and its rows are looked at
@@ -131,7 +133,7 @@ class TablePurger:
 
     def _replaced(
         self, state: TableState, survey: Survey, step: Step, mode: Mode, before_commit: Callable[[], None]
-    ) -> TablePurge | None:
+    ) -> PurgedTable | None:
         """Write the files anew and commit; None where another writer has replaced one of them meanwhile."""
         files = TableFiles(self._lake, state)
         written: dict[FileId, Action] = {}
@@ -179,9 +181,9 @@ class TablePurger:
             )
         return written
 
-    def _result(self, state: TableState, survey: Survey, written: Mapping[FileId, Action], mode: Mode) -> TablePurge:
+    def _result(self, state: TableState, survey: Survey, written: Mapping[FileId, Action], mode: Mode) -> PurgedTable:
         gone = 0 if mode == "identity" else survey.hits
-        return TablePurge(
+        return PurgedTable(
             pipeline=self._pipeline,
             table=self._table,
             version=None,
@@ -198,7 +200,7 @@ class TablePurger:
             bytes_written=sum(int(added["size"]) for added in written.values()),
         )
 
-    def _commit(self, step: Step, purge: TablePurge) -> RestoreCommit:
+    def _commit(self, step: Step, purge: PurgedTable) -> RestoreCommit:
         metadata = user_metadata(
             pipeline=self._pipeline,
             batch="none",
@@ -215,12 +217,11 @@ class TablePurger:
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
         return RestoreCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
-    def _after(self, purge: TablePurge, version: int) -> TablePurge:
+    def _after(self, purge: PurgedTable, version: int) -> PurgedTable:
         """What the table holds in the version that was made, counted again."""
         state = state_at(self._lake, self._objects, self._key, version)
         survey = self.survey(state)
-        return replace(
-            purge,
+        return purge.replace(
             version=version,
             at_ms=self._committed_at(version),
             all_after=survey.rows,
@@ -232,29 +233,16 @@ class TablePurger:
         commit = next(commit_history(self._lake, self._key, newest=version, limit=1))
         return int(commit.at.timestamp() * 1000)
 
-    def _nothing(self, survey: Survey) -> TablePurge:
-        return TablePurge(
-            pipeline=self._pipeline,
-            table=self._table,
-            version=None,
-            at_ms=0,
-            all_before=survey.rows,
-            erased_before=0,
-            all_after=survey.rows,
-            erased_after=0,
-            others_before=survey.rows,
-            others_after=survey.rows,
-            by_request={},
-            dates={},
-        )
+    def _nothing(self, survey: Survey) -> PurgedTable:
+        return PurgedTable.untouched(self._pipeline, self._table, rows=survey.rows)
 
-    def _landed(self, state: TableState, step: Step) -> TablePurge:
+    def _landed(self, state: TableState, step: Step) -> PurgedTable:
         """The purge of this step that has landed before, from its commit."""
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
                 before, erased = int(metadata["all_before"]), int(metadata["erased"])
-                purge = TablePurge(
+                purge = PurgedTable(
                     pipeline=self._pipeline,
                     table=self._table,
                     version=commit.version,

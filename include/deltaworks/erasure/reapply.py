@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import current_run
-from deltaworks.erasure.purge_counts import TablePurge
+from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.privacy.keys.opening import namespace_key, open_key_service
@@ -67,7 +67,7 @@ def reapply(
     *,
     step: Step,
     check: Callable[[], None],
-) -> TablePurge | None:
+) -> PurgedTable | None:
     """Take rows of erased people out of a table that was put back. Idempotent by its step; None where nobody is erased.
 
     Args:
@@ -120,7 +120,7 @@ def rows_back(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[Ro
     return back
 
 
-def reapply_now(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[TablePurge]:
+def reapply_now(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[PurgedTable]:
     """Take rows of erased people out of these tables, whoever brought them back, each under its write turn. Idempotent.
 
     Raises:

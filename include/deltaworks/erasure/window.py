@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from pyarrow import fs
 
@@ -130,9 +130,7 @@ class Window:
         self._window = window
         self._requests = requests
         self._records = ErasureWindows(namespace.objects, namespace.name)
-        self._turn_of = turn_of or (
-            lambda objects, pipeline, table: write_turn(objects, pipeline, table, by=current_run())
-        )
+        self._turn_of = turn_of or _turn
         self._fault = fault
 
     def run(self) -> list[PurgedTable]:
@@ -175,20 +173,8 @@ class Window:
             place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=self._requests
         )
         if place.kept_because:
-            rows = purger.survey().rows
-            kept = PurgedTable(
-                pipeline=place.pipeline,
-                table=place.table,
-                version=None,
-                at_ms=0,
-                all_before=rows,
-                all_after=rows,
-                others_before=rows,
-                others_after=rows,
-                erased_before=0,
-                erased_after=0,
-                kept_because=place.kept_because,
-            )
+            rows, why = purger.survey().rows, place.kept_because
+            kept = PurgedTable.untouched(place.pipeline, place.table, rows=rows, kept_because=why)
             return self._records.note(number, kept)
         with contextlib.ExitStack() as stack:
             check: Callable[[], None] = lambda: None  # noqa: E731
@@ -199,7 +185,7 @@ class Window:
                 erasure_step(place.pipeline, place.table, number), mode=place.mode, before_commit=check
             )
         self._fault(f"purged {place.pipeline}.{place.table}")
-        noted = self._records.note(number, PurgedTable(**asdict(purge)))
+        noted = self._records.note(number, purge)
         self._fault(f"noted {place.pipeline}.{place.table}")
         return noted
 

@@ -34,7 +34,11 @@ class ErasureWindow(Record):
 
 
 class PurgedTable(Record):
-    """What a window did to one table, as `erasure.purge_counts.TablePurge` counts it."""
+    """What a purge did to one table: rows of everybody, of those who go, and of the others, before and after.
+
+    `removed` are the paths below the table that VACUUM has to have deleted; `version` is None where nothing was there
+    to be done. `bytes_written` is what the others' rows of those files became.
+    """
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -53,6 +57,23 @@ class PurgedTable(Record):
     removed: tuple[str, ...] = ()
     bytes_written: int = 0
     kept_because: str = ""
+
+    @classmethod
+    def untouched(cls, pipeline: str, table: str, *, rows: int, kept_because: str = "") -> PurgedTable:
+        """Of a table with so many rows, all of which stay."""
+        return cls(
+            pipeline=pipeline,
+            table=table,
+            version=None,
+            at_ms=0,
+            all_before=rows,
+            erased_before=0,
+            all_after=rows,
+            erased_after=0,
+            others_before=rows,
+            others_after=rows,
+            kept_because=kept_because,
+        )
 
 
 class ErasureWindows:
