@@ -6,12 +6,10 @@ Where the environment declares `kubernetes`, those that open the vault are CronJ
 from __future__ import annotations
 
 from deltaworks.airflow.parsing import parsed_catalog
-from deltaworks.airflow.privacy_dags import erase_dag, reveal_dag, vault_dag, vault_upkeep_dag
+from deltaworks.airflow.privacy_dags import namespace_dags
 
 catalog = parsed_catalog()
 if catalog.environment.privacy is not None:
     for namespace, pipelines in catalog.namespaces.items():
-        on_cluster = catalog.environment.kubernetes is not None
-        for make in (reveal_dag,) if on_cluster else (vault_dag, vault_upkeep_dag, reveal_dag, erase_dag):
-            dag = make(namespace, pipelines, catalog.environment)
+        for dag in namespace_dags(namespace, pipelines, catalog.environment):
             globals()[dag.dag_id] = dag

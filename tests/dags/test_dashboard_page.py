@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from deltaworks.dashboards import answers
+from deltaworks.operations import drawn_dashboard as drawing
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
@@ -50,13 +50,13 @@ def dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The dashboards that were asked for of the lake, one entry a time; no page is kept from another test."""
     asked_for: list[str] = []
-    answer_dashboard = answers.answer_dashboard
+    answer_dashboard = drawing.answer_dashboard
 
-    def counted(catalog: Any, pipeline: str, dashboard: Any, span: Any) -> Any:
+    def counted(catalog: Any, pipeline: str, dashboard: Any, span: Any, **options: Any) -> Any:
         asked_for.append(dashboard.name)
-        return answer_dashboard(catalog, pipeline, dashboard, span)
+        return answer_dashboard(catalog, pipeline, dashboard, span, **options)
 
-    with patch.object(answers, "answer_dashboard", counted):
+    with patch.object(drawing, "answer_dashboard", counted):
         yield asked_for
 
 

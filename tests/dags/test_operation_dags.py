@@ -25,13 +25,8 @@ SHOP = PipelineSpec.model_validate(
 )
 LANDING = RelaySpec(relay="landing", queue_url="q", buckets=("landing",))
 each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-#: The DAGs of a namespace are made one by one.
-NAMESPACE_DAGS = {
-    "fill_vault": "vault_dag",
-    "keep_vault": "vault_upkeep_dag",
-    "reveal": "reveal_dag",
-    "erase": "erase_dag",
-}
+PLAIN = [declared for declared in OPERATIONS.values() if not declared.approval and declared.scope != "namespace"]
+SUBJECTS = {"pipeline": "shop", "relay": "landing", "namespace": "people"}
 APPROVED = [declared for declared in OPERATIONS.values() if declared.approval]
 
 
@@ -44,7 +39,8 @@ def dag_of(declared: Operation) -> Any:
     from deltaworks.airflow.operation_dags import operation_dag
 
     if declared.scope == "namespace":
-        return getattr(privacy_dags, NAMESPACE_DAGS[declared.name])("people", (SHOP,), ENVIRONMENT)
+        dags = {dag.dag_id: dag for dag in privacy_dags.namespace_dags("people", (SHOP,), ENVIRONMENT)}
+        return dags[declared.dag_id("people")]
     return operation_dag(declared, SHOP if declared.scope == "pipeline" else LANDING, ENVIRONMENT)
 
 
@@ -100,10 +96,8 @@ def test_what_was_counted_and_what_was_asked_for_is_what_a_person_reads(restore:
     assert approve.subject == "restore shop?"
 
 
-@each_operation
+@pytest.mark.parametrize("declared", PLAIN, ids=lambda declared: declared.name)
 def test_an_operation_without_approval_is_one_task_that_takes_its_form(declared: Operation) -> None:
-    if declared.approval or declared.scope == "namespace":
-        return
     (task,) = dag_of(declared).tasks
 
     assert task.task_id == declared.name
@@ -118,15 +112,16 @@ def test_an_operation_without_approval_is_one_task_that_takes_its_form(declared:
 def test_a_task_starts_the_job_of_its_operation_for_its_subject(declared: Operation) -> None:
     from deltaworks.airflow.operators import SparkJobOperator
 
-    work = dag_of(declared).get_task(declared.name)
+    dag = dag_of(declared)
+    # The DAG of a reveal counts and asks; who opens the vault does it outside of Airflow.
+    work = dag.get_task("count" if declared.name == "reveal" else declared.name)
 
     assert isinstance(work, SparkJobOperator) == declared.needs_spark
     program, arguments = (
         (work.application, work.application_args) if declared.needs_spark else (work.program[0], work.arguments)
     )
     assert program.endswith(f"/spark_jobs/{declared.name}.py")
-    subject = {"pipeline": "shop", "relay": "landing", "namespace": "people"}[declared.scope]
-    assert arguments[:2] == [f"--{declared.scope}", subject]
+    assert arguments[:2] == [f"--{declared.scope}", SUBJECTS[declared.scope]]
     assert len(arguments) == 2 or declared.scope == "namespace"
 
 
@@ -148,11 +143,10 @@ def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() 
 @each_operation
 def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operation) -> None:
     dag = dag_of(declared)
-    subject = "shop" if declared.scope == "pipeline" else "landing"
 
-    assert f"deltaworks {declared.command} {subject}" in dag.doc_md
+    assert f"`deltaworks {declared.command} {SUBJECTS[declared.scope]}" in dag.doc_md
     assert declared.neighbours() in dag.doc_md
-    assert ("approve" in dag.doc_md) == declared.approval
+    assert ("approve" in dag.doc_md) == (declared.approval or declared.name == "reveal")
 
 
 def test_the_page_of_a_reprocess_says_which_tables_it_cannot_replace() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
@@ -13,16 +13,13 @@ from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import by_hand_only, job_dag_settings, process_settings
 from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_requested, operation_task
 from deltaworks.airflow.operation_forms import operation_form, set_form
-from deltaworks.airflow.runbooks import erase_runbook, reveal_runbook, vault_runbook, vault_upkeep_runbook
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK
-from deltaworks.operations.registry import operation
+from deltaworks.airflow.runbooks import namespace_runbook
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK, Operation
+from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
-_FILL_SCHEDULE = "*/5 * * * *"
-_ERASE_SCHEDULE = "40 * * * *"
-#: Rotation is monthly, and days end daily: a run finds mostly nothing to do.
-_KEEP_SCHEDULE = "25 3 * * *"
 #: A scheduled run does what waits; one by hand does what its form says, which counts by default.
 _DRY_RUN = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 _APPROVED = (
@@ -30,63 +27,49 @@ _APPROVED = (
 )
 
 
-def vault_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
-    """The DAG that takes in what was sealed. What waits is taken by the next run, so nothing is caught up."""
-    declared = operation("fill_vault")
+def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> Iterator[DAG]:
+    """The DAGs of a namespace.
+
+    On a cluster what opens the vault is a CronJob under an account of its own, so only what asks people is a DAG.
+    """
     pipelines = tuple(pipelines)
+    for declared in OPERATIONS.values():
+        if declared.scope != "namespace":
+            continue
+        if declared.name not in VAULT_SCHEDULES:
+            yield reveal_dag(declared, namespace, pipelines, environment)
+        elif environment.kubernetes is None:
+            yield scheduled_dag(declared, namespace, pipelines, environment)
+
+
+def scheduled_dag(
+    declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
+) -> DAG:
+    """The DAG of an operation that keeps a vault by its schedule, with the operation's form for a run by hand."""
+    pipelines = tuple(pipelines)
+    schedule = VAULT_SCHEDULES[declared.name]
     with DAG(
         dag_id=declared.dag_id(namespace),
-        description=f"Takes what was sealed of {namespace} into the vault",
-        doc_md=vault_runbook(namespace, pipelines),
-        schedule=names.cron(_FILL_SCHEDULE),
-        **job_dag_settings(_owner(pipelines), tags=("privacy", namespace), hours=1),
+        description=declared.summary,
+        doc_md=namespace_runbook(declared, namespace, pipelines),
+        schedule=names.cron(schedule.cron),
+        **job_dag_settings(_owner(pipelines), tags=("privacy", namespace), hours=schedule.hours),
     ) as dag:
         operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
     set_form(dag, operation_form(declared))
     return dag
 
 
-def vault_upkeep_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
-    """The DAG that rotates keys where it is due, destroys those of days that are over, and compacts tables."""
-    declared = operation("keep_vault")
-    pipelines = tuple(pipelines)
-    with DAG(
-        dag_id=declared.dag_id(namespace),
-        description=f"Rotates and destroys keys of the vault of {namespace}, and compacts its tables",
-        doc_md=vault_upkeep_runbook(namespace, pipelines),
-        schedule=names.cron(_KEEP_SCHEDULE),
-        **job_dag_settings(_owner(pipelines), tags=("privacy", "maintenance", namespace), hours=6),
-    ) as dag:
-        operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
-    set_form(dag, operation_form(declared))
-    return dag
-
-
-def erase_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
-    """The DAG that brings requests to be erased on; rows are taken out in its runs of the night."""
-    declared = operation("erase")
-    pipelines = tuple(pipelines)
-    with DAG(
-        dag_id=declared.dag_id(namespace),
-        description=f"Erases people who asked for it from {namespace}, with a certificate for each",
-        doc_md=erase_runbook(namespace, pipelines),
-        schedule=names.cron(_ERASE_SCHEDULE),
-        **job_dag_settings(_owner(pipelines), tags=("privacy", namespace), hours=6),
-    ) as dag:
-        operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
-    set_form(dag, operation_form(declared))
-    return dag
-
-
-def reveal_dag(namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+def reveal_dag(
+    declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
+) -> DAG:
     """The DAG that asks people whether a reveal may be made. It opens nothing itself."""
-    declared = operation("reveal")
     pipelines = tuple(pipelines)
     share = environment.shares.of(declared.job_class)
     with DAG(
         dag_id=declared.dag_id(namespace),
         description=declared.summary,
-        doc_md=reveal_runbook(namespace, pipelines),
+        doc_md=namespace_runbook(declared, namespace, pipelines),
         **by_hand_only(namespace, _owner(pipelines), tags=("privacy",)),
     ) as dag:
         chain(

@@ -21,13 +21,8 @@ from deltaworks.kubernetes.pods import (
 from deltaworks.specs.base import references_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
-#: What runs when, by the operation; as Airflow runs them elsewhere.
-_SCHEDULES: Mapping[str, tuple[str, str, int]] = {
-    "fill": ("fill_vault", "*/5 * * * *", 3600),
-    "keep": ("keep_vault", "25 3 * * *", 6 * 3600),
-    "erase": ("erase", "40 * * * *", 6 * 3600),
-}
 _JOBS = "/opt/airflow/spark_jobs"
 
 
@@ -39,24 +34,24 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
     refers_to = [environment.lake, environment.landing, environment.privacy]
     variables = from_secret(spec, secret_names(references_of(refers_to), settings))
     for namespace in catalog.namespaces:
-        for word, (operation, schedule, seconds) in _SCHEDULES.items():
+        for operation, schedule in VAULT_SCHEDULES.items():
             arguments = ["python", f"{_JOBS}/{operation}.py", "--namespace", namespace, "--no-dry-run"]
             main = container(spec, "vault", arguments, size=spec.vault, variables=variables)
             details = pod(spec, [main], restartPolicy="Never") | {"serviceAccountName": VAULT_ACCOUNT}
-            name = f"vault-{word}-{namespace.replace('_', '-')}"
+            name = f"vault-{operation.removesuffix('_vault')}-{namespace.replace('_', '-')}"
             yield {
                 "apiVersion": "batch/v1",
                 "kind": "CronJob",
                 "metadata": metadata(spec, name, "vault", namespace),
                 "spec": {
-                    "schedule": schedule,
+                    "schedule": schedule.cron,
                     "timeZone": "Etc/UTC",
                     # What waits is taken by the next run; two at once would wait for each other's lock.
                     "concurrencyPolicy": "Forbid",
                     "jobTemplate": {
                         "spec": {
                             "backoffLimit": 1,
-                            "activeDeadlineSeconds": seconds,
+                            "activeDeadlineSeconds": schedule.hours * 3600,
                             "template": {"metadata": {"labels": labels("vault", namespace)}, "spec": details},
                         }
                     },

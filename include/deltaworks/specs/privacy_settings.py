@@ -1,8 +1,10 @@
-"""An environment's part of personal data: which service has the keys, and which storage is the vault."""
+"""An environment's part of personal data: which service has the keys, which storage is the vault, when its jobs run."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -36,3 +38,20 @@ class PrivacySettings(Spec):
 
     keys: KeyServiceSpec
     vault: StorageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class VaultSchedule:
+    """When an operation on a vault runs, under Airflow and as a CronJob alike, and for how long it may."""
+
+    cron: str
+    hours: int
+
+
+#: By operation. What waits is taken by the next run, so none is caught up.
+VAULT_SCHEDULES: Final[Mapping[str, VaultSchedule]] = {
+    "fill_vault": VaultSchedule("*/5 * * * *", hours=1),
+    # Rotation is monthly, and days end daily: a run has mostly nothing to do.
+    "keep_vault": VaultSchedule("25 3 * * *", hours=6),
+    "erase": VaultSchedule("40 * * * *", hours=6),
+}

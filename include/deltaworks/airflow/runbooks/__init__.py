@@ -175,32 +175,15 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
     )
 
 
-def vault_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """For `vault__<namespace>`."""
-    return _of_namespace("vault", namespace, pipelines)
-
-
-def vault_upkeep_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """For `keep_vault__<namespace>`."""
-    return _of_namespace("keep_vault", namespace, pipelines)
-
-
-def erase_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """For `erase__<namespace>`."""
-    return _of_namespace("erase", namespace, pipelines)
-
-
-def reveal_runbook(namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """For `reveal__<namespace>`."""
-    return _of_namespace("reveal", namespace, pipelines)
-
-
-def _of_namespace(page: str, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """For the DAG of an operation on a namespace of personal data, whose page is its own whole runbook."""
     specs = tuple(pipelines)
     return _runbook(
-        page,
+        declared.dag,
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
+        command=f"{declared.command} {namespace}",
+        neighbours=declared.neighbours(),
         owner=", ".join(sorted({spec.owner for spec in specs})),
     )
 
