@@ -6,7 +6,8 @@ messages with their ids, sent, and recorded after every part.
 Other: the same messages, made before, in plain batches of ten by boto3 from as many threads, of which nothing is kept:
 what queue and client give at most.
 
-The queue is a moto server in a process of its own; real SQS takes more in parallel and longer for each call.
+The queue is a moto server in a process of its own, emptied as by a consumer; real SQS takes more in parallel and longer
+for each call.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BATCH = 10
 def run(options: Options) -> list[Figure]:
     """Measure both sides on as many rows."""
     rows = min(20_000, max(2_000, options.events // 100))
-    with running_server() as endpoint:
+    with running_server("benchmarks.queue_server") as endpoint:
         server = _Server(endpoint, rows)
         comparison = Comparison(
             metric="vs_boto3_batches",

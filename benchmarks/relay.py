@@ -50,12 +50,12 @@ def run(options: Options) -> list[Figure]:
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
+def running_server(module: str = "moto.server") -> Iterator[str]:
     """AWS as moto plays it, in a process of its own; its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    words = [sys.executable, "-m", module, "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     endpoint = f"http://127.0.0.1:{port}"
     try:
