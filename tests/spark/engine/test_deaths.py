@@ -113,6 +113,7 @@ def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
 
 
+@pytest.mark.integration
 def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES, stream={"deaths_per_object": 1, "tasks_per_batch": 1})
     evil = dict.fromkeys((1, 3, 4, 6), WAYS["a segmentation fault"])

@@ -96,6 +96,7 @@ def test_batches_that_run_again_change_nothing(spark: SparkSession, pulse: Any) 
     assert [commit.version for commit in commits(pulse)] == versions, "the transaction id kept old counts out"
 
 
+@pytest.mark.integration
 def test_a_lost_checkpoint_counts_again_and_ends_with_the_same_counts(spark: SparkSession, pulse: Any) -> None:
     append(pulse, (0, "a"), (1, "a"))
     append(pulse, (0, "a"))

@@ -56,6 +56,7 @@ def hours(pulse: Any) -> dict[float, tuple[Any, ...]]:
     return {(row["window_start"] - START) / dt.timedelta(hours=1): tuple(row[name] for name in names) for row in rows}
 
 
+@pytest.mark.integration
 def test_they_grow_with_each_batch_and_copies_are_no_other_values(spark: SparkSession, pulse: Any) -> None:
     first = [bought(0, "a", "4.99"), bought(0.5, "b", "0.01"), bought(0.6, None, None, None), bought(1, "a", "1.00")]
     pulse.append("pulse", "purchase", first)
@@ -99,6 +100,7 @@ def test_they_are_those_of_a_slow_pass_whatever_the_batches(spark: SparkSession,
     assert hours(pulse) == owed
 
 
+@pytest.mark.integration
 def test_an_estimate_is_within_its_error(spark: SparkSession, pulse: Any) -> None:
     for part in range(2):
         pulse.append("pulse", "purchase", [bought(0, f"d{number}", "1.00") for number in range(part * 500, 2_000)])

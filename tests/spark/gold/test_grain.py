@@ -95,7 +95,7 @@ def planned(traffic: SparkTraffic) -> Any:
     return plan_job(traffic.catalog, spec, traffic.lake, declared, pinned, key=KEY)
 
 
-@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("numbered", [pytest.param(True, marks=pytest.mark.integration), False])
 def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
     spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, numbered: bool
 ) -> None:

@@ -6,6 +6,7 @@ import gzip
 from datetime import date
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.gold.build import rebuild_gold
@@ -18,6 +19,8 @@ from sandbox.demo.answers import AnswerSheet
 from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
 from tests.unit.pipelines.shipped_lake import ShippedLake
+
+pytestmark = pytest.mark.integration
 
 
 def build(spark: SparkSession, lake: ShippedLake, deliveries: list[Delivery], *pipelines: str) -> AnswerSheet:

@@ -27,6 +27,7 @@ def race(work: Path, *, protected: bool) -> tuple[Counter[int], Counter[str]]:
     return creators, Counter(told.split(":")[0] for told in outcomes.values() if told != "ok")
 
 
+@pytest.mark.integration
 def test_exactly_one_of_two_drivers_creates_each_file_though_both_write_the_same_bytes(tmp_path: Path) -> None:
     creators, refusals = race(tmp_path, protected=True)
 
@@ -35,6 +36,7 @@ def test_exactly_one_of_two_drivers_creates_each_file_though_both_write_the_same
     assert set(refusals) <= {"taken", "Py4JJavaError"}
 
 
+@pytest.mark.integration
 def test_a_lost_reply_to_a_checkpoint_file_is_a_success(tmp_path: Path) -> None:
     lost = Fault(action=Action.LOSE_REPLY, method="PUT", path=r"/commits/\d+$", every=3)
     with (

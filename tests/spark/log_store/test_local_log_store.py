@@ -26,6 +26,7 @@ def race(work: Path, *, protected: bool) -> Counter[int]:
     return Counter(int(identity.rpartition("-")[2]) for identity, told in outcomes.items() if told == "ok")
 
 
+@pytest.mark.integration
 def test_exactly_one_of_two_drivers_makes_each_commit(tmp_path: Path) -> None:
     makers = race(tmp_path, protected=True)
 

@@ -93,6 +93,7 @@ def ours(lake: Lake, how: Any, hours: float = HOURS) -> set[str]:
     return set(how(lake, KEY, table, before_ms=int((time.time() - hours * 3600) * 1000)).files)
 
 
+@pytest.mark.integration
 def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: Lake, uri: str) -> None:
     leave_orphans(lake)
     age(lake, hours=OLD_HOURS)

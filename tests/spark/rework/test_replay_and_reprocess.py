@@ -42,7 +42,9 @@ def stage(make_stage: MakeStage) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize("tables", [("orders",), ("events",), ()])
+@pytest.mark.parametrize(
+    "tables", [*(pytest.param((name,), marks=pytest.mark.integration) for name in ("orders", "events")), ()]
+)
 def test_rows_a_replay_has_landed_stay_when_their_objects_are_reprocessed(
     stage: Stage, tables: tuple[str, ...]
 ) -> None:
@@ -63,7 +65,7 @@ def test_rows_a_reprocess_puts_back_into_quarantine_are_open_and_can_be_replayed
     assert in_tables_or_open(stage) == stage.expected(mended)
 
 
-@pytest.mark.parametrize("fault", ["prepared", "committed:events"])
+@pytest.mark.parametrize("fault", [pytest.param("prepared", marks=pytest.mark.integration), "committed:events"])
 def test_a_reprocess_completes_a_replay_that_was_left_half_done(make_stage: MakeStage, fault: str) -> None:
     stage = make_stage(EVENTS, ORDERS)
     stage.redeclare(EVENTS, MENDED)

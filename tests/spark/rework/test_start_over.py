@@ -78,6 +78,7 @@ def answers(spark: SparkSession, stage: Stage) -> Counter[tuple[str, float]]:
     return Counter((row["event_id"], row["level"]) for row in spark.read.format("delta").load(key).collect())
 
 
+@pytest.mark.integration
 def test_gold_holds_what_the_new_generation_has_and_live_tables_count_every_event_once(
     spark: SparkSession, stage: Stage
 ) -> None:

@@ -127,12 +127,10 @@ def test_offsets_and_the_time_of_arrival_name_what_comes_again(
         stage.reprocess("unnamed", selection=Selection(offsets=("named:0:5",)))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "point",
-    [
-        "staged",
-        *(pytest.param(it, marks=pytest.mark.integration) for it in ("planned", "committed:orders", "committed")),
-    ],
+    ["staged", "planned", "committed:orders", "committed"],
 )
 def test_a_reprocess_that_is_killed_is_completed_by_the_next_run(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
@@ -196,6 +194,7 @@ def test_without_an_archive_it_is_gone_and_nothing_changes_until_that_is_allowed
     )
 
 
+@pytest.mark.integration
 def test_a_topic_of_the_same_name_is_another_one(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:

@@ -117,7 +117,7 @@ class ShippedLake:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """What a question over all tables and views gives."""
-        connection, _ = connect(self.catalog)
+        connection, _ = connect(self.catalog, statement=sql)
         with connection:
             return connection.execute(sql).fetchall()
 

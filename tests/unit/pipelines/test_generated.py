@@ -23,6 +23,9 @@ from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
 from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
 
 VIDEO, MARKET = ("cdn_logs", "video_qos"), ("filings", "stocks")
+BY_OLDEST = ("f.period_end DESC, f.filed DESC", "f.period_end DESC, f.filed")
+#: One of a kind is held by every run of the tests; the others differ in their SQL, not in their way.
+LONG = pytest.mark.integration
 Edit = Callable[[str, str], str]
 BY_PERIOD = (
     "f.filed >= c.session_before AND f.filed <",
@@ -119,9 +122,21 @@ def test_gold_built_object_by_object_is_that_of_everything_at_once(tmp_path: Pat
     ("file", "protection", "off", "question"),
     [
         ("cdn_logs/pipeline.yaml", "dedupe", None, "requests, errors, hits"),
-        ("cdn_logs/gold/cdn_sessions.sql", "AS sid,", "AS upper_sid, lower(event_id) AS sid,", "each view"),
-        ("video_qos/pipeline.yaml", "dedupe", None, "views, start-up"),
-        ("video_qos/gold/views.sql", "WHERE coalesce(session_id, '') = first_session", "", "views, start-up"),
+        pytest.param(
+            "cdn_logs/gold/cdn_sessions.sql",
+            "AS sid,",
+            "AS upper_sid, lower(event_id) AS sid,",
+            "each view",
+            marks=LONG,
+        ),
+        pytest.param("video_qos/pipeline.yaml", "dedupe", None, "views, start-up", marks=LONG),
+        pytest.param(
+            "video_qos/gold/views.sql",
+            "WHERE coalesce(session_id, '') = first_session",
+            "",
+            "views, start-up",
+            marks=LONG,
+        ),
         ("video_qos/gold/qos_minute.sql", "AND NOT coalesce(e.after_seek, false)", "", "views, start-up"),
         ("video_qos/pipeline.yaml", '"stalled_ms BETWEEN 0 AND 300000"', '"stalled_ms >= 0"', "quarantined"),
     ],
@@ -187,13 +202,13 @@ def test_filings_that_land_after_the_prices_they_are_about_change_what_follows(t
         # Earnings of a period as if they were known at its end.
         ("stocks/gold/eps_known.sql", *BY_PERIOD, "P/E"),
         # The share basis of prices for earnings as they were filed.
-        ("stocks/gold/pe_daily.sql", "s.ex_date >= j.annual_available_on", "false", "P/E"),
-        ("stocks/gold/pe_daily.sql", "s.ex_date >= j.valid_from", "false", "P/E"),
-        ("stocks/gold/eps_known.sql", "s.ex_date >= q.available_on", "false", "P/E"),
+        pytest.param("stocks/gold/pe_daily.sql", "s.ex_date >= j.annual_available_on", "false", "P/E", marks=LONG),
+        pytest.param("stocks/gold/pe_daily.sql", "s.ex_date >= j.valid_from", "false", "P/E", marks=LONG),
+        pytest.param("stocks/gold/eps_known.sql", "s.ex_date >= q.available_on", "false", "P/E", marks=LONG),
         # The oldest filing in place of the newest: no restatement.
-        ("stocks/gold/eps_known.sql", "f.period_end DESC, f.filed DESC", "f.period_end DESC, f.filed", "P/E"),
+        pytest.param("stocks/gold/eps_known.sql", *BY_OLDEST, "P/E", marks=LONG),
         ("stocks/gold/average_close.sql", "_ingested_at DESC, _seq DESC, _position DESC", "_seq", "average close"),
-        ("filings/pipeline.yaml", "dedupe", None, "figures"),
+        pytest.param("filings/pipeline.yaml", "dedupe", None, "figures", marks=LONG),
     ],
 )  # fmt: skip
 def test_without_point_in_time_the_answer_is_another(

@@ -60,6 +60,7 @@ def test_a_pipeline_moves_from_its_own_driver_into_a_group_and_all_land_exactly(
     assert all(stage.lake.open(paths.progress(name)) is not None for name in MEMBERS)
 
 
+@pytest.mark.integration
 def test_a_poisoned_member_is_parked_and_a_stopped_one_left_alone_while_others_go_on(
     spark: SparkSession, stage: GroupStage
 ) -> None:

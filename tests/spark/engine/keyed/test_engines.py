@@ -36,7 +36,7 @@ def rows(draw: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("partition_by", [[], ["day"]])
+@pytest.mark.parametrize("partition_by", [[], pytest.param(["day"], marks=pytest.mark.integration)])
 def test_both_engines_leave_the_same_rows(
     spark: SparkSession, tmp_path: Path, partition_by: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

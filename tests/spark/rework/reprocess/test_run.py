@@ -53,6 +53,7 @@ def test_a_mended_declaration_is_laid_over_all_that_has_landed(make_stage: Calla
     assert not stage.shop.objects.list(paths.reprocess("shop", "r1/staging/"))
 
 
+@pytest.mark.integration
 def test_reprocessing_without_a_change_changes_no_row(stage: Stage) -> None:
     def rows() -> list[dict[str, Any]]:
         return stage.shop.table("orders").sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
@@ -91,8 +92,10 @@ def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
 
 POINTS = [
     "staged",
-    "committed:events",
-    *(pytest.param(point, marks=pytest.mark.integration) for point in ("planned", "committed:quarantine", "committed")),
+    *(
+        pytest.param(point, marks=pytest.mark.integration)
+        for point in ("planned", "committed:events", "committed:quarantine", "committed")
+    ),
 ]
 
 
@@ -218,7 +221,7 @@ def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) ->
     ("selection", "seqs"),
     [
         (Selection(batches=(1, 1)), {3, 4}),
-        (Selection(files=("f1.json", "f[56].json")), {1, 5, 6}),
+        pytest.param(Selection(files=("f1.json", "f[56].json")), {1, 5, 6}, marks=pytest.mark.integration),
         pytest.param(Selection(events=("2023-11-14", "2023-11-15")), {1, 2, 3, 4, 5, 6}, marks=pytest.mark.integration),
     ],
     ids=["batches", "files", "events"],

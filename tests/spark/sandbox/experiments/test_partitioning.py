@@ -87,6 +87,7 @@ def test_a_side_that_lost_a_row_ends_the_run_and_the_folder_goes(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.integration
 def test_rows_follow_from_their_number_and_the_seed_alone(spark: SparkSession) -> None:
     workload = Workload(rows=20_000, orgs=50, days=4, batches_per_day=1)
     rows = batch_rows(spark, workload, 1).collect()

@@ -41,6 +41,7 @@ def test_it_is_found_without_registration_and_gives_every_column(make_stage: Mak
     assert abs(row["approximate_arrival_timestamp"].timestamp() - os.stat(stage.root).st_mtime) < 120
 
 
+@pytest.mark.integration
 def test_registering_it_again_changes_nothing(make_stage: Make, spark: SparkSession) -> None:
     stage = make_stage()
     stage.put("a")
@@ -79,6 +80,7 @@ def test_available_now_drains_ends_and_goes_on_where_it_was(make_stage: Make) ->
     assert stage.drain() == ["50"]
 
 
+@pytest.mark.integration
 def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_stage: Make) -> None:
     stage = make_stage()
     stage.put(*numbers(0, 500))
@@ -214,6 +216,7 @@ def age_state(stage: Stage, *, hours: float) -> None:
         path.write_text(json.dumps(end))
 
 
+@pytest.mark.integration
 def test_throttling_is_waited_for(make_stage: Make, switches: MotoKinesis) -> None:
     stage = make_stage()
     stage.put(*numbers(0, 300))

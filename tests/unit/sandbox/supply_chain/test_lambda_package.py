@@ -35,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_it_is_the_same_each_time(made: Path, tmp_path: Path) -> None:
     package(tmp_path / "two.zip", root=PROJECT_ROOT)
     assert (tmp_path / "two.zip").read_bytes() == made.read_bytes()
