@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from deltaworks.events.budget import Budget, Event, Exceeded, beyond
 from deltaworks.events.formats.json_recovery import Malformed
+from deltaworks.events.formats.parquet_footer import RowGroup, row_groups
 from deltaworks.events.formats.values import event_of
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
@@ -45,17 +46,15 @@ def values(payload: bytes, budget: Budget) -> Iterator[Event]:
             pa.BufferReader(payload), metadata=file.metadata, read_dictionary=texts, page_checksum_verification=True
         )
         target = _without_nanoseconds(file.schema_arrow)
-    except (pa.ArrowException, OSError) as error:
+        groups = row_groups(payload)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
-    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-    budget.announce(sum(group.num_rows for group in groups))
-    budget.make(sum(_values_in(group) for group in groups))
+    if len(groups) != file.num_row_groups:
+        raise Misfit(ReasonCode.OBJECT_UNREADABLE, "its Parquet footer can be read in two ways")
+    budget.announce(sum(group.rows for group in groups))
+    budget.make(sum(group.values for group in groups))
     for number, group in enumerate(groups):
         yield from _rows(with_dictionaries, target, number, group, budget)
-
-
-def _values_in(group: Any) -> int:
-    return sum(group.column(number).num_values for number in range(group.num_columns))
 
 
 def _text_columns(metadata: Any) -> list[str]:
@@ -83,13 +82,13 @@ def _without_nanoseconds(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: Any, budget: Budget) -> Iterator[Event]:
+def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget) -> Iterator[Event]:
     """The rows of a group."""
     try:
         # Pages are inflated one by one, and none is larger than its group.
-        budget.hold(group.total_byte_size // 2, 0)
+        budget.hold(group.bytes // 2, 0)
         # Items of lists are in one row or another.
-        values_a_row = -(-_values_in(group) // max(1, group.num_rows * group.num_columns))
+        values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         for batch in file.iter_batches(max(1, _ROWS_AT_ONCE // max(1, values_a_row)), row_groups=[number]):
             for part in _parts(batch):
                 yield from _events(part.cast(target, safe=False))
