@@ -41,6 +41,10 @@ if off == "outbox":
         if state.outbox:
             rule_judge.deliver(self._objects, state.outbox)
     rule_judge.RuleJudge._write = forgetful
+if off == "lease":
+    from deltaworks.control import paths
+    shared = paths.lease
+    paths.lease = lambda folder: shared(f"{folder}-{os.getpid()}")
 if at == "hangs":
     # A query that DuckDB does not end when it is told to.
     from contextlib import nullcontext
@@ -122,6 +126,15 @@ def test_two_at_once_judge_and_tell_once(stage: RuleStage) -> None:
 
     # The second one waits for the first one's lease, and ends by itself or has it.
     assert {one.wait(120) for one in running} <= {0, 20}
+    assert episodes(stage) == [(5.0, 7.0, 15.0)]
+    assert kinds(stage) == ["raised", "resolved"]
+
+
+def test_two_at_once_without_a_lease_judge_twice_and_tell_once(stage: RuleStage) -> None:
+    """What is written over what was read, and only over that, keeps the figures; the lease spares the work."""
+    running = [process(stage, off="lease"), process(stage, off="lease")]
+
+    assert {one.wait(120) for one in running} == {0}
     assert episodes(stage) == [(5.0, 7.0, 15.0)]
     assert kinds(stage) == ["raised", "resolved"]
 

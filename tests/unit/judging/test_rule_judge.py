@@ -90,6 +90,31 @@ def test_whoever_is_second_writes_nothing(stage: RuleStage) -> None:
     assert second.state == before
 
 
+@pytest.mark.parametrize("protected", [True, False])
+def test_one_that_stood_still_takes_no_minute_back(
+    stage: RuleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    """It goes on in the minute in which it stopped, when another process has judged all that followed."""
+    still = stage.another()
+    stage.rates([*LINE, WELL])
+    stage.look(4 + LAG, still)
+    for minute in range(len(LINE)):
+        stage.look(minute + LAG)
+    if not protected:
+        monkeypatch.setattr(rule_judge.RuleJudge, "_write", _write_over)
+
+    stage.look(8 + LAG, still)
+
+    # Without it what is over would be shown as firing again.
+    assert episodes(stage.state()) == [("10:05", "10:07", "10:15" if protected else None)]
+
+
+def _write_over(judge: rule_judge.RuleJudge, state: RuleState) -> None:
+    """Write a state over whatever is there."""
+    judge._objects.put(judge._key, state.encode())
+    judge._state = state
+
+
 @pytest.mark.parametrize("dies_after", ["state", "alert"])
 def test_one_that_dies_between_writing_and_telling_is_followed_by_one_that_tells(
     stage: RuleStage, monkeypatch: pytest.MonkeyPatch, dies_after: str
