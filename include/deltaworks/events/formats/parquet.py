@@ -89,9 +89,14 @@ def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup,
         budget.hold(group.bytes // 2, 0)
         # Items of lists are in one row or another.
         values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
+        rows = 0
         for batch in file.iter_batches(max(1, _ROWS_AT_ONCE // max(1, values_a_row)), row_groups=[number]):
+            rows += batch.num_rows
             for part in _parts(batch):
                 yield from _events(part.cast(target, safe=False))
+        # Arrow ends a group without a word where its texts are read as dictionaries that a page contradicts.
+        if rows < group.rows:
+            raise pa.ArrowInvalid(f"it ends after {rows} of {group.rows} rows")
     except Exceeded as over:
         yield beyond(over), b""
     except (pa.ArrowException, OSError) as error:
