@@ -16,9 +16,10 @@ from collector.admission import KeyHolder, Keys, client_address, cors_headers
 from collector.bodies import ENCODINGS, Sent, TooLargeError, batch, events_or_lines, inflated, one_event, text_of
 from collector.segments import Kind
 from collector.spool import Entry
-from collector.stamps import Arrival, EventStrip, StampRules, Strip, cut_address, is_bot, stamped_events
+from collector.stamps import Arrival, EventStrip, StampRules, Strip, is_bot, stamped_events
 from collector.verdicts import DROPPED, KEPT_MALFORMED, Answer, refusal, success
 from deltaworks.errors import DeltaworksError
+from deltaworks.privacy.addresses import network_of
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class Door:
             collector=self._collector,
             request=request_id,
             received_ms=int(self._clock() * 1000),
-            address=cut_address(address),
+            address=network_of(address),
             bot=is_bot(head.headers.get(b"user-agent", b"")),
         )
         number = self._numbers[holder.source]

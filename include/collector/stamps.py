@@ -13,7 +13,6 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -269,21 +268,3 @@ def iso(epoch_milliseconds: int) -> str:
 def is_bot(user_agent: bytes) -> bool:
     """Whether a client says that it is a program: such events are flagged and kept."""
     return _BOT.search(user_agent) is not None
-
-
-@lru_cache(maxsize=65_536)
-def cut_address(address: str) -> str | None:
-    """An address without the part that is a household's: the last octet of IPv4, the last 80 bits of IPv6.
-
-    IPv4 within IPv6 counts as IPv4. Of 6to4, whose first 48 bits hold an address of IPv4, 40 bits stay.
-    """
-    try:
-        parsed: IPv4Address | IPv6Address = ip_address(address.strip().strip("[]"))
-    except ValueError:
-        return None
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    if isinstance(parsed, IPv4Address):
-        return str(IPv4Address(int(parsed) & ~0xFF))
-    bits = 40 if parsed.sixtofour is not None else 48
-    return str(IPv6Address(int(parsed) >> (128 - bits) << (128 - bits)))

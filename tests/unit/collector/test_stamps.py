@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from collector.stamps import cut_address, epoch_ms, iso
+from collector.stamps import epoch_ms, iso
 from tests.unit.collector.door_stage import NOW, Stage, declared
 
 RECEIVED = datetime.fromtimestamp(NOW, UTC)
@@ -106,22 +106,6 @@ def test_a_clients_id_is_taken_as_it_is(event: dict[str, object], name: str) -> 
     stage.send({"batch": [event]})
 
     assert (stamps(stage)[0]["id"], stamps(stage)[0]["id_from"]) == (name, "client")
-
-
-@pytest.mark.parametrize(
-    ("address", "cut"),
-    [
-        ("203.0.113.77", "203.0.113.0"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::"),
-        ("::ffff:203.0.113.77", "203.0.113.0"),
-        ("2002:cb00:714d::1", "2002:cb00:7100::"),
-        ("[2001:db8::1]", "2001:db8::"),
-        ("unknown", None),
-        ("", None),
-    ],
-)
-def test_an_address_keeps_its_network_alone(address: str, cut: str | None) -> None:
-    assert cut_address(address) == cut
 
 
 @pytest.mark.parametrize(
