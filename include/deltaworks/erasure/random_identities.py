@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import os
 from typing import Any
 
 import pyarrow as pa
 
 from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.privacy.tokens import random_token
 
 
 class RandomIdentities:
@@ -45,5 +44,5 @@ class RandomIdentities:
 
     def _token(self, token: str) -> str:
         if token not in self._random:
-            self._random[token] = "x1_" + base64.b32encode(os.urandom(16)).decode().rstrip("=").lower()
+            self._random[token] = random_token()
         return self._random[token]

@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.erasure.table_files import parquet_batches
-from deltaworks.erasure.token_search import TOKEN_LENGTH, TokenSearch
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.privacy.tokens import TOKEN_LENGTH
 from deltaworks.tables.lake import Lake, arrow_path
 
 _CHUNK: Final = 4 << 20

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: `p1_` and 16 bytes in lower-case base32.
-TOKEN_FORM: Final = re.compile(rb"p1_[a-z2-7]{26}")
-TOKEN_LENGTH: Final = 29
+from deltaworks.privacy.tokens import PREFIX, TOKEN_LENGTH
+
+#: The form of a token within bytes; those that stand for erased people name nobody and are not looked for.
+TOKEN_FORM: Final = re.compile(f"{PREFIX}[a-z2-7]{{{TOKEN_LENGTH - len(PREFIX)}}}".encode())
 _MOST_ANSWERS: Final = 1_000_000
 Mask = npt.NDArray[np.bool_]
 

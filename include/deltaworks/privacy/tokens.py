@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import os
 import re
 import unicodedata
 from typing import Final
@@ -35,7 +36,12 @@ def token(key: bytes, *, kind: str, value: str) -> str:
     name = kind.encode()
     message = len(name).to_bytes(4, "big") + name + len(text).to_bytes(4, "big") + text
     digest = hmac.digest(key, message, "sha256")[:_TOKEN_BYTES]
-    return PREFIX + base64.b32encode(digest).decode("ascii").rstrip("=").lower()
+    return PREFIX + _letters(digest)
+
+
+def random_token() -> str:
+    """An identity for rows that stay without whose they were: random, of the form of a token, and recorded nowhere."""
+    return ERASED_PREFIX + _letters(os.urandom(_TOKEN_BYTES))
 
 
 def is_token(value: str) -> bool:
@@ -69,3 +75,7 @@ def suppression_digest(key: bytes, token: str) -> str:
     """
     second = hmac.digest(key, b"deltaworks.suppression", "sha256")
     return hmac.digest(second, token.encode(), "sha256")[:_DIGEST_BYTES].hex()
+
+
+def _letters(data: bytes) -> str:
+    return base64.b32encode(data).decode("ascii").rstrip("=").lower()
