@@ -15,10 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.privacy.tokens import PREFIX, TOKEN_LENGTH
+from deltaworks.privacy.tokens import PREFIX, TOKEN_LENGTH, is_token
 
-#: The form of a token within bytes; those that stand for erased people name nobody and are not looked for.
-TOKEN_FORM: Final = re.compile(f"{PREFIX}[a-z2-7]{{{TOKEN_LENGTH - len(PREFIX)}}}".encode())
+_BEGINS: Final = PREFIX.encode()
+#: Where a token begins, with the letters behind. Only the beginning is taken, so that a token is found that stands
+#: right behind half a one. Those that stand for erased people name nobody and are not looked for.
+_TOKENS: Final = re.compile(_BEGINS + rb"(?=([a-z2-7]{%d}))" % (TOKEN_LENGTH - len(PREFIX)))
 _MOST_ANSWERS: Final = 1_000_000
 Mask = npt.NDArray[np.bool_]
 
@@ -35,12 +37,14 @@ class TokenSearch:
         self.tokens = frozenset(tokens)
         self._names = names
         self._answers: dict[bytes, bool] = {}
-        self._encoded = frozenset(token.encode() for token in self.tokens if TOKEN_FORM.fullmatch(token.encode()))
+        self._encoded = frozenset(
+            token.encode() for token in self.tokens if token.startswith(PREFIX) and is_token(token)
+        )
         self._values = pa.array(sorted(self.tokens), pa.string())
 
     def in_bytes(self, data: bytes | memoryview) -> set[str]:
         """The tokens that stand in these bytes."""
-        return {match.decode() for match in set(TOKEN_FORM.findall(data)) if self._is_meant(match)}
+        return {token.decode() for letters in set(_TOKENS.findall(data)) if self._is_meant(token := _BEGINS + letters)}
 
     def in_values(self, values: Any) -> set[str]:
         """The tokens that stand in a column."""
@@ -111,12 +115,12 @@ class TokenSearch:
 
     def _parts(self, texts: pa.Array) -> list[int]:
         data, offsets = _text_of(texts), _offsets(texts)
-        hits = [match for match in TOKEN_FORM.finditer(data) if self._is_meant(match.group())]
-        if not hits:
+        starts = [match.start() for match in _TOKENS.finditer(data) if self._is_meant(_BEGINS + match[1])]
+        if not starts:
             return []
-        rows = np.searchsorted(offsets, [match.start() for match in hits], side="right") - 1
+        rows = np.searchsorted(offsets, starts, side="right") - 1
         # One that begins in a text and ends in the next stands in neither.
-        return [int(row) for row, match in zip(rows, hits, strict=True) if match.end() <= offsets[row + 1]]
+        return [int(row) for row, start in zip(rows, starts, strict=True) if start + TOKEN_LENGTH <= offsets[row + 1]]
 
 
 def all_of(searches: Iterable[TokenSearch]) -> TokenSearch:

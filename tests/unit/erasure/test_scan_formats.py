@@ -70,6 +70,14 @@ def test_gzip_of_several_members_and_what_is_cut_in_two(tmp_path: Path, monkeypa
         assert found(tmp_path, b"-" * shift + ANN.encode() + b"-" * 40) == {ANN}
 
 
+@pytest.mark.parametrize("half", ["p1_", ANN[:20], BOB[:-1], f"{BOB[:-1]} p1_{'a' * 25}"])
+def test_a_token_right_behind_half_a_one(tmp_path: Path, half: str) -> None:
+    assert found(tmp_path, f"{half}{ANN}".encode()) == {ANN}
+    search = TokenSearch([ANN])
+    texts = pa.record_batch({"raw": [BOB[:14], f"{'a' * 14}{ANN}", f"{half}{ANN}", BOB]})
+    assert search.rows(texts).tolist() == [False, True, True, False]
+
+
 def test_zstd_and_what_is_torn(tmp_path: Path) -> None:
     assert found(tmp_path, pa.compress(ANN.encode(), "zstd", asbytes=True)) == {ANN}
     torn = gzip.compress(b"z" * 100_000)[:-20] + ANN.encode()
