@@ -76,14 +76,23 @@ def needed_by(action: Action) -> list[str]:
 def vector_path(encoded: str) -> str:
     """Where a deletion vector lies: its name is a UUID in Z85 behind the folder's name, if that has one."""
     folder, text = encoded[:-_ENCODED_UUID], encoded[-_ENCODED_UUID:]
+    name = f"deletion_vector_{uuid.UUID(bytes=from_z85(text))}.bin"
+    return f"{folder}/{name}" if folder else name
+
+
+def from_z85(text: str) -> bytes:
+    """The bytes that a text of Z85 (ZeroMQ RFC 32) stands for, four for every five letters.
+
+    Raises:
+        ValueError, OverflowError: it is none.
+    """
     data = b""
-    for start in range(0, _ENCODED_UUID, 5):
+    for start in range(0, len(text), 5):
         number = 0
         for letter in text[start : start + 5]:
             number = number * 85 + _Z85.index(letter)
         data += number.to_bytes(4, "big")
-    name = f"deletion_vector_{uuid.UUID(bytes=data)}.bin"
-    return f"{folder}/{name}" if folder else name
+    return data
 
 
 def kept_hours(table: DeltaTable) -> int:

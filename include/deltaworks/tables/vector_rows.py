@@ -15,13 +15,12 @@ import numpy.typing as npt
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
-from deltaworks.tables.needed_files import vector_path
+from deltaworks.tables.needed_files import from_z85, vector_path
 
 _MAGIC: Final = 1681511377
 _COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
 _NO_OFFSETS_BELOW: Final = 4
 _ARRAY_UP_TO: Final = 4096
-_Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 Positions = npt.NDArray[np.int64]
 
 
@@ -100,7 +99,7 @@ def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple
 def _stored(lake: Lake, key: str, vector: Action) -> bytes:
     """The encoded vector: of the file, behind its length; or of the log."""
     if vector["storageType"] == "i":
-        return _from_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
+        return from_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
     if vector["storageType"] != "u":
         raise ValueError("it lies at an absolute path")
     path = f"{arrow_path(lake.storage, key)}/{vector_path(vector['pathOrInlineDv'])}"
@@ -108,16 +107,6 @@ def _stored(lake: Lake, key: str, vector: Action) -> bytes:
         source.seek(int(vector.get("offset") or 0))
         (length,) = struct.unpack(">i", source.read(4))
         return bytes(source.read(length))
-
-
-def _from_z85(text: str) -> bytes:
-    data = b""
-    for start in range(0, len(text), 5):
-        number = 0
-        for letter in text[start : start + 5]:
-            number = number * 85 + _Z85.index(letter)
-        data += number.to_bytes(4, "big")
-    return data
 
 
 def _unreadable(key: str, added: Action, why: str) -> ContractError:
