@@ -119,18 +119,19 @@ def reapply(
     dry_run: bool = typer.Option(True, help="Only count them."),
 ) -> None:
     """Take rows of erased people out again that something brought back, such as a bucket restored from outside."""
-    from deltaworks.erasure.reapply import reapply_now, rows_back
+    from deltaworks.erasure.reapply import Reapplier
 
     project = catalog()
     spec = project.pipeline(pipeline)
     tables = [*(table.name for table in spec.tables), *spec.own_tables]
+    reapplier = Reapplier(project, pipeline)
     shown = Listing(("table", "rows", "dates"), title="erased rows that are back")
     if dry_run:
-        for back in rows_back(project, pipeline, tables):
+        for back in reapplier.rows_back(tables):
             shown.add(back.table, f"{back.rows:,}", ", ".join(back.dates[:5]))
         show([shown, "Nothing was changed: --no-dry-run does it."])
         return
-    for purge in reapply_now(project, pipeline, tables):
+    for purge in reapplier.reapply_now(tables):
         shown.add(purge.table, f"{purge.erased_before:,}", ", ".join(sorted(purge.dates)[:5]))
     show([shown])
 

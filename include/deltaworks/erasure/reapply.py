@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.locks.turn import write_turn
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.privacy.keys.opening import namespace_key, open_key_service
-from deltaworks.privacy.suppression import Suppression, read_suppression
+from deltaworks.privacy.suppression import read_suppression
 from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.vault.home import settings_of
@@ -39,111 +39,108 @@ class RowsBack:
     dates: tuple[str, ...]
 
 
-def erased_people(catalog: Catalog, spec: PipelineSpec, objects: ObjectStore) -> TokenSearch | None:
-    """The search for everybody whom the list of a pipeline's namespace names; None where it names nobody.
+class Reapplier:
+    """What one operation takes rows of erased people out of tables of a pipeline with. Used by one thread.
 
-    Raises:
-        ContractError: SUPPRESSION_UNREADABLE, and what opening the namespace's key raises.
+    The list of the suppressed and the key of tokens are read once, when they are needed first: a person who comes on it
+    later is purged behind the operation, since no window is begun beside one that is unfinished.
     """
-    if spec.privacy is None:
-        return None
-    suppression = read_suppression(objects, spec.privacy.namespace)
-    if not len(suppression):
-        return None
-    service = open_key_service(settings_of(catalog.environment).keys)
-    key = namespace_key(service, objects, spec.privacy.namespace)
-    return TokenSearch((), names=_names(suppression, key))
 
+    def __init__(self, catalog: Catalog, pipeline: str) -> None:
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
 
-def _names(suppression: Suppression, key: bytes) -> Callable[[str], bool]:
-    # What landed before the end of an entry has no consent that came after it.
-    return lambda token: suppression_digest(key, token) in suppression
+    def reapply(self, table: str, *, step: Step, check: Callable[[], None]) -> PurgedTable | None:
+        """Take rows of erased people out of a table that was put back. Idempotent by its step; None for nobody.
 
+        Args:
+            step: of the work that put it back, under a name of its own.
+            check: called before each attempt to commit, as that of the turn.
 
-def reapply(
-    catalog: Catalog,
-    pipeline: str,
-    table: str,
-    *,
-    step: Step,
-    check: Callable[[], None],
-) -> PurgedTable | None:
-    """Take rows of erased people out of a table that was put back. Idempotent by its step; None where nobody is erased.
+        Raises:
+            ContractError: SUPPRESSION_UNREADABLE, and what opening the namespace's key raises.
+            ContractError, ConcurrencyError: what `TablePurger.purge` raises.
+        """
+        purger = self._purger(table)
+        if purger is None or self._spec.privacy is None:
+            return None
+        return purger.purge(step, mode=self._spec.privacy.erase.mode, before_commit=check)
 
-    Args:
-        step: of the work that put it back, under a name of its own.
-        check: called before each attempt to commit, as that of the turn.
+    def rows_back(self, tables: Sequence[str]) -> list[RowsBack]:
+        """The rows of erased people in these tables, which somebody has brought back. Raises and resolves the alert.
 
-    Raises:
-        ContractError, ConcurrencyError: what `TablePurger.purge` raises.
-    """
-    spec, lake, objects = _opened(catalog, pipeline)
-    if table in _kept(spec):
-        return None
-    people = erased_people(catalog, spec, objects)
-    if people is None or spec.privacy is None:
-        return None
-    purger = TablePurger(
-        lake, objects, paths.table(pipeline, table), pipeline=pipeline, table=table, requests={}, everybody=people
-    )
-    return purger.purge(step, mode=spec.privacy.erase.mode, before_commit=check)
+        Raises:
+            ContractError: as `reapply`.
+        """
+        back = []
+        for table in tables:
+            purger = self._purger(table)
+            survey = None if purger is None else purger.survey()
+            if survey is not None and survey.hits:
+                back.append(RowsBack(table=table, rows=survey.hits, dates=tuple(sorted(survey.dates))))
+        if back:
+            listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in back)
+            summary = f"Rows of erased people are in {listed}."
+            raise_alert(self._objects, cause=ROWS_BACK, subject=self._spec.pipeline, summary=summary)
+        else:
+            resolve_alert(self._objects, cause=ROWS_BACK, subject=self._spec.pipeline)
+        return back
+
+    def reapply_now(self, tables: Sequence[str]) -> list[PurgedTable]:
+        """Take rows of erased people out of these tables, whoever brought them back, each under its write turn.
+
+        Idempotent.
+
+        Raises:
+            ContractError, ConcurrencyError: as `reapply`; TURN_NOT_GRANTED, TURN_LOST.
+        """
+        pipeline = self._spec.pipeline
+        purges = []
+        for back in self.rows_back(tables):
+            opened = self._lake.open(paths.table(pipeline, back.table))
+            version = 0 if opened is None else opened.version()
+            with write_turn(self._objects, pipeline, back.table, by=current_run()) as turn:
+                step = Step(f"{pipeline}/erased_again/{back.table}", version)
+                purge = self.reapply(back.table, step=step, check=turn.check)
+            purges += [] if purge is None else [purge]
+        if purges:
+            self.rows_back(tables)
+        return purges
+
+    def _purger(self, table: str) -> TablePurger | None:
+        """None where nobody is erased, or the table keeps its rows."""
+        if table in self._kept or self._people is None:
+            return None
+        return TablePurger(
+            self._lake,
+            self._objects,
+            paths.table(self._spec.pipeline, table),
+            pipeline=self._spec.pipeline,
+            table=table,
+            requests={},
+            everybody=self._people,
+        )
+
+    @cached_property
+    def _kept(self) -> frozenset[str]:
+        return frozenset(table.name for table in self._spec.tables if table.erase == "keep")
+
+    @cached_property
+    def _people(self) -> TokenSearch | None:
+        """The search for everybody whom the list of the pipeline's namespace names; None where it names nobody."""
+        if self._spec.privacy is None:
+            return None
+        suppression = read_suppression(self._objects, self._spec.privacy.namespace)
+        if not len(suppression):
+            return None
+        service = open_key_service(settings_of(self._catalog.environment).keys)
+        key = namespace_key(service, self._objects, self._spec.privacy.namespace)
+        # What landed before the end of an entry has no consent that came after it.
+        return TokenSearch((), names=lambda token: suppression_digest(key, token) in suppression)
 
 
 def reapplied_step(step: Step) -> Step:
     """The application transaction by which rows go again after the work of this step."""
     return Step(f"{step.app_id}/erased", step.version)
-
-
-def rows_back(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[RowsBack]:
-    """The rows of erased people in these tables, which somebody has brought back. Raises and resolves the alert.
-
-    Raises:
-        ContractError: what `erased_people` and reading tables raise.
-    """
-    spec, lake, objects = _opened(catalog, pipeline)
-    people = erased_people(catalog, spec, objects)
-    back = []
-    for table in tables if people is not None else ():
-        if table in _kept(spec):
-            continue
-        purger = TablePurger(
-            lake, objects, paths.table(pipeline, table), pipeline=pipeline, table=table, requests={}, everybody=people
-        )
-        survey = purger.survey()
-        if survey.hits:
-            back.append(RowsBack(table=table, rows=survey.hits, dates=tuple(sorted(survey.dates))))
-    if back:
-        listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in back)
-        raise_alert(objects, cause=ROWS_BACK, subject=pipeline, summary=f"Rows of erased people are in {listed}.")
-    else:
-        resolve_alert(objects, cause=ROWS_BACK, subject=pipeline)
-    return back
-
-
-def reapply_now(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> list[PurgedTable]:
-    """Take rows of erased people out of these tables, whoever brought them back, each under its write turn. Idempotent.
-
-    Raises:
-        ContractError, ConcurrencyError: what `TablePurger.purge` raises; TURN_NOT_GRANTED, TURN_LOST.
-    """
-    _, lake, objects = _opened(catalog, pipeline)
-    purges = []
-    for back in rows_back(catalog, pipeline, tables):
-        opened = lake.open(paths.table(pipeline, back.table))
-        version = 0 if opened is None else opened.version()
-        with write_turn(objects, pipeline, back.table, by=current_run()) as turn:
-            step = Step(f"{pipeline}/erased_again/{back.table}", version)
-            purge = reapply(catalog, pipeline, back.table, step=step, check=turn.check)
-        purges += [] if purge is None else [purge]
-    if purges:
-        rows_back(catalog, pipeline, tables)
-    return purges
-
-
-def _opened(catalog: Catalog, pipeline: str) -> tuple[PipelineSpec, Lake, ObjectStore]:
-    storage = catalog.environment.lake
-    return catalog.pipeline(pipeline), Lake(storage), open_objects(storage)
-
-
-def _kept(spec: PipelineSpec) -> frozenset[str]:
-    return frozenset(table.name for table in spec.tables if table.erase == "keep")

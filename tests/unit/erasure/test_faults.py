@@ -18,9 +18,8 @@ from deltaworks.control.records.erasure import WAY, Erasures
 from deltaworks.erasure import advance, purge_table, resolve, vacuum_purged
 from deltaworks.erasure import suppress as suppressing
 from deltaworks.erasure.purge_table import TablePurger
-from deltaworks.erasure.reapply import rows_back
+from deltaworks.erasure.reapply import Reapplier
 from deltaworks.errors import DeltaworksError
-from deltaworks.rework.restore import one_table
 from deltaworks.rework.restore.one_table import TableRestore
 from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
@@ -155,7 +154,7 @@ def test_a_restore_brings_nobody_back(lake: PeopleLake) -> None:
     lake.advance()
     restored(lake, 1)
     assert lake.amounts() == [2, 3]
-    assert rows_back(lake.catalog, "shop", ["orders"]) == []
+    assert Reapplier(lake.catalog, "shop").rows_back(["orders"]) == []
     record = PipelineHome(lake.namespace.objects, "shop").rollbacks.read(1)
     assert record is not None
     assert record.reapply
@@ -166,10 +165,10 @@ def test_without_reapply_a_restore_brings_her_back_and_the_check_says_so(
 ) -> None:
     ask(lake, "player", "ann")
     lake.advance()
-    monkeypatch.setattr(one_table, "reapply", lambda *_, **__: None)
+    monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
     restored(lake, 1)
     assert lake.amounts() == [1, 2, 3]
-    (back,) = rows_back(lake.catalog, "shop", ["orders"])
+    (back,) = Reapplier(lake.catalog, "shop").rows_back(["orders"])
     assert (back.table, back.rows) == ("orders", 1)
     assert open_subjects(lake.namespace.objects, "ERASED_ROWS_BACK") == {"shop"}
 

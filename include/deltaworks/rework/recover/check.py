@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import landed_batches, versions_cut_off
-from deltaworks.erasure.reapply import rows_back
+from deltaworks.erasure.reapply import Reapplier
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
@@ -57,7 +57,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
 
 
 def _of_erased(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> Iterator[Damage]:
-    for back in rows_back(catalog, pipeline, tables):
+    for back in Reapplier(catalog, pipeline).rows_back(tables):
         yield Damage(
             pipeline=pipeline,
             what=back.table,

@@ -20,7 +20,7 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import LandedBatches, landed_batches, owner_step, versions_cut_off
 from deltaworks.engine.writers import commit_metadata
-from deltaworks.erasure.reapply import reapplied_step, reapply
+from deltaworks.erasure.reapply import Reapplier, reapplied_step
 from deltaworks.errors import ContractError
 from deltaworks.rework.quarantine.replay_commit import rereading
 from deltaworks.rework.restore.dependents import refuse_mutable
@@ -162,7 +162,7 @@ class _Mend:
             # A purge of erased people may be among the commits that are lost.
             newest = max((*plan.recreated, *plan.filled))
             step = reapplied_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
-            reapply(self._catalog, self._pipeline, self._table, step=step, check=lambda: None)
+            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
         return plan
 
     def go_back(self, done: LogMend, max_rows: int | None) -> LogMend:

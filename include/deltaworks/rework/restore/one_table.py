@@ -18,7 +18,7 @@ from deltaworks.control.locks.turn import TurnOf, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
 from deltaworks.engine.ledger import Ledger
-from deltaworks.erasure.reapply import reapplied_step, reapply
+from deltaworks.erasure.reapply import Reapplier, reapplied_step
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.rework.restore.dependents import Follower, followers_of, refuse_mutable
@@ -205,7 +205,7 @@ class TableRestore:
         """Take out rows of people who were erased since the version that the table has gone back to."""
         if record.reapply:
             step = reapplied_step(rollback_step(self._pipeline, self._table, record.ordinal))
-            reapply(self._catalog, self._pipeline, self._table, step=step, check=check)
+            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
 
     def _result(
         self, plan: TablePlan, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
