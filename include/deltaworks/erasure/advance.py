@@ -66,13 +66,11 @@ class Advance:
         *,
         now: datetime,
         windows: bool = True,
-        window_of: Callable[..., Window] = Window,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._namespace = namespace
         self._now = now
         self._windows = windows
-        self._window_of = window_of
         self._fault = fault
         self._vacuums: dict[int, VacuumOutcome] = {}
         self._report = ScanReport()
@@ -194,7 +192,7 @@ class Advance:
         if fixed is None:
             return requests
         members = {request_id: searches[request_id] for request_id in fixed.requests if request_id in searches}
-        window = self._window_of(self._namespace, fixed, members, fault=self._fault)
+        window = Window(self._namespace, fixed, members, fault=self._fault)
         purged = window.run()
         behind = window.gold_behind()
         if behind:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.erasure.namespace import Namespace
@@ -21,18 +21,9 @@ _PREPARED = re.compile(r"/prepared/g(\d+)/(\d+)\.json$")
 _REPLAY = re.compile(r"/replays/(\d+)\.json$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remnants:
-    """How many objects of which kind were removed."""
-
-    prepared: int = 0
-    replays: int = 0
-    staged: int = 0
-
-
 def remove_remnants(
     namespace: Namespace, pipeline: str, search: TokenSearch, *, purged: Mapping[str, frozenset[str]]
-) -> Remnants:
+) -> None:
     """Remove what a pipeline's control folder has of people who go. Idempotent; safe beside the stream.
 
     Args:
@@ -40,25 +31,14 @@ def remove_remnants(
     """
     home = namespace.home(pipeline)
     names = frozenset(path.rpartition("/")[2].encode() for paths in purged.values() for path in paths)
-    prepared = _removed(home, _complete_batches(namespace, home), search, names)
-    replays = _removed(home, _complete_replays(namespace, home), search, names)
-    staged = 0
+    for key in chain(_complete_batches(namespace, home), _complete_replays(namespace, home)):
+        stored = home.objects.get(key)
+        if stored is not None and (search.in_bytes(stored.data) or any(name in stored.data for name in names)):
+            home.objects.delete(key)
     for folder in ("staging", "reprocess", "gold_shadows", "deaths"):
         for key in home.objects.list(f"{home.control(folder)}/"):
             if scan_object(namespace.lake, key, search).tokens:
                 home.objects.delete(key)
-                staged += 1
-    return Remnants(prepared=prepared, replays=replays, staged=staged)
-
-
-def _removed(home: PipelineHome, keys: Iterator[str], search: TokenSearch, names: frozenset[bytes]) -> int:
-    removed = 0
-    for key in keys:
-        stored = home.objects.get(key)
-        if stored is not None and (search.in_bytes(stored.data) or any(name in stored.data for name in names)):
-            home.objects.delete(key)
-            removed += 1
-    return removed
 
 
 def _complete_batches(namespace: Namespace, home: PipelineHome) -> Iterator[str]:

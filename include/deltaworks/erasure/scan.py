@@ -70,13 +70,8 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
         for table in spec.tables
         if table.erase == "keep"
     ]
-    lakes = [(namespace.lake, "", ""), (namespace.vault_lake, "", _VAULT)]
+    lakes = [(namespace.lake, ""), (namespace.vault_lake, _VAULT)]
     return sorted_hits(_scanned(lakes, search), kept=kept)
-
-
-def scan_folder(lake: Lake, folder: str, search: TokenSearch) -> ScanReport:
-    """Scan everything below a folder of a lake."""
-    return sorted_hits(_scanned([(lake, folder, "")], search), kept=())
 
 
 def sorted_hits(scanned: Iterable[Scanned], *, kept: Iterable[str]) -> ScanReport:
@@ -102,17 +97,16 @@ def sorted_hits(scanned: Iterable[Scanned], *, kept: Iterable[str]) -> ScanRepor
     )
 
 
-def _scanned(lakes: Iterable[tuple[Lake, str, str]], search: TokenSearch) -> Iterator[Scanned]:
-    for lake, folder, prefix in lakes:
-        root = arrow_path(lake.storage, folder).rstrip("/")
-        base = arrow_path(lake.storage, "").rstrip("/")
-        read = partial(_one, lake.filesystem, search, base, prefix)
+def _scanned(lakes: Iterable[tuple[Lake, str]], search: TokenSearch) -> Iterator[Scanned]:
+    for lake, prefix in lakes:
+        root = arrow_path(lake.storage, "").rstrip("/")
+        read = partial(_one, lake.filesystem, search, root, prefix)
         with ThreadPoolExecutor(_READERS) as pool:
             yield from pool.map(read, _files(lake, root))
 
 
-def _one(filesystem: fs.FileSystem, search: TokenSearch, base: str, prefix: str, path: str) -> Scanned:
-    return scan_path(filesystem, path, search, key=prefix + path.removeprefix(f"{base}/"))
+def _one(filesystem: fs.FileSystem, search: TokenSearch, root: str, prefix: str, path: str) -> Scanned:
+    return scan_path(filesystem, path, search, key=prefix + path.removeprefix(f"{root}/"))
 
 
 def _files(lake: Lake, root: str) -> list[str]:

@@ -19,11 +19,8 @@ from deltaworks.erasure.window import READERS, VAULT, PurgedPlace, places
 from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
-from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.needed_files import file_infos
-
-_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +95,6 @@ def files_left(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dic
         if left:
             name = f"{record.pipeline}.{record.table}"
             yield f"{name}: {left} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"
-
-
-def dry_vacuums(specs: Sequence[PipelineSpec]) -> list[str]:
-    """The pipelines whose VACUUM only counts at night."""
-    return [spec.pipeline for spec in specs if spec.maintenance.vacuum_dry_run]
 
 
 def _vacuum_apart(place: PurgedPlace, now: datetime) -> None:

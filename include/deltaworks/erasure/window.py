@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pyarrow import fs
 
 from deltaworks.control import paths, vault_paths
-from deltaworks.control.locks.turn import WriteTurn, write_turn
+from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
-from deltaworks.control.records.reprocess import ReprocessRecords
 from deltaworks.erasure.namespace import Namespace, privacy_of
 from deltaworks.erasure.purge_table import Mode, TablePurger, erasure_step
 from deltaworks.erasure.remnants import remove_remnants
@@ -103,7 +101,7 @@ def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
     folder = home.control("reprocess") + "/"
     names = {key.removeprefix(folder).partition("/")[0].partition(".")[0] for key in home.objects.list(folder)}
     for name in sorted(names):
-        records = ReprocessRecords(home.objects, pipeline, name)
+        records = home.reprocess(name)
         if records.plan() is not None and records.end() is None:
             yield f"the reprocess {name} of {pipeline}"
 
@@ -113,7 +111,6 @@ class Window:
 
     Args:
         requests: the tokens of each request, by its id.
-        turn_of: gives the write turn of a pipeline's table.
         fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, by tests.
     """
 
@@ -123,14 +120,12 @@ class Window:
         window: ErasureWindow,
         requests: dict[str, TokenSearch],
         *,
-        turn_of: Callable[[ObjectStore, str, str], AbstractContextManager[WriteTurn]] | None = None,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._namespace = namespace
         self._window = window
         self._requests = requests
         self._records = ErasureWindows(namespace.objects, namespace.name)
-        self._turn_of = turn_of or _turn
         self._fault = fault
 
     def run(self) -> list[PurgedTable]:
@@ -180,7 +175,8 @@ class Window:
             check: Callable[[], None] = lambda: None  # noqa: E731
             # A table that nobody of the window is in needs no turn, and no stream waits for it.
             if place.turn and purger.survey().hits:
-                check = stack.enter_context(self._turn_of(place.objects, place.pipeline, place.table)).check
+                turn = write_turn(place.objects, place.pipeline, place.table, by=current_run())
+                check = stack.enter_context(turn).check
             purge = purger.purge(
                 erasure_step(place.pipeline, place.table, number), mode=place.mode, before_commit=check
             )
@@ -188,10 +184,6 @@ class Window:
         noted = self._records.note(number, purge)
         self._fault(f"noted {place.pipeline}.{place.table}")
         return noted
-
-
-def _turn(objects: ObjectStore, pipeline: str, table: str) -> AbstractContextManager[WriteTurn]:
-    return write_turn(objects, pipeline, table, by=current_run())
 
 
 def next_window(

@@ -18,8 +18,6 @@ from deltaworks.specs.privacy_settings import PrivacySettings
 Action = Literal["token", "vault", "drop", "truncate_ip"]
 #: Actions that leave a token where the value was.
 TOKEN_ACTIONS: Final = ("token", "vault")
-#: Kinds whose values are brought to one form before they become tokens; all others count byte for byte.
-NORMALISED_KINDS: Final = ("email", "phone")
 Scalar = bool | int | float | str
 _PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
 

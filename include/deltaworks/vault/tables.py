@@ -119,16 +119,10 @@ class VaultTables:
 
     def keep(self) -> list[Upkeep]:
         """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
-        return [
-            self._kept(key)
-            for key in (vault_paths.identities(), vault_paths.links())
-            if self._lake.open(key) is not None
-        ]
+        keys = (vault_paths.identities(), vault_paths.links())
+        return [self._kept(key, table) for key in keys if (table := self._lake.open(key)) is not None]
 
-    def _kept(self, key: str) -> Upkeep:
-        table = self._lake.open(key)
-        if table is None:
-            return Upkeep(table=key, merged=0, files=0, deleted=0)
+    def _kept(self, key: str, table: DeltaTable) -> Upkeep:
         properties = self._properties("keep")
         try:
             merged = table.optimize.compact(
