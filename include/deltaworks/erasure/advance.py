@@ -18,9 +18,9 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure import ErasureRequest, ErasureState
 from deltaworks.control.records.erasure_window import ErasureWindows
 from deltaworks.erasure.certify import certify
+from deltaworks.erasure.counting import whom
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.receiving import forget_ended, note_person, person_of
-from deltaworks.erasure.resolve import MutationOrigins, VaultIdentities, resolve
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
 from deltaworks.erasure.suppress import sealed_before, streams_behind, suppress
 from deltaworks.erasure.token_search import TokenSearch, all_of
@@ -153,8 +153,7 @@ class Advance:
     def _resolve(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
         space = self._namespace
         received = person_of(space, request)
-        origins = [MutationOrigins(space.lake, spec) for spec in space.pipelines]
-        person = resolve(received.subjects[0], VaultIdentities(space.vault), origins)
+        person = whom(space, received.subjects[0])
         note_person(space, request, person)
         return "resolved", {"tokens": len(person.tokens), "tokens_sha256": person.digest, "shared": person.shared}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from deltaworks import __version__
-from deltaworks.control.clock import parse_iso
 from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedScan, CertifiedTable
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.control.records.erasure_window import ErasureWindows, PurgedTable
@@ -41,7 +40,7 @@ def _certificate(namespace: Namespace, request: ErasureRequest, *, number: int, 
     window = int(detail["purged"]["window"])
     purged = ErasureWindows(namespace.objects, namespace.name).tables(window)
     verified = detail["verified"]
-    purged_at = _instant(request, "purged")
+    purged_at = request.reached_at("purged")
     return Certificate(
         namespace=namespace.name,
         request_id=request.request_id,
@@ -68,7 +67,7 @@ def _certificate(namespace: Namespace, request: ErasureRequest, *, number: int, 
         ),
         holds=tuple(detail["vacuumed"]["holds"]),
         log_clean_after=log_clean_after(_log_retentions(namespace), purged_at).isoformat(),
-        landing_clean_after=landing_clean_after(namespace, _instant(request, "suppressed")).isoformat(),
+        landing_clean_after=landing_clean_after(namespace, request.reached_at("suppressed")).isoformat(),
         code_version=__version__,
         by=by,
         previous_sha256=previous,
@@ -105,11 +104,3 @@ def _log_retentions(namespace: Namespace) -> list[str]:
             if opened is not None:
                 retentions.append(opened.metadata().configuration.get("delta.logRetentionDuration") or "")
     return retentions
-
-
-def _instant(request: ErasureRequest, state: str) -> datetime:
-    step = next(step for step in request.steps if step.state == state)
-    instant = parse_iso(step.at)
-    if instant is None:
-        raise ContractError("ERASURE_UNREADABLE", f"{request.request_id} has no time of {state}.", hint="Restore it.")
-    return instant

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -84,14 +84,7 @@ class TableFiles:
 
     def _written(self, values: dict[str, Any], rows: pa.Table) -> Action:
         file = write_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
-        return {
-            "path": quote(file.path, safe="/=~"),
-            "partitionValues": values,
-            "size": file.size,
-            "modificationTime": int(time.time() * 1000),
-            "dataChange": True,
-            "stats": file.stats,
-        }
+        return file.as_logged(at_ms=int(time.time() * 1000), data_change=True)
 
     def _as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the table's columns as they are now: what an older file lacks is null, what is gone goes."""

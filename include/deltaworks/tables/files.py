@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,22 @@ class WrittenFile:
             data_change=True,
             stats=self.stats,
         )
+
+    def as_logged(self, *, at_ms: int, data_change: bool) -> dict[str, Any]:
+        """The fields of the same action as a commit's file has them, whose paths are URLs.
+
+        Args:
+            at_ms: when it was written, milliseconds since 1970.
+            data_change: whether its rows are others than those of the files that the commit takes out.
+        """
+        return {
+            "path": quote(self.path, safe="/=~"),
+            "partitionValues": self.partition,
+            "size": self.size,
+            "modificationTime": at_ms,
+            "dataChange": data_change,
+            "stats": self.stats,
+        }
 
 
 def data_file_path(partition: Mapping[str, str | None], *, prefix: str = "part") -> str:

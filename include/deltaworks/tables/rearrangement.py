@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from deltalake.exceptions import DeltaError
 
@@ -124,24 +123,13 @@ def _actions(
         "userMetadata": user_metadata,
     }
     removes = [_remove(one, path, size, now) for one in live for path, size in one.taken.items()]
-    return [{"commitInfo": info}, *removes, *(_add(one, file, now) for one in live for file in one.written)]
+    added = [{"add": file.as_logged(at_ms=now, data_change=False)} for one in live for file in one.written]
+    return [{"commitInfo": info}, *removes, *added]
 
 
 def _remove(one: Rearranged, path: str, size: int, at_ms: int) -> Action:
     action = removal({"path": path, "partitionValues": dict(one.partition), "size": size}, at_ms)
     return {"remove": {**action["remove"], "dataChange": False}}
-
-
-def _add(one: Rearranged, file: WrittenFile, at_ms: int) -> Action:
-    added = {
-        "path": quote(file.path, safe="/=~"),
-        "partitionValues": dict(one.partition),
-        "size": file.size,
-        "modificationTime": at_ms,
-        "dataChange": False,
-        "stats": file.stats,
-    }
-    return {"add": added}
 
 
 def _metrics(live: Sequence[Rearranged]) -> dict[str, str]:

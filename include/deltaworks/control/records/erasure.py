@@ -120,6 +120,15 @@ class ErasureRequest:
         """The step at which it reached a state; None where it has not."""
         return next((step for step in self.steps if step.state == state), None)
 
+    def reached_at(self, state: ErasureState) -> datetime:
+        """When it reached a state that it has reached.
+
+        Raises:
+            ContractError: ERASURE_UNREADABLE, no record says so.
+        """
+        step = self.step(state)
+        return _instant("" if step is None else step.at)
+
     def has_reached(self, state: ErasureState) -> bool:
         """Whether it has come as far as this state of the way."""
         return self.state in WAY and WAY.index(self.state) >= WAY.index(state)
