@@ -157,14 +157,17 @@ class TablePurger:
         return self._after(purge, outcome.version)
 
     def _rewritten(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
+        before = 0
+
         def parts() -> Iterator[pa.RecordBatch]:
+            nonlocal before
             for batch in files.read(added):
+                before += batch.num_rows
                 mask = self._everybody.rows(batch)
                 yield batch.filter(pa.array(~mask))
                 if mode == "identity" and mask.any():
                     yield self._identities.replaced(batch.filter(pa.array(mask)))
 
-        before = sum(batch.num_rows for batch in files.read(added))
         written = files.write(added, parts())
         rows = theirs = 0
         for new in written:
