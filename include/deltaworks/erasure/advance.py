@@ -24,7 +24,7 @@ from deltaworks.erasure.receiving import forget_ended, note_person, person_of
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
 from deltaworks.erasure.suppress import sealed_before, streams_behind, suppress
 from deltaworks.erasure.token_search import TokenSearch, all_of
-from deltaworks.erasure.vacuum_purged import VacuumOutcome, vacuum_purged
+from deltaworks.erasure.vacuum_purged import NamespaceVacuum, VacuumOutcome
 from deltaworks.erasure.window import Window, next_window, unfinished_work
 from deltaworks.errors import ConcurrencyError
 
@@ -72,6 +72,7 @@ class Advance:
         self._now = now
         self._windows = windows
         self._fault = fault
+        self._vacuum_once = NamespaceVacuum(namespace, now=now)
         self._vacuums: dict[int, VacuumOutcome] = {}
         self._report = ScanReport()
 
@@ -216,7 +217,7 @@ class Advance:
         number = 0 if step is None else int(step.detail["window"])
         if number not in self._vacuums:
             purged = ErasureWindows(self._namespace.objects, self._namespace.name).tables(number)
-            self._vacuums[number] = vacuum_purged(self._namespace, purged, now=self._now)
+            self._vacuums[number] = self._vacuum_once.delete(purged)
         outcome = self._vacuums[number]
         if self._now < outcome.due_at:
             raise _Waits(f"files of older versions, which are kept until {outcome.due_at:%Y-%m-%d %H:%M}")

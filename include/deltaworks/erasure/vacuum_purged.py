@@ -50,24 +50,42 @@ def due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> datetime:
     return datetime.fromtimestamp(newest / 1000, tz=UTC) + retention
 
 
-def vacuum_purged(namespace: Namespace, purged: Sequence[PurgedTable], *, now: datetime) -> VacuumOutcome:
-    """Delete the files that these purges took out, by listing folders: what no commit ever named goes as well.
+class NamespaceVacuum:
+    """VACUUM of one run over requests: once, however many windows are due. Used by one thread."""
 
-    Idempotent; safe beside writers and readers, as any VACUUM is. Before its time it does nothing.
-    """
-    due = due_at(namespace, purged)
-    if now < due:
-        return VacuumOutcome(due_at=due)
-    touched = [record for record in purged if record.removed]
-    holds = tuple(holding(namespace, touched))
-    reasons: dict[str, str] = {}
-    for spec in namespace.pipelines:
-        for result in vacuum_tables(None, namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
-            reasons[f"{spec.pipeline}.{result.table}"] = result.reason
-    for place in places(namespace):
-        if place.pipeline in (READERS, VAULT):
-            _vacuum_apart(place, now)
-    return VacuumOutcome(due_at=due, holds=holds, left=tuple(files_left(namespace, touched, reasons)))
+    def __init__(self, namespace: Namespace, *, now: datetime) -> None:
+        self._namespace = namespace
+        self._now = now
+        self._reasons: dict[str, str] | None = None
+
+    def delete(self, purged: Sequence[PurgedTable]) -> VacuumOutcome:
+        """Delete the files that these purges took out, by listing folders: what no commit ever named goes as well.
+
+        Idempotent; safe beside writers and readers, as any VACUUM is. Before its time it does nothing.
+
+        Raises:
+            ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST.
+        """
+        due = due_at(self._namespace, purged)
+        if self._now < due:
+            return VacuumOutcome(due_at=due)
+        touched = [record for record in purged if record.removed]
+        holds = tuple(holding(self._namespace, touched))
+        if self._reasons is None:
+            self._reasons = self._vacuumed()
+        left = tuple(files_left(self._namespace, touched, self._reasons))
+        return VacuumOutcome(due_at=due, holds=holds, left=left)
+
+    def _vacuumed(self) -> dict[str, str]:
+        """VACUUM of every table; what it said of each of the pipelines'."""
+        reasons: dict[str, str] = {}
+        for spec in self._namespace.pipelines:
+            for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
+                reasons[f"{spec.pipeline}.{result.table}"] = result.reason
+        for place in places(self._namespace):
+            if place.pipeline in (READERS, VAULT):
+                _vacuum_apart(place, self._now)
+        return reasons
 
 
 def holding(namespace: Namespace, purged: Sequence[PurgedTable]) -> Iterator[str]:

@@ -6,12 +6,14 @@ import datetime as dt
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from deltaworks.control import erasure_paths, paths
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import ErasureRequest
+from deltaworks.erasure import vacuum_purged
 from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
@@ -145,6 +147,25 @@ def test_requests_that_wait_share_one_window(lake: PeopleLake) -> None:
         erasure_paths.erasure_window("players", 1)
     ]
     assert erasure_paths.erasure_window("players", 2) not in window
+
+
+def test_one_vacuum_serves_all_windows_that_are_due(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(lake)
+    lake.advance()
+    ask(lake, "player", "bob")
+    lake.advance()
+    assert lake.namespace.objects.get(erasure_paths.erasure_window("players", 2)) is not None
+    lake.pass_time(days=8)
+    real, vacuums = vacuum_purged.vacuum_tables, []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        vacuums.append(args[2])
+        return real(*args, **options)
+
+    monkeypatch.setattr(vacuum_purged, "vacuum_tables", counted)
+
+    assert [result.state for result in lake.advance()] == ["certified", "certified"]
+    assert vacuums == ["shop"]
 
 
 def test_nothing_is_verified_while_a_file_has_a_token(lake: PeopleLake) -> None:
