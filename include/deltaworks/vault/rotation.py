@@ -55,41 +55,45 @@ def rotate(
         ContractError: VAULT_KEYS_UNREADABLE, VAULT_KEY_REMAINS.
         TransientError: KEY_SERVICE_UNREACHABLE.
     """
-    now = now or utc_now()
     numbers = epochs.numbers()
     if not numbers:
         # Nothing was ever sealed: the first key makes the first epoch.
         return Rotation(namespace=namespace, dry_run=dry_run, due=False, epoch=0, age_days=0.0)
     newest = epochs.newest()
-    age = now - newest.made_at
+    age = (now or utc_now()) - newest.made_at
     unfinished = len(numbers) > 1
     due = unfinished or at_once or age >= timedelta(days=every_days)
-    if dry_run or not due:
-        # Pages are not counted here: that reads all of them.
-        return Rotation(
-            namespace=namespace,
-            dry_run=dry_run,
-            due=due,
-            epoch=newest.number,
-            age_days=round(age / timedelta(days=1), 1),
-            pages=len(keys.pages()),
-        )
-    current = newest if unfinished else epochs.begin(newest.number + 1)
+    if due and not dry_run:
+        current = newest if unfinished else epochs.begin(newest.number + 1)
+        return _moved_to(current.number, namespace, epochs, keys)
+    # Keys are not counted here: that reads all pages.
+    return Rotation(
+        namespace=namespace,
+        dry_run=dry_run,
+        due=due,
+        epoch=newest.number,
+        age_days=round(age / timedelta(days=1), 1),
+        pages=len(keys.pages()),
+    )
+
+
+def _moved_to(epoch: int, namespace: str, epochs: EpochKeys, keys: SubjectKeys) -> Rotation:
+    """Every key is of this epoch, and the older ones are destroyed: only once nothing needs them."""
     moved = keys.rewrap()
-    if left := keys.older_than(current.number):
+    if left := keys.older_than(epoch):
         raise ContractError(
             "VAULT_KEY_REMAINS",
             f"{len(left)} pages of {namespace!r} still have keys of an older epoch, such as {left[0]}.",
             hint="Nothing was destroyed. See who else writes keys with an old epoch, then run it again.",
         )
-    older = [number for number in epochs.numbers() if number < current.number]
+    older = [number for number in epochs.numbers() if number < epoch]
     for number in older:
         epochs.destroy(number)
     return Rotation(
         namespace=namespace,
         dry_run=False,
         due=True,
-        epoch=current.number,
+        epoch=epoch,
         age_days=0.0,
         pages=moved.pages,
         keys=moved.keys,
