@@ -178,15 +178,15 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     """The work of a task over all lines, without Spark around it."""
     from deltaworks.engine.fan_out import partitioning, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.origins import fixed_databases
     from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parser_inputs import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
     target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
     cpu = time.process_time()
     with clock:
-        output = write_payloads(payloads, spec, stamp, target, databases=fixed_databases(spec, storage))
+        output = write_payloads(payloads, spec, stamp, target, inputs=ParserInputs.fix(spec, storage))
     lines = sum(payload.data.count(b"\n") - 1 for payload in payloads if payload.data is not None)
     landed = sum(file.rows for file in output.files["requests"])
     if landed != lines:

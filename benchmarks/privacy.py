@@ -64,15 +64,15 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     from deltaworks.engine.fan_out import partitioning, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
-    from deltaworks.events.strip_keys import fixed_strip_keys
+    from deltaworks.events.parser_inputs import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
     target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
-    keys = fixed_strip_keys(spec, storage, seal_as="g000000-000000000000")
+    inputs = ParserInputs.fix(spec, storage, seal_as="g000000-000000000000")
     cpu = time.process_time()
     with clock:
-        output = write_payloads(payloads, spec, stamp, target, strip_keys=keys)
+        output = write_payloads(payloads, spec, stamp, target, inputs=inputs)
     cpu = time.process_time() - cpu
     if output.findings.failure is not None:
         raise output.findings.failure

@@ -38,9 +38,9 @@ from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
 from deltaworks.events.evolution import Evolved, as_records
-from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp
-from deltaworks.events.strip_keys import bring_to_vault, fixed_strip_keys
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.strip_keys import bring_to_vault
 from deltaworks.sources.base import Slice
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.spans import initial_offset
@@ -252,10 +252,9 @@ class BatchProcessor:
         target = self._target()
         arrived = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
-        # Once for both passes: all rows of a batch have their answers from the same databases.
-        databases = fixed_databases(self._spec, self._lake.storage)
         name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
-        strip_keys = fixed_strip_keys(self._spec, self._lake.storage, seal_as=name)
+        # Once for both passes: all rows of a batch have their answers from the same databases.
+        inputs = ParserInputs.fix(self._spec, self._lake.storage, seal_as=name)
 
         def one_pass(evolved: Evolved) -> Written:
             return fan_out(
@@ -265,17 +264,16 @@ class BatchProcessor:
                 stamp=stamp,
                 target=target,
                 evolved=evolved,
-                databases=databases,
-                strip_keys=strip_keys,
+                inputs=inputs,
                 duplicates=windows,
                 care=care,
             )
 
         written = with_new_columns(one_pass, self._spec, self._tables.evolved())
-        if strip_keys is not None:
-            written.facts["suppression"] = strip_keys.suppression.number
+        if inputs.strip_keys is not None:
+            written.facts["suppression"] = inputs.strip_keys.suppression.number
             bring_to_vault(self._spec, self._lake.storage, written.findings.sealed, name=name)
-        written.facts |= {} if databases is None else {"databases": databases.facts()}
+        written.facts |= {} if inputs.databases is None else {"databases": inputs.databases.facts()}
         return written
 
     def _target(self) -> FileTarget:

@@ -28,7 +28,8 @@ from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
 from deltaworks.events.evolution import Evolved, new_columns, together
 from deltaworks.events.findings import Findings
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.sources.base import RecordSlice, Slice
 from deltaworks.sources.deaths import Care, TaskFailed, death_in
@@ -40,8 +41,6 @@ from deltaworks.tables.files import WrittenFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.events.enriching.databases import Databases
-    from deltaworks.events.stripping import StripKeys
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +81,7 @@ def write_payloads(
     target: FileTarget,
     *,
     evolved: Evolved | None = None,
-    databases: Databases | None = None,
-    strip_keys: StripKeys | None = None,
+    inputs: ParserInputs = NOTHING_BESIDE,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     carefully: bool = False,
     flush_bytes: int = FLUSH_BYTES,
@@ -104,7 +102,7 @@ def write_payloads(
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     proof = partial(_check_parts, spec, target) if carefully else None
     try:
-        parser = Parser(spec, evolved=evolved, databases=databases, strip_keys=strip_keys, proof=proof)
+        parser = inputs.parser(spec, evolved=evolved, proof=proof)
     except (ConfigError, TransientError) as error:  # of a database
         return TaskOutput(findings=Findings(failure=error))
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
@@ -144,8 +142,7 @@ def fan_out(
     stamp: BatchStamp,
     target: FileTarget,
     evolved: Evolved | None = None,
-    databases: Databases | None = None,
-    strip_keys: StripKeys | None = None,
+    inputs: ParserInputs = NOTHING_BESIDE,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     care: Care | None = None,
 ) -> Written:
@@ -154,8 +151,7 @@ def fan_out(
     Args:
         source: what the batch reads.
         evolved: the columns that tables were given while they ran.
-        databases: those that events are enriched from, fixed.
-        strip_keys: by which personal data is stripped, fixed.
+        inputs: what is read beside events, fixed.
         duplicates: of tables that flag copies, the files whose ids count.
         care: how it is read where tasks die; None leaves a death to the caller.
 
@@ -164,9 +160,7 @@ def fan_out(
         ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE, ENRICHMENT_UNREADABLE; nothing was committed.
         TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
-    work, prove = _of_tasks(
-        spec, stamp, target, evolved=evolved, databases=databases, strip_keys=strip_keys, duplicates=duplicates
-    )
+    work, prove = _of_tasks(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
         source.archive_by(partial(ArchiveWriter, target, stamp))
     if care is not None:
@@ -186,8 +180,7 @@ def _of_tasks(
     target: FileTarget,
     *,
     evolved: Evolved | None,
-    databases: Databases | None,
-    strip_keys: StripKeys | None,
+    inputs: ParserInputs,
     duplicates: Mapping[str, DuplicateWindow] | None,
 ) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
     """What tasks do with payloads within their limits: write their rows; and prove only that they could be written."""
@@ -205,8 +198,7 @@ def _of_tasks(
                 stamp,
                 target,
                 evolved=evolved,
-                databases=databases,
-                strip_keys=strip_keys,
+                inputs=inputs,
                 duplicates=duplicates,
                 carefully=carefully,
             )
@@ -214,7 +206,7 @@ def _of_tasks(
     def prove(payloads: Iterable[Payload]) -> None:
         pipeline = PipelineSpec.model_validate_json(declared)
         with canary_limits.of_task(payloads) as watched:
-            parser = Parser(pipeline, evolved=evolved, databases=databases, strip_keys=strip_keys)
+            parser = inputs.parser(pipeline, evolved=evolved)
             for part in parser.parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 

@@ -17,8 +17,8 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 
 from deltaworks.control import paths
-from deltaworks.engine import batches
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events import parser_inputs
 from deltaworks.events.enriching import databases as module
 from deltaworks.events.enriching.databases import AddressReader, Databases
 from deltaworks.sources.base import ObjectSlice
@@ -216,14 +216,14 @@ class NotFixed(Replaced):
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
     """Have the database replaced while the next batch is read, once its version is fixed."""
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
-    fixed_databases = batches.fixed_databases
+    fixed_databases = parser_inputs.fixed_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
         databases = fixed_databases(spec, storage)
         assert databases is not None
         return kind(**{one.name: getattr(databases, one.name) for one in fields(Databases)})
 
-    monkeypatch.setattr(batches, "fixed_databases", fixed)
+    monkeypatch.setattr(parser_inputs, "fixed_databases", fixed)
 
 
 def two_objects(shop: Shop) -> ObjectSlice:

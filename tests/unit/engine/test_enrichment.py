@@ -20,6 +20,7 @@ from deltaworks.events.enriching import databases as module
 from deltaworks.events.enriching.databases import Databases
 from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -77,9 +78,8 @@ def task(spec: PipelineSpec, storage: StorageSpec, databases: Databases | None, 
     target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
     good = {"t": 1_700_000_000, "ip": IN_LONDON, "cookie": COOKIE, "big": 2**70, "other": "kept"}
     events = [json.dumps(good), json.dumps(good | {"level": "one"}), f'{{"ip": "{IN_LONDON}", broken']
-    return write_payloads(
-        [Payload(number, f"k{number}", "\n".join(events).encode())], spec, STAMP, target, databases=databases
-    )
+    payloads = [Payload(number, f"k{number}", "\n".join(events).encode())]
+    return write_payloads(payloads, spec, STAMP, target, inputs=ParserInputs(databases=databases))
 
 
 def rows(storage: StorageSpec, table: str) -> list[dict[str, Any]]:

@@ -29,9 +29,7 @@ from deltaworks.engine.announcements import announcers, with_announcements
 from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, as_records
-from deltaworks.events.origins import fixed_databases
-from deltaworks.events.parse import Parser
-from deltaworks.events.strip_keys import fixed_strip_keys
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.rework.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
 from deltaworks.rework.quarantine.replay_commit import Fault, ReplayCommits, rereading
 from deltaworks.rework.quarantine.replay_rows import LandedObjects, PayloadFinder, ReplayRows, replay_rows
@@ -197,11 +195,10 @@ class _Replayer:
         open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
         passes: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
-        databases = fixed_databases(self._spec, self._lake.storage)
-        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
 
         def one_pass(evolved: Evolved) -> Written:
-            parser = Parser(self._spec, evolved=evolved, databases=databases, strip_keys=strip_keys)
+            parser = inputs.parser(self._spec, evolved=evolved)
             payloads = PayloadFinder(parser, self._landed).find(open_rows)
             fingerprint = self._spec.fingerprint()
             passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))

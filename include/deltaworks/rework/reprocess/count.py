@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
-from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import Payload
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest
 from deltaworks.rework.reprocess.read_records import read_records
 from deltaworks.rework.reprocess.reread import Pass, Reread, Rereader, RereadScope
@@ -89,10 +88,9 @@ class ReprocessCounter:
         resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
         chosen = resolved.objects if exact else _sample(resolved.objects)
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
-        databases = fixed_databases(self._spec, self._lake.storage)
-        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
         scope = RereadScope(frozenset(names), plan.whole)
-        rereader = Rereader(self._spec, scope, opener, databases=databases, strip_keys=strip_keys)
+        rereader = Rereader(self._spec, scope, opener, inputs=inputs)
         rows: Counter[str] = Counter()
         for table, part in rereader.rows(chosen):
             rows[table] += part.num_rows
@@ -129,10 +127,9 @@ class ReprocessCounter:
         names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
         did = Reread()
         if exact:
-            databases = fixed_databases(self._spec, self._lake.storage)
-            strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+            inputs = ParserInputs.fix(self._spec, self._lake.storage)
             scope = RereadScope(frozenset(names), plan.whole)
-            work = Pass(scope, target=None, databases=databases, strip_keys=strip_keys)
+            work = Pass(scope, target=None, inputs=inputs)
             did = read_records(spark, self._lake, resolver, parts, work)
         ranges = SeqRanges.joined(one.seqs for one in parts.readable)
         return ReprocessCount(

@@ -84,9 +84,7 @@ def _read(
 
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pipeline = PipelineSpec.model_validate_json(declared)
-        rereader = Rereader(
-            pipeline, work.scope, evolved=work.evolved, databases=work.databases, strip_keys=work.strip_keys
-        )
+        rereader = Rereader(pipeline, work.scope, evolved=work.evolved, inputs=work.inputs)
         parts = rereader.rows_of(_stamped(reader(batches), stamps, rereader.did))
         did = pickle.dumps(staged(parts, rereader, work.target))
         yield pa.RecordBatch.from_pydict({"did": pa.array([did], pa.binary())})

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.rework.reprocess.selection import SourceObject
 from deltaworks.sources.base import balanced
@@ -34,8 +35,6 @@ from deltaworks.tables.files import WrittenFile
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.events.enriching.databases import Databases
-    from deltaworks.events.stripping import StripKeys
 
 #: Objects of this size together make a task.
 TASK_BYTES = 64 << 20
@@ -90,14 +89,13 @@ class Reread:
 class Pass:
     """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them.
 
-    `databases` are those of today: rows that are read again have the answers that new ones have.
+    `inputs` are those of today: rows that are read again have the answers that new ones have.
     """
 
     scope: RereadScope
     target: FileTarget | None
     evolved: Evolved | None = None
-    databases: Databases | None = None
-    strip_keys: StripKeys | None = None
+    inputs: ParserInputs = NOTHING_BESIDE
 
 
 class Rereader:
@@ -110,11 +108,10 @@ class Rereader:
         opener: Opener | None = None,
         *,
         evolved: Evolved | None = None,
-        databases: Databases | None = None,
-        strip_keys: StripKeys | None = None,
+        inputs: ParserInputs = NOTHING_BESIDE,
     ) -> None:
         """`opener` reads objects; records need none."""
-        self._parser = Parser(spec, evolved=evolved, databases=databases, strip_keys=strip_keys)
+        self._parser = inputs.parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
         self._opener = opener
@@ -212,14 +209,7 @@ def reread(
     def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
         pipeline = PipelineSpec.model_validate_json(declared)
         for share, own in parts:
-            rereader = Rereader(
-                pipeline,
-                own,
-                opener,
-                evolved=work.evolved,
-                databases=work.databases,
-                strip_keys=work.strip_keys,
-            )
+            rereader = Rereader(pipeline, own, opener, evolved=work.evolved, inputs=work.inputs)
             yield asdict(staged(rereader.rows(share), rereader, work.target))
 
     did = Reread()

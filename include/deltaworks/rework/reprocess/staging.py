@@ -17,9 +17,9 @@ from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, Sta
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
-from deltaworks.events.origins import fixed_databases, row_keys
+from deltaworks.events.origins import row_keys
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
-from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.read_records import read_records, refuse_gone, refuse_missing
 from deltaworks.rework.reprocess.records import RecordResolver
@@ -137,10 +137,9 @@ class Stager:
         quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
         names = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
         beside = {} if plan.whole or plan.mode == "shadow" else quarantined
-        databases = fixed_databases(self._spec, self._lake.storage)
-        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
         scope, target = RereadScope(names, plan.whole, beside), self._target(plan, names)
-        work = Pass(scope, target, self._evolved(), databases, strip_keys)
+        work = Pass(scope, target, self._evolved(), inputs)
         reading = again.read(plan, quarantined, work)
         did, ranges = reading.did, reading.ranges
         tables = [_staged_table(name, did, ranges) for name in plan.tables]

@@ -28,9 +28,9 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import Evolved, evolved_columns
-from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, fixed_databases, row_keys
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
 from deltaworks.rework.reprocess.selection import Resolver, Selection, SourceObject
@@ -220,11 +220,8 @@ class _Stager:
         present = self._present(seqs) | self._quarantined(seqs)
         opener: Opener = landing_opener(self._environment, self._spec)
         scope = RereadScope(frozenset([self._rollback.table]), whole=False)
-        databases = fixed_databases(self._spec, self._lake.storage)
-        strip_keys = fixed_strip_keys(self._spec, self._lake.storage)
-        rereader = Rereader(
-            self._spec, scope, opener, evolved=self._evolved(), databases=databases, strip_keys=strip_keys
-        )
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved(), inputs=inputs)
         files = list(self._written(_missing(rereader.rows(objects), present)))
         gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
         if gone and not allow_missing:
