@@ -1,9 +1,9 @@
 """Takes the rows of some people out of one table, in one commit; needs no JVM.
 
 Every row that has one of their tokens in any column goes, or loses the token where the pipeline keeps rows without a
-name. Files in which none is stay as they are, so the cost is that of the files and not of the requests. What is written
-is read back before it is committed: a person's row in it, or another number of rows, ends the purge with nothing
-changed.
+name; so do rows that a deletion vector marks, which no reader sees and which are in the file all the same. Files in
+which none is stay as they are, so the cost is that of the files and not of the requests. What is written is read back
+before it is committed: a person's row in it, or another number of rows, ends the purge with nothing changed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow as pa
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
-from deltaworks.erasure.purge_counts import Survey
+from deltaworks.erasure.purge_counts import FileCount, Survey
 from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, FileId, TableState, commit_history, read_commits, state_at
+from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
 from deltaworks.tables.rearrangement import keep_checkpoints
 from deltaworks.tables.restore import RestoreCommit, Target, commit_restore
 
@@ -60,7 +60,7 @@ class TablePurger:
         self._requests = requests
         self._everybody = everybody or all_of(requests.values())
         self._identities = RandomIdentities(self._everybody)
-        self._counted: dict[FileId, Counter[str]] = {}
+        self._counted: dict[FileId, FileCount] = {}
 
     def survey(self, state: TableState | None = None) -> Survey:
         """Whose rows are where in the newest version, or in this one. Files that were gone through are not again.
@@ -76,16 +76,24 @@ class TablePurger:
         by_file: dict[FileId, int] = {}
         by_request: Counter[str] = Counter()
         dates: Counter[str] = Counter()
+        rows = marked = 0
         for name, added in state.files.items():
             if name not in self._counted:
                 self._counted[name] = self._count(files, added)
             counted = self._counted[name]
-            if counted[""]:
-                by_file[name] = counted[""]
-                by_request.update({request: count for request, count in counted.items() if request})
-                dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted[""]
+            rows, marked = rows + counted.rows, marked + counted.marked
+            if counted.hits or counted.marked:
+                by_file[name] = counted.hits
+            if counted.hits:
+                by_request.update(counted.by_request)
+                dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted.hits
         return Survey(
-            version=state.version, rows=state.rows, by_file=by_file, by_request=dict(by_request), dates=dict(dates)
+            version=state.version,
+            rows=rows,
+            by_file=by_file,
+            by_request=dict(by_request),
+            dates=dict(dates),
+            marked=marked,
         )
 
     def purge(
@@ -118,17 +126,18 @@ class TablePurger:
                 return done
         raise contended(self._key, "take an erased person's rows out of it")
 
-    def _count(self, files: TableFiles, added: Action) -> Counter[str]:
-        """Rows of a file with tokens: of each request, and of any under the empty name."""
-        counted: Counter[str] = Counter()
-        for batch in files.read(added, as_codes=True):
+    def _count(self, files: TableFiles, added: Action) -> FileCount:
+        counted = FileCount()
+        for batch, alive in files.read_with_marked(added, as_codes=True):
             mask = self._everybody.rows(batch)
-            if not mask.any():
-                continue
-            counted[""] += int(mask.sum())
-            theirs = batch.filter(pa.array(mask))
-            for request, search in self._requests.items():
-                counted[request] += int(search.rows(theirs).sum())
+            hits = mask if alive is None else mask & alive
+            counted.rows += batch.num_rows if alive is None else int(alive.sum())
+            counted.hits += int(hits.sum())
+            counted.marked += int(mask.sum()) - int(hits.sum())
+            if hits.any():
+                theirs = batch.filter(pa.array(hits))
+                for request, search in self._requests.items():
+                    counted.by_request[request] += int(search.rows(theirs).sum())
         return counted
 
     def _replaced(
@@ -228,7 +237,7 @@ class TablePurger:
             version=version,
             at_ms=self._committed_at(version),
             all_after=survey.rows,
-            erased_after=survey.hits,
+            erased_after=survey.hits + survey.marked,
             others_after=survey.rows - survey.hits - (purge.all_after - purge.others_before),
         )
 
@@ -285,6 +294,6 @@ def _target(current: TableState, read: TableState, survey: Survey, written: Mapp
 
 
 def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:
-    """The paths, as the log writes them, that a commit took out."""
+    """The paths below the table that a commit took out."""
     ((_, actions),) = read_commits(lake, key, [version])
-    return tuple(sorted(action["remove"]["path"] for action in actions or () if "remove" in action))
+    return tuple(sorted(file_id(action["remove"])[0] for action in actions or () if "remove" in action))

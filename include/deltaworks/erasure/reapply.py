@@ -32,7 +32,7 @@ ROWS_BACK = "ERASED_ROWS_BACK"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsBack:
-    """Rows of erased people that are in a table."""
+    """Rows of erased people that are in a table, those that are marked as deleted among them."""
 
     table: str
     rows: int
@@ -78,8 +78,8 @@ class Reapplier:
         for table in tables:
             purger = self._purger(table)
             survey = None if purger is None else purger.survey()
-            if survey is not None and survey.hits:
-                back.append(RowsBack(table=table, rows=survey.hits, dates=tuple(sorted(survey.dates))))
+            if survey is not None and survey.by_file:
+                back.append(RowsBack(table=table, rows=survey.hits + survey.marked, dates=tuple(sorted(survey.dates))))
         if back:
             listed = ", ".join(f"{one.table} ({one.rows:,} rows)" for one in back)
             summary = f"Rows of erased people are in {listed}."

@@ -47,6 +47,13 @@ class TableFiles:
         Raises:
             ContractError: ERASURE_FILE_APART, it belongs to another table; ERASURE_FILE_DAMAGED.
         """
+        for batch, alive in self.read_with_marked(added, as_codes=as_codes):
+            yield batch if alive is None else batch.filter(pa.array(alive))
+
+    def read_with_marked(
+        self, added: Action, *, as_codes: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
+        """`read` with the rows that a deletion vector marks, and which rows it does not; None where there is none."""
         if "://" in added["path"] or added["path"].startswith("/"):
             raise ContractError(
                 "ERASURE_FILE_APART",
@@ -57,7 +64,7 @@ class TableFiles:
         position = 0
         for batch in self._batches(added, as_codes):
             following = position + batch.num_rows
-            yield batch.filter(_alive(marked, position, following)) if len(marked) else batch
+            yield batch, _alive(marked, position, following) if len(marked) else None
             position = following
 
     def _batches(self, added: Action, as_codes: bool) -> Iterator[pa.RecordBatch]:
@@ -131,11 +138,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _alive(marked: npt.NDArray[np.int64], first: int, end: int) -> pa.Array:
+def _alive(marked: npt.NDArray[np.int64], first: int, end: int) -> npt.NDArray[np.bool_]:
     here = marked[(marked >= first) & (marked < end)] - first
     alive = np.ones(end - first, dtype=np.bool_)
     alive[here] = False
-    return pa.array(alive)
+    return alive
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

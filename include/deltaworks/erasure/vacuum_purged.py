@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import unquote
 
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
@@ -109,7 +108,7 @@ def files_left(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dic
         if place is None:
             continue
         root = arrow_path(place.lake.storage, place.key)
-        left = sum(1 for _ in file_infos(place.lake, [f"{root}/{unquote(path)}" for path in record.removed]))
+        left = sum(1 for _ in file_infos(place.lake, [f"{root}/{path}" for path in record.removed]))
         if left:
             name = f"{record.pipeline}.{record.table}"
             yield f"{name}: {left} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"

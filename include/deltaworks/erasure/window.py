@@ -174,7 +174,7 @@ class Window:
         with contextlib.ExitStack() as stack:
             check: Callable[[], None] = lambda: None  # noqa: E731
             # A table that nobody of the window is in needs no turn, and no stream waits for it.
-            if place.turn and purger.survey().hits:
+            if place.turn and purger.survey().by_file:
                 turn = write_turn(place.objects, place.pipeline, place.table, by=current_run())
                 check = stack.enter_context(turn).check
             purge = purger.purge(

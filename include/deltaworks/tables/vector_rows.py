@@ -7,6 +7,7 @@ the log itself. The forms are those of Delta's protocol ("Deletion Vector Format
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,7 @@ def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
         return np.zeros(0, dtype=np.int64)
     try:
         positions = decoded(_stored(lake, key, vector))
-    except (struct.error, ValueError, OSError, IndexError) as error:
+    except (struct.error, ValueError, OverflowError, OSError) as error:
         raise _unreadable(key, added, str(error)) from error
     if len(positions) != int(vector["cardinality"]):
         raise _unreadable(key, added, f"it marks {len(positions)} rows, and its log says {vector['cardinality']}")
@@ -106,7 +107,11 @@ def _stored(lake: Lake, key: str, vector: Action) -> bytes:
     with lake.filesystem.open_input_file(path) as source:
         source.seek(int(vector.get("offset") or 0))
         (length,) = struct.unpack(">i", source.read(4))
-        return bytes(source.read(length))
+        data = bytes(source.read(length))
+        (checksum,) = struct.unpack(">I", source.read(4))
+    if zlib.crc32(data) != checksum:
+        raise ValueError("its checksum is another")
+    return data
 
 
 def _unreadable(key: str, added: Action, why: str) -> ContractError:
