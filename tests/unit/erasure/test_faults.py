@@ -15,6 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import WAY, Erasures
+from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure import advance, purge_table, resolve, vacuum_purged
 from deltaworks.erasure import suppress as suppressing
 from deltaworks.erasure.purge_table import TablePurger
@@ -231,6 +232,16 @@ def test_a_vacuum_that_only_counts_certifies_nothing(lake: PeopleLake, monkeypat
     (passed,) = lake.advance()
     assert passed.state == "vacuumed", "without the check the request goes on over files that are there"
     assert "tokens are still in" in passed.waits_for, "and the scan is what is left to stop it"
+
+
+def test_a_file_is_looked_for_under_the_name_it_has(lake: PeopleLake) -> None:
+    """Spark escapes what stands in names of folders, and a log escapes paths once more."""
+    name = "event_date=2026-03-01%2000%3A00/part-1.parquet"
+    left = lake.root / "lake" / paths.table("shop", "orders") / name
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"rows of hers")
+    purge = PurgedTable.untouched("shop", "orders", rows=1).replace(removed=(name,))
+    assert "1 of 1 files" in next(vacuum_purged.files_left(lake.namespace, [purge], {}))
 
 
 def test_a_shared_device_erases_nobody_else(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
