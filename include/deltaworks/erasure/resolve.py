@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from deltalake import QueryBuilder
 
-from deltaworks.control import paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.selection import one_of, rows_where
 from deltaworks.vault.home import VaultHome
 
 
@@ -114,23 +114,19 @@ class VaultIdentities:
 
     def __init__(self, vault: VaultHome) -> None:
         self._tables = vault.tables
-        self._lake = Lake(vault.storage)
-        self._namespace = vault.namespace
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
         """What `Identities` says."""
-        kept = self._tables.identities(subjects=sorted(tokens), columns=["subject"])
-        named = f"namespace = '{self._namespace}' AND {_one_of('token', tokens)}"
-        return set(kept.column("subject").to_pylist()) | _values(self._lake, vault_paths.identities(), "subject", named)
+        return _values(self._tables.identities(tokens=tokens, subjects=tokens, columns=["subject"]))
 
     def kept_for(self, subjects: Collection[str]) -> set[str]:
         """What `Identities` says."""
-        return set(self._tables.identities(subjects=sorted(subjects), columns=["token"]).column("token").to_pylist())
+        return _values(self._tables.identities(subjects=subjects, columns=["token"]))
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
         """What `Identities` says."""
-        rows = self._tables.links(subjects=sorted(subjects), tokens=sorted(tokens))
-        return {(row["subject"], row["token"]) for row in rows.select(["subject", "token"]).to_pylist()}
+        rows = self._tables.links(subjects=subjects, tokens=tokens, columns=["subject", "token"])
+        return {(row["subject"], row["token"]) for row in rows.to_pylist()}
 
 
 class MutationOrigins:
@@ -142,21 +138,9 @@ class MutationOrigins:
 
     def origins_of(self, ids: Collection[str]) -> set[str]:
         """What `Origins` says."""
-        if not self._key:
-            return set()
-        return _values(self._lake, self._key, "id", _one_of("final_id", ids))
+        opened = self._lake.open(self._key) if self._key else None
+        return set() if opened is None else _values(rows_where(opened, one_of("final_id", ids), columns=["id"]))
 
 
-def _values(lake: Lake, key: str, column: str, condition: str) -> set[str]:
-    """The values of a column in the rows that meet a condition."""
-    opened = lake.open(key)
-    if opened is None:
-        return set()
-    # Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
-    query = f"SELECT DISTINCT {column} FROM t WHERE {condition}"
-    return set(pa.table(QueryBuilder().register("t", opened).execute(query).read_all()).column(0).to_pylist())
-
-
-def _one_of(column: str, values: Collection[str]) -> str:
-    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in sorted(values))
-    return f"{column} IN ({quoted})" if values else "false"
+def _values(rows: pa.Table) -> set[str]:
+    return set(rows.column(0).to_pylist())

@@ -7,13 +7,13 @@ of two of them write no file of each other.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, QueryBuilder
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control import vault_paths
@@ -21,6 +21,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_attempts, contended, refresh
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.selection import one_of, rows_where
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 IDENTITIES: Final = pa.schema(
@@ -108,14 +109,17 @@ class VaultTables:
             ).when_not_matched_insert_all(),
         )
 
-    def identities(self, *, subjects: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of these subjects in `identities`."""
-        return self._rows(vault_paths.identities(), IDENTITIES, _one_of("subject", subjects), columns)
+    def identities(
+        self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of `identities` with one of these tokens, or of one of these subjects."""
+        return self._rows(vault_paths.identities(), IDENTITIES, tokens, subjects, columns)
 
-    def links(self, *, tokens: Sequence[str] = (), subjects: Sequence[str] = ()) -> pa.Table:
+    def links(
+        self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """The rows of `links` with one of these tokens, or of one of these subjects."""
-        condition = f"{_one_of('token', tokens)} OR {_one_of('subject', subjects)}"
-        return self._rows(vault_paths.links(), LINKS, condition, None)
+        return self._rows(vault_paths.links(), LINKS, tokens, subjects, columns)
 
     def keep(self) -> list[Upkeep]:
         """Merge the namespace's small files, and delete what no version within `KEPT_HOURS` needs. Idempotent."""
@@ -164,24 +168,24 @@ class VaultTables:
             return
         raise contended(key, "merge into it")
 
-    def _rows(self, key: str, schema: pa.Schema, condition: str, columns: Sequence[str] | None) -> pa.Table:
+    def _rows(
+        self,
+        key: str,
+        schema: pa.Schema,
+        tokens: Collection[str],
+        subjects: Collection[str],
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
         names = list(columns or schema.names)
         form = pa.schema([schema.field(name) for name in names])
         table = self._lake.open(key)
         if table is None:
             return form.empty_table()
-        # Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
-        query = f"SELECT {', '.join(names)} FROM t WHERE namespace = '{self._namespace}' AND ({condition})"
-        return pa.table(QueryBuilder().register("t", table).execute(query).read_all()).cast(form)
+        within = f"namespace = '{self._namespace}' AND ({one_of('token', tokens)} OR {one_of('subject', subjects)})"
+        return rows_where(table, within, columns=names).cast(form)
 
     def _metadata(self, operation: str) -> str:
         return user_metadata(pipeline=self._namespace, batch=0, operation=f"vault_{operation}")
 
     def _properties(self, operation: str) -> CommitProperties:
         return CommitProperties(custom_metadata={"userMetadata": self._metadata(operation)}, max_commit_retries=0)
-
-
-def _one_of(column: str, values: Sequence[str]) -> str:
-    """The condition that a column has one of these values."""
-    quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values)
-    return f"{column} IN ({quoted})" if values else "false"
