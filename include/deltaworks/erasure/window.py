@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from deltaworks.control import paths, vault_paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
@@ -23,8 +25,10 @@ from deltaworks.erasure.purge_table import Mode, TablePurger, erasure_step
 from deltaworks.erasure.remnants import remove_remnants
 from deltaworks.erasure.scan import ScanReport
 from deltaworks.erasure.token_search import TokenSearch, all_of
+from deltaworks.errors import ConcurrencyError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.steps import read_last_replay
 
 #: In place of a pipeline's name, of tables that no pipeline has.
 READERS, VAULT = "readers", "vault"
@@ -87,7 +91,7 @@ def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPla
 
 
 def unfinished_work(namespace: Namespace) -> list[str]:
-    """Restores, start-overs and reprocesses under way, which would bring old rows behind a window, in words."""
+    """Restores, start-overs, reprocesses and replays under way, which would bring rows behind a window, in words."""
     return [reason for spec in namespace.pipelines for reason in _unfinished(namespace, spec.pipeline)]
 
 
@@ -104,6 +108,20 @@ def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
         records = home.reprocess(name)
         if records.plan() is not None and records.end() is None:
             yield f"the reprocess {name} of {pipeline}"
+    yield from _replays(namespace, home)
+
+
+def _replays(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
+    """A replay that read before somebody was suppressed: one that runs, and one that died over what it had prepared."""
+    try:
+        # Whoever begins behind this reads with the list as it is now.
+        with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
+            ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
+            if home.replays.read(ordinal) is not None:
+                again = f"deltaworks quarantine replay {home.pipeline}"
+                yield f"the replay {ordinal} of {home.pipeline}, which `{again} --no-dry-run` completes,"
+    except ConcurrencyError:
+        yield f"whoever reads landed rows of {home.pipeline} again"
 
 
 class Window:

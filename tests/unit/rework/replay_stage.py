@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchStamp, Parser
+from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, file_events_key, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import Catalog
@@ -50,7 +51,7 @@ def orders(level: str) -> dict[str, Any]:
 class Stage:
     """One pipeline `shop` in a folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, privacy: Mapping[str, Any] | None = None) -> None:
         self.landing = root / "landing"
         self.landing.mkdir(parents=True, exist_ok=True)
         self.environment = EnvironmentSpec.model_validate(
@@ -59,6 +60,7 @@ class Stage:
                 "lake": {"root": f"file://{root}/lake"},
                 "landing": {"root": f"file://{self.landing}"},
                 "messaging": {},
+                **({} if privacy is None else {"privacy": privacy}),
             }
         )
         self.lake = Lake(self.environment.lake)
@@ -106,7 +108,7 @@ class Stage:
         ]
         stamp = BatchStamp(self.batch, ARRIVED_US, spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
-        for name, part in Parser(spec).parse(payloads, stamp):
+        for name, part in ParserInputs.fix(spec, self.lake.storage).parser(spec).parse(payloads, stamp):
             parsed.setdefault(name, []).append(part)
         for name, parts in parsed.items():
             step = Step(f"shop/g{generation}/{name}", self.batch)

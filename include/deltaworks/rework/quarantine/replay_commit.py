@@ -22,7 +22,7 @@ from deltaworks import __version__
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.lease import Lease
+from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.engine.table_set import TableSet
@@ -37,7 +37,6 @@ from deltaworks.tables.lake import Lake, arrow_path, rows_of
 from deltaworks.tables.steps import REPLAYS, last_replay, read_last_replay, replay_step
 
 OPERATION = "replay_quarantine"
-LEASE_SECONDS = 30
 Fault = Callable[[str], None]
 
 
@@ -53,10 +52,7 @@ def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: 
         ConcurrencyError: LEASE_HELD.
         ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
     """
-    # Of whoever reads again what has landed: a replay, a reprocess, a restore or a start over.
-    key = paths.reprocess(home.pipeline, "lease.json")
-    lease = Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)
-    with lease.held(wait_seconds=2 * LEASE_SECONDS):
+    with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
         if not starting_over:
             home.start_overs.refuse_unfinished()
         if not rolling_back:

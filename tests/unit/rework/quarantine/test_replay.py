@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks import rereading
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held import HeldTable
 from deltaworks.engine import table_set
@@ -280,7 +281,8 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make
 
 
 def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_commit, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(rereading, "LEASE_SECONDS", 1)
+    monkeypatch.setattr(replay_commit, "WAIT_SECONDS", 2)
     catalog = stage.catalog(spec_with(make_spec))
 
     held = replay_commit.rereading(PipelineHome.open(stage.lake.storage, "shop"))

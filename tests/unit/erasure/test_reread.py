@@ -1,0 +1,188 @@
+"""Whoever reads again what has landed, or puts it back, brings no erased person back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.locks.rereading import rereading_lease
+from deltaworks.erasure import window
+from deltaworks.erasure.advance import Advance, ErasureResult
+from deltaworks.erasure.namespace import Namespace, open_namespace
+from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.events import strip_keys
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.privacy.suppression import NOBODY
+from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+from deltaworks.rework.quarantine.replay import ReplayResult, replay_quarantine
+from deltaworks.rework.reprocess.reread import Rereader, RereadScope, landing_opener
+from deltaworks.rework.reprocess.selection import SourceObject
+from deltaworks.rework.start_over import start_over
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.rework.replay_stage import Stage, shop
+
+ANN, BOB = "ann", "bob"
+PRIVACY = {
+    "namespace": "players",
+    "subject": "player",
+    "fields": [{"path": "player", "action": "token", "as": "player"}],
+}
+
+
+def spec(level: str = "int") -> PipelineSpec:
+    """`level: int` is the mistake that `level: string` mends."""
+    columns = [
+        {"name": "player", "path": "player", "type": "string"},
+        {"name": f"level_{level}", "path": "level", "type": level},
+    ]
+    return shop({"name": "orders", "when": {"name": "order"}, "columns": columns}, privacy=PRIVACY)
+
+
+class PeopleStage(Stage):
+    """Orders of Ann and Bob, of which one each has a level that fits later only."""
+
+    def __init__(self, root: Path) -> None:
+        keys = {
+            "keys": {"kind": "keyring", "folder": f"{root}/lake-keyring"},
+            "vault": {"root": f"file://{root}/lake-vault"},
+        }
+        super().__init__(root, privacy=keys)
+        orders = [(ANN, 1), (BOB, 2), (ANN, "three"), (BOB, "four")]
+        events = [{"name": "order", "time": 1_700_000_000, "player": who, "level": level} for who, level in orders]
+        self.ingest(spec(), "".join(map(json.dumps, events)).encode())
+
+    @property
+    def namespace(self) -> Namespace:
+        return open_namespace(self.catalog(spec()), "players")
+
+    def token(self, who: str) -> str:
+        return token_of(self.namespace, kind="player", value=who)
+
+    def ask(self, who: str = ANN) -> None:
+        receive(self.namespace, self.token(who), received_at=dt.datetime.now(dt.UTC), by="tests")
+
+    def advance(self, **options: Any) -> list[ErasureResult]:
+        return Advance(self.namespace, now=dt.datetime.now(dt.UTC), **options).run()
+
+    def erase(self) -> None:
+        self.ask()
+        assert [result.state for result in self.advance()] == ["purged"]
+        assert self.of(ANN) == 0
+
+    def of(self, who: str, *tables: str) -> int:
+        """Rows that name somebody, in orders and quarantine."""
+        search = TokenSearch([self.token(who)])
+        found = [self.lake.rows(paths.table("shop", name)) for name in tables or ("orders", "quarantine")]
+        return sum(int(search.rows(batch).sum()) for rows in found if rows is not None for batch in rows.to_batches())
+
+    def replay(self, **options: Any) -> ReplayResult:
+        return replay_quarantine(self.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False, **options)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> PeopleStage:
+    return PeopleStage(tmp_path)
+
+
+@pytest.fixture(params=["protected", "off"])
+def protected(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "protected")
+
+
+def without_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+
+
+def test_a_replay_lands_nobody_who_was_suppressed_since(
+    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    assert (stage.of(ANN, "quarantine"), stage.of(BOB, "quarantine")) == (1, 1)
+    stage.ask()
+    stage.advance(windows=False)
+    if not protected:
+        without_the_list(monkeypatch)
+
+    result = stage.replay()
+
+    assert (result.landed, stage.of(ANN, "orders")) == ((1, 1) if protected else (2, 2))
+    monkeypatch.undo()
+    stage.advance()
+    assert (stage.of(ANN), stage.of(BOB, "orders")) == (0, 2)
+
+
+def test_rows_that_are_read_again_from_objects_are_not_hers(
+    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    stage.erase()
+    if not protected:
+        without_the_list(monkeypatch)
+    now = spec("string")
+    inputs = ParserInputs.fix(now, stage.lake.storage)
+    opener = landing_opener(stage.environment, now)
+    rereader = Rereader(now, RereadScope(frozenset(["orders", "quarantine"]), whole=True), opener, inputs=inputs)
+    (event,) = stage.events
+    objects = [SourceObject(event["seq"], event["key"], event["etag"], event["size"], batch_id=0, ingested_at_us=1)]
+
+    rows = [row for _, part in rereader.rows(objects) for row in part.to_pylist()]
+
+    named = [row["player"] for row in rows]
+    assert named.count(stage.token(ANN)) == (0 if protected else 2)
+    assert named.count(stage.token(BOB)) == 2
+
+
+def test_a_new_generation_begins_without_her(
+    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    stage.erase()
+    now = spec("string")
+    start_over(stage.catalog(now), "shop", dry_run=False, max_rows=100)
+    if not protected:
+        without_the_list(monkeypatch)
+
+    stage.read_from_the_start(now, generation=2)
+
+    assert (stage.of(ANN), stage.of(BOB)) == ((0, 2) if protected else (2, 2))
+
+
+class Died(Exception):
+    """Stands for a kill."""
+
+
+def test_a_replay_that_died_over_her_rows_is_completed_before_the_window(
+    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    def die(point: str) -> None:
+        if point == "prepared":
+            raise Died
+
+    with pytest.raises(Died):
+        stage.replay(fault=die)
+    stage.ask()
+    if not protected:
+        monkeypatch.setattr(window, "_replays", lambda *_: iter(()))
+
+    (waiting,) = stage.advance()
+
+    assert waiting.state == ("shredded" if protected else "purged")
+    assert ("the replay 1 of shop" in waiting.waits_for) is protected
+    stage.replay()
+    stage.advance()
+    assert stage.of(ANN) == (0 if protected else 1), "without the check her row comes back behind the window"
+    assert stage.of(BOB, "orders") == 2
+
+
+def test_a_window_is_not_begun_beside_a_replay(stage: PeopleStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WAIT_SECONDS", 0.2)
+    stage.ask()
+    home = stage.namespace.home("shop")
+    with rereading_lease(home).held(wait_seconds=1):
+        (waiting,) = stage.advance()
+    assert (waiting.state, "reads landed rows" in waiting.waits_for) == ("shredded", True)
+    (purged,) = stage.advance()
+    assert purged.state == "purged"
