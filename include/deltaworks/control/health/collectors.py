@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.collector_paths import collector_control
-from deltaworks.control.health.judge import Verdict, unreadable
+from deltaworks.control.health.judge import Verdict, unreadable, verdict_of
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.objects import ObjectStore
@@ -65,16 +65,7 @@ def judge_collector(
     if losses is not None and losses.missing:
         findings.insert(0, _lost(losses))
     finding = findings[0] if findings else _well(current)
-    same = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
-    return Verdict(
-        kind="collector",
-        name=name,
-        state=finding.state,
-        cause=finding.cause,
-        detail=finding.detail,
-        next_step=finding.next_step,
-        since=previous.since if same and previous is not None else now,
-    )
+    return verdict_of(finding, kind="collector", name=name, now=now, previous=previous)
 
 
 def _is_over(beat: CollectorBeat, now: datetime) -> bool:

@@ -205,6 +205,26 @@ def _without_loop(finding: Finding, previous: Verdict | None, now: datetime, lim
     return finding
 
 
+def verdict_of(
+    finding: Finding, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
+) -> Verdict:
+    """The verdict on something without input of its own, such as a collector or a vault.
+
+    It holds since `previous` as long as neither the state nor the cause has changed. Of a relay or a stream one of the
+    two is enough, since its cause may change while it stays unhealthy.
+    """
+    lasting = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
+    return Verdict(
+        kind=kind,
+        name=name,
+        state=finding.state,
+        cause=finding.cause,
+        detail=finding.detail,
+        next_step=finding.next_step,
+        since=previous.since if previous is not None and lasting else now,
+    )
+
+
 def unreadable(
     error: Exception, *, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None = None
 ) -> Verdict:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.judge import Verdict, unreadable
+from deltaworks.control.health.judge import Verdict, unreadable, verdict_of
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.objects import ObjectStore
@@ -54,16 +54,7 @@ def vault_reports(
 def judge_vault(name: str, beat: VaultBeat | None, *, now: datetime, previous: Verdict | None = None) -> Verdict:
     """The worst of what is on record of a vault: a pure function of what was read."""
     finding = _unstarted(name, now, previous) if beat is None else next(_findings(name, beat, now))
-    same = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
-    return Verdict(
-        kind="vault",
-        name=name,
-        state=finding.state,
-        cause=finding.cause,
-        detail=finding.detail,
-        next_step=finding.next_step,
-        since=previous.since if same and previous is not None else now,
-    )
+    return verdict_of(finding, kind="vault", name=name, now=now, previous=previous)
 
 
 def _unstarted(name: str, now: datetime, previous: Verdict | None) -> Finding:

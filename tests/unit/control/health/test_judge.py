@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.judge import Verdict, declared_wrongly, judge, unreadable
-from deltaworks.control.health.limits import HealthLimits
+from deltaworks.control.health.judge import Verdict, declared_wrongly, judge, unreadable, verdict_of
+from deltaworks.control.health.limits import Finding, HealthLimits
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.errors import ConfigError
@@ -388,3 +388,23 @@ def test_a_stream_whose_declaration_is_wrong_is_unhealthy_and_says_whether_it_st
     assert (verdict.state, verdict.cause, verdict.next_step) == ("unhealthy", "DECLARED_WRONGLY", "Mend it.")
     said = "Its run under way goes on, as it was declared when it started." if under_way else "It does not run."
     assert verdict.detail == f"pipeline.yaml:2: colour. {said}"
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "lasts"),
+    [
+        ("unhealthy", "VAULT_BEHIND", True),
+        ("unhealthy", "VAULT_UNREADABLE", False),
+        ("starting", "VAULT_BEHIND", False),
+        ("healthy", "OK", False),
+    ],
+)
+def test_a_verdict_without_input_begins_anew_where_its_state_or_its_cause_changes(
+    state: Any, cause: str, lasts: bool
+) -> None:
+    begun = NOW - timedelta(hours=1)
+    before = verdict_of(Finding("unhealthy", "VAULT_BEHIND", "first"), kind="vault", name="people", now=begun)
+    verdict = verdict_of(Finding(state, cause, "then"), kind="vault", name="people", now=NOW, previous=before)
+
+    assert (before.since, verdict.since) == (begun, begun if lasts else NOW)
+    assert (verdict.state, verdict.cause, verdict.detail) == (state, cause, "then")
