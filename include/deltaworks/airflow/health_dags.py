@@ -86,8 +86,7 @@ class JudgeStreamsOperator(BaseOperator):
         # The client of the object store is loaded in the task, never when this file is parsed.
         from deltaworks.control.health import report as health_report
         from deltaworks.control.health.channels import channel_warning
-        from deltaworks.control.health.collectors import collector_reports
-        from deltaworks.control.health.vaults import vault_reports
+        from deltaworks.control.health.processes import process_reports
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.project import load_catalog
 
@@ -101,8 +100,7 @@ class JudgeStreamsOperator(BaseOperator):
             previous=previous,
             paused=lambda dag_id: _paused(context, dag_id),
         ) + health_report.misdeclared(catalog, objects, previous=previous)
-        reports += collector_reports(catalog, objects, previous=previous)
-        reports += vault_reports(catalog, objects, previous=previous)
+        reports += process_reports(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
         if unheard := channel_warning(catalog.environment.alerts):
             self.log.warning("%s", unheard)

@@ -13,12 +13,11 @@ from deltaworks.cli.context import check_service, use_settings
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.findings import waiting
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, duration
+from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, misdeclared, read_verdicts, report, subjects, to_record
-from deltaworks.control.health.vaults import vault_reports
 from deltaworks.control.listing import Cell, Listing, count
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldRecords
@@ -76,8 +75,7 @@ def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Repo
         for subject in subjects(catalog)
     ]
     wrong = misdeclared(catalog, objects, previous=previous, now=now)
-    vaults = vault_reports(catalog, objects, previous=previous, now=now)
-    return judged + wrong + collector_reports(catalog, objects, previous=previous, now=now) + vaults
+    return judged + wrong + process_reports(catalog, objects, previous=previous, now=now)
 
 
 def _streams(reports: Iterable[Report], now: datetime) -> Listing:

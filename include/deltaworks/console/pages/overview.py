@@ -16,10 +16,9 @@ from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
-from deltaworks.control.health.collectors import collector_reports
 from deltaworks.control.health.judge import Verdict, unreadable
+from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, Subject
-from deltaworks.control.health.vaults import vault_reports
 from deltaworks.control.records.stream_summary import read_recent
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
@@ -111,10 +110,25 @@ def view(look: Look) -> Overview:
     )
 
 
-def reports_of(
-    look: Look, *, only: Callable[[Subject], bool] = lambda subject: True
-) -> tuple[list[Report], Mapping[str, Verdict]]:
-    """Reports as of now, and the verdicts of the health check, which know since when."""
+def reports_of(look: Look) -> tuple[list[Report], Mapping[str, Verdict]]:
+    """Every report that the person may see, as of now, and the verdicts of the health check, which know since when."""
+    reports, previous = _declared_reports(look, only=lambda subject: True)
+    if look.person.may_read(HEALTH_DAG):
+        # A collector is run by no DAG, and a vault belongs to no pipeline: whoever may see the health check sees them.
+        reports += process_reports(look.catalog, look.objects, previous=previous, now=look.now)
+    return reports, previous
+
+
+def report_of_stream(look: Look, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
+    """The report of one stream as of now, None where there is no such stream, and the verdicts of the health check."""
+    reports, previous = _declared_reports(
+        look, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
+    )
+    return next(iter(reports), None), previous
+
+
+def _declared_reports(look: Look, *, only: Callable[[Subject], bool]) -> tuple[list[Report], Mapping[str, Verdict]]:
+    """Reports of streams, relays and the like, rightly declared or not."""
     objects, catalog = look.objects, look.catalog
     sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
     objects.fetch([paths.verdicts(), *(key for subject in sound for key in _keys(subject))])
@@ -125,10 +139,6 @@ def reports_of(
     reports = [_report(look, subject, previous) for subject in sound]
     wrong = health_report.misdeclared(catalog, objects, previous=previous, now=look.now) if catalog.broken else []
     reports += [item for item in wrong if look.person.may_read(item.subject.dag_id) and only(item.subject)]
-    if look.person.may_read(HEALTH_DAG):
-        # A collector is run by no DAG, and a vault belongs to no pipeline: whoever may see the health check sees them.
-        reports += collector_reports(catalog, objects, previous=previous) if catalog.collectors else []
-        reports += vault_reports(catalog, objects, previous=previous) if catalog.namespaces else []
     return reports, previous
 
 

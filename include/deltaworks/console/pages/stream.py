@@ -126,8 +126,7 @@ def view(look: Look) -> Stream:
             paths.current_spec(name),
         ]
     )
-    reports, judged = overview.reports_of(look, only=lambda subject: (subject.kind, subject.name) == ("stream", name))
-    report = next((item for item in reports if item.subject.name == name and item.subject.kind == "stream"), None)
+    report, judged = overview.report_of_stream(look, name)
     if report is None:
         raise PageMissingError(f"The stream of {name!r} is not judged yet.")
     recent = tolerant(lambda: read_recent(look.objects, name))

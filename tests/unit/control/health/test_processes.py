@@ -1,0 +1,45 @@
+"""Reports of what runs beside streams and relays: collectors that have run, and the vault of every namespace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from deltaworks.control.health.processes import process_reports
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.collector import beat_key
+from deltaworks.control.records.vault import VaultBeat, vault_beat_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
+from tests.unit.control.health.test_collectors import NOW, ago, beat
+from tests.unit.kubernetes.conftest import write_collector
+from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project
+
+VAULT = 'privacy: {keys: {kind: kms, key_id: alias/privacy}, vault: {root: "file:///vault"}}\n'
+PRIVATE = "privacy: {namespace: customers, fields: [{path: email, action: vault, as: email}]}\n"
+
+
+def declared(root: Path, *, vault: bool = True) -> Catalog:
+    """A project with a collector, and personal data that its environment has a vault for, or none."""
+    private = {"environment": ENVIRONMENT + VAULT, "pipeline": PIPELINE + PRIVATE} if vault else {}
+    write_collector(write_project(root, **private))
+    return load_catalog(root=root)
+
+
+def test_collectors_and_vaults_are_judged_as_of_the_same_instant_by_the_same_verdicts(tmp_path: Path) -> None:
+    catalog, objects = declared(tmp_path / "project"), LocalObjects(tmp_path / "lake")
+    objects.put(beat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
+    left = VaultBeat(namespace="customers", written_at=ago(hours=2), clean_at=ago(hours=2))
+    objects.put(vault_beat_key("customers"), left.encode())
+    first = process_reports(catalog, objects, now=NOW)
+    previous = {report.subject.key: report.verdict for report in first}
+    later = process_reports(catalog, objects, previous=previous, now=NOW + timedelta(minutes=5))
+
+    causes = {"collector__edge": "COLLECTOR_STALE", "vault__customers": "VAULT_BEHIND"}
+    for reports in (first, later):
+        assert {report.subject.key: report.verdict.cause for report in reports} == causes
+        assert {report.verdict.since for report in reports} == {NOW}
+
+
+def test_without_a_vault_and_before_a_collector_ran_nothing_is_judged(tmp_path: Path) -> None:
+    assert process_reports(declared(tmp_path / "project", vault=False), LocalObjects(tmp_path / "lake")) == []
