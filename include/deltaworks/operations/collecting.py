@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from collector.process import Background, CollectorProcess
 from collector.recovery import Recovered, recover
 from collector.sinks.vault import VaultSink
 from collector.spool import Spool
+from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.collector_beats import CollectorBeats, Taken
 from deltaworks.control.objects import ObjectStore
@@ -159,34 +159,23 @@ class DrainedFolder:
         )
 
 
-class Leftovers:
-    """Looks for folders beside its own that nobody holds, and empties them."""
+class Leftovers(BackgroundThread):
+    """Looks for folders beside its own that nobody holds, and empties them. Where it is stopped, what is left in one
+    waits for whoever finds it next."""
 
     def __init__(self, collecting: Collecting, *, own: Path, look_seconds: float = _LOOK_SECONDS) -> None:
+        super().__init__(name="leftovers")
         self._collecting = collecting
         self._own = own
         self._look_seconds = look_seconds
-        self._stop = threading.Event()
         self._emptied: dict[Path, list[tuple[str, int]]] = {}
-        self._thread = threading.Thread(target=self._run, name="leftovers", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self, *, within_seconds: float) -> bool:
-        """Stop; what is left in a folder waits for whoever finds it next."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=within_seconds)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while not self._stopping.is_set():
             for path in spool_folders(self._collecting.root):
-                if path != self._own and not self._stop.is_set():
+                if path != self._own and not self._stopping.is_set():
                     self._empty(path)
-            self._stop.wait(self._look_seconds)
+            self._stopping.wait(self._look_seconds)
 
     def _empty(self, path: Path) -> None:
         """Drain one folder to its end, unless somebody holds it or nothing is in it."""
@@ -206,7 +195,7 @@ class Leftovers:
             part = DrainedFolder(self._collecting, folder, drain, next_seq=lambda: next_seq)
             log.warning("%s is held by nobody: what is in it is delivered from here", path)
             part.start()
-            while not part.is_empty and not self._stop.wait(1.0):
+            while not part.is_empty and not self._stopping.wait(1.0):
                 pass
             part.stop(within_seconds=0)
             if part.is_empty:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from collector.stripping import SourceStrip
+from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.events.strip_keys import settings_of
 from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unreadable_key_of
@@ -60,27 +60,15 @@ def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> Col
     return strips
 
 
-class SuppressionReload:
+class SuppressionReload(BackgroundThread):
     """Reads the lists of erased subjects again and again, in a thread: their events are dropped at the door."""
 
     def __init__(self, strips: CollectorStrips, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
+        super().__init__(name="suppression")
         self._strips = strips
         self._lake = lake
         self._seconds = seconds
         self._lists: dict[str, Suppression] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="suppression", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self, *, within_seconds: float) -> bool:
-        """End; nothing is left to do."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=within_seconds)
-        return True
 
     def reload(self) -> None:
         """Read the lists now.
@@ -95,7 +83,7 @@ class SuppressionReload:
                 self._strips.by_source[source].suppress(self._lists[source])
 
     def _run(self) -> None:
-        while not self._stop.wait(self._seconds):
+        while not self._stopping.wait(self._seconds):
             try:
                 self.reload()
             except Exception:  # the list it has stands; the parser behind it drops what it does not know of

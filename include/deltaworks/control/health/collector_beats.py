@@ -7,10 +7,10 @@ one written.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorBeat, HourCounts, beat_key, counts_key
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 Taken = Mapping[str, Mapping[str, int]]
 
 
-class CollectorBeats:
-    """Writes the heartbeat and the counts of the hour.
+class CollectorBeats(BackgroundThread):
+    """Writes the heartbeat and the counts of the hour; a last time, what `beat` says then, when it is stopped.
 
     Args:
         beat: the heartbeat as of now; called by the thread.
@@ -38,26 +38,14 @@ class CollectorBeats:
         beat_seconds: float = 10.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
+        super().__init__(name="collector-beats")
         self._objects = objects
         self._beat = beat
         self._taken = taken
         self._beat_seconds = beat_seconds
         self._clock = clock
-        self._stop = threading.Event()
         self._counts: HourCounts | None = None
         self._before: Taken = {}
-        self._thread = threading.Thread(target=self._loop, name="collector-beats", daemon=True)
-
-    def start(self) -> None:
-        """Begin writing."""
-        self._thread.start()
-
-    def stop(self, *, within_seconds: float) -> bool:
-        """Write a last time, what `beat` says then, and stop; whether that was done in time."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=within_seconds)
-        return not self._thread.is_alive()
 
     def write(self) -> None:
         """Write the heartbeat and the counts once. Used by one thread.
@@ -89,10 +77,10 @@ class CollectorBeats:
             return standing
         return HourCounts(id=beat.id, hour=hour, first_seq=beat.next_seq, next_seq=beat.next_seq)
 
-    def _loop(self) -> None:
+    def _run(self) -> None:
         silent = False
         while True:
-            ended = self._stop.is_set()
+            ended = self._stopping.is_set()
             try:
                 self.write()
                 silent = False
@@ -102,7 +90,7 @@ class CollectorBeats:
                 silent = True
             if ended:
                 return
-            self._stop.wait(self._beat_seconds)
+            self._stopping.wait(self._beat_seconds)
 
 
 def _difference(now: Taken, before: Taken) -> Taken:

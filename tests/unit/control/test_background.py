@@ -1,0 +1,33 @@
+"""A thread beside the rest of a process: it ends when it is stopped, and says so where it has not."""
+
+from __future__ import annotations
+
+import threading
+
+from deltaworks.control.background import BackgroundThread
+
+
+class Waiting(BackgroundThread):
+    """Waits until it is stopped, and then until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(name="waiting")
+        self.may_end = threading.Event()
+
+    def _run(self) -> None:
+        self._stopping.wait()
+        self.may_end.wait()
+
+
+def test_a_stop_says_whether_the_thread_has_ended() -> None:
+    waiting = Waiting()
+    waiting.start()
+
+    assert not waiting.stop(within_seconds=0)
+    waiting.may_end.set()
+    assert waiting.stop(within_seconds=60)
+    assert waiting.stop(within_seconds=0)
+
+
+def test_one_that_was_never_started_has_ended() -> None:
+    assert Waiting().stop(within_seconds=0)

@@ -1,0 +1,34 @@
+"""The lists of erased subjects beside a collector: read again, and ended in time or not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.operations.collector_strips import CollectorStrips, SuppressionReload
+
+
+class Stuck(LocalObjects):
+    """A storage that does not answer until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.was_read = threading.Event()
+        self.answers = threading.Event()
+
+    def list(self, prefix: str) -> list[str]:
+        self.was_read.set()
+        self.answers.wait()
+        return super().list(prefix)
+
+
+def test_a_reload_that_waits_for_the_lake_says_that_it_has_not_ended(tmp_path: Path) -> None:
+    lake = Stuck(tmp_path)
+    reload = SuppressionReload(CollectorStrips(namespaces={"shop": "customers"}), lake, seconds=0)
+    reload.start()
+
+    assert lake.was_read.wait(60)
+    assert not reload.stop(within_seconds=0)
+    lake.answers.set()
+    assert reload.stop(within_seconds=60)
