@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 from deltaworks.alerts.notice import Notice, NoticeKind, Standing, fitting, notice_id, observe, unsilenced
-from deltaworks.alerts.silences import close_silence, over_silences, silenced_by
+from deltaworks.alerts.silences import Silence, close_silence, over_silences, silenced_by, silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
@@ -135,7 +135,9 @@ def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_day
     ended `keep_days` ago. To be run every minute or so; safe from many processes at once. Returns the notices."""
     now = now or utc_now()
     notices = []
-    over = over_silences(objects, now=now)
+    # Read once: many alerts may be due, and a silence that begins meanwhile holds back from the next time on.
+    stored = silences(objects)
+    over = over_silences(objects, stored, now=now)
     for alert in alerts(objects):
         kind, standing = ALERTS.get(alert.cause), alert.standing
         if kind is None:
@@ -143,7 +145,16 @@ def settle_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_day
         severity = standing.severity if standing.open else None
         loud = any(silence.covers(alert.cause, alert.subject) for silence in over)
         update = _out_of_silence if loud else _as_it_is
-        notice = _change(objects, kind, alert.subject, severity=severity, now=now, update=_as_it_is, before=update)
+        notice = _change(
+            objects,
+            kind,
+            alert.subject,
+            severity=severity,
+            now=now,
+            update=_as_it_is,
+            before=update,
+            silences_now=lambda: stored,
+        )
         if notice is not None:
             notices.append(notice)
         if _is_over(alert) and standing.since is not None and now - standing.since > timedelta(days=keep_days):
@@ -201,7 +212,14 @@ def _change(
     now: datetime,
     update: Callable[[Alert], Alert],
     before: Callable[[Alert], Alert] = lambda alert: alert,
+    silences_now: Callable[[], Iterable[Silence]] | None = None,
 ) -> Notice | None:
+    """Take over what is true of an alert now; its notice, where one is given.
+
+    Args:
+        update: what else changes of it. `before` changes it before its notice is decided on.
+        silences_now: all silences, where they are read already; it is asked only where there is a notice to hold back.
+    """
     key = alert_key(cause.name, subject)
     for _ in range(_TRIES):
         item = objects.get(key)
@@ -210,9 +228,10 @@ def _change(
             return None
         alert = before(stored or Alert(cause=cause.name, subject=subject))
         standing, kind = observe(alert.standing, cause, severity=severity, now=now)
-        # Looked at only where there is something to hold back.
-        if kind is not None and silenced_by(objects, cause=cause.name, subject=subject, now=now) is not None:
-            standing, kind = observe(alert.standing, cause, severity=severity, now=now, silenced=True)
+        if kind is not None:
+            stored_silences = silences(objects) if silences_now is None else silences_now()
+            if silenced_by(stored_silences, cause=cause.name, subject=subject, now=now) is not None:
+                standing, kind = observe(alert.standing, cause, severity=severity, now=now, silenced=True)
         after = replace(update(alert), standing=standing)
         notice = _notice(after, alert.standing, kind, now) if kind else None
         if notice is not None:

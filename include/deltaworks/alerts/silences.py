@@ -11,6 +11,7 @@ import difflib
 import logging
 import re
 import uuid
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final
@@ -147,16 +148,16 @@ def decoded_silence(data: bytes, *, key: str) -> Silence | None:
         return None
 
 
-def silenced_by(objects: ObjectStore, *, cause: str, subject: str, now: datetime) -> Silence | None:
+def silenced_by(stored: Iterable[Silence], *, cause: str, subject: str, now: datetime) -> Silence | None:
     """The silence that holds notices of an alert back, None where people are to be notified."""
-    active = (one for one in silences(objects) if one.active_at(now) and one.covers(cause, subject))
+    active = (one for one in stored if one.active_at(now) and one.covers(cause, subject))
     return next(active, None)
 
 
-def over_silences(objects: ObjectStore, *, now: datetime) -> list[Silence]:
+def over_silences(objects: ObjectStore, stored: Iterable[Silence], *, now: datetime) -> list[Silence]:
     """Silences whose time is over and whose end nobody has dealt with. Removes those that ended long ago."""
     over = []
-    for silence in silences(objects):
+    for silence in stored:
         until = parse_iso(silence.until)
         if until is None or now - until > timedelta(days=KEEP_DAYS):
             objects.delete(silence_key(silence.id))

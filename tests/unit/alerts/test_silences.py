@@ -15,8 +15,10 @@ from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle
 from deltaworks.alerts.silences import KEEP_DAYS, MOST_HOURS, Silence, begin_silence, end_silences, silences
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summary_paths import silence as silence_key
+from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.control.troubles import ALERTS
 from deltaworks.errors import ConfigError
+from tests.noting_objects import NotingObjects
 from tests.unit.alerts.conftest import START, Clock
 
 STALE: dict[str, Any] = {"cause": "GOLD_STALE", "subject": "games.daily", "summary": "It is late."}
@@ -166,6 +168,18 @@ def test_a_process_that_dies_at_the_end_of_a_silence_leaves_it_to_the_next(
             settle_alerts(objects, now=clock.pass_(3_600))
 
     assert kinds(objects, clock, 60) == ["raised"]
+
+
+def test_a_look_at_many_silenced_alerts_reads_the_silences_once(tmp_path: Path, clock: Clock) -> None:
+    objects = NotingObjects(tmp_path / "lake")
+    silence(objects, clock)
+    for number in range(3):
+        raise_alert(objects, **{**STALE, "subject": f"games.table_{number}"}, now=clock.pass_(1))
+    objects.reads.clear()
+
+    assert kinds(objects, clock, 60) == []
+    assert objects.reads.count(silences_folder()) == 1
+    assert len(kinds(objects, clock, 2 * 3_600)) == 3
 
 
 def test_silences_of_long_ago_are_removed(objects: LocalObjects, clock: Clock) -> None:

@@ -13,10 +13,10 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.control.records.collector import beat_key
 from deltaworks.privacy.paths import privacy_control
 from tests.console_stage import ConsoleStage, ago, look_at, write_beat
+from tests.noting_objects import NotingObjects
 from tests.unit.control.health.test_collectors import beat as collector_beat
 from tests.unit.control.health.test_processes import declared
 
@@ -122,34 +122,18 @@ def test_ages_are_no_part_of_the_view(stage: ConsoleStage) -> None:
     assert stage.get("/?format=json").headers["etag"] == first
 
 
-class ObjectsThatNote(LocalObjects):
-    """Objects that keep the keys and prefixes they were asked for."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        self.asked_for: list[str] = []
-
-    def get(self, key: str) -> StoredObject | None:
-        self.asked_for.append(key)
-        return super().get(key)
-
-    def list(self, prefix: str) -> list[str]:
-        self.asked_for.append(prefix)
-        return super().list(prefix)
-
-
 def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_stream(tmp_path: Path) -> None:
-    catalog, objects = declared(tmp_path / "project"), ObjectsThatNote(tmp_path / "lake")
+    catalog, objects = declared(tmp_path / "project"), NotingObjects(tmp_path / "lake")
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
     objects.put(beat_key("edge", "c" * 32), beat.encode())
     alone, _ = report_of_stream(look_at(catalog, objects, now=now), "shop")
-    keys = list(objects.asked_for)
+    read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), privacy_control(""))]
     every, _ = reports_of(look_at(catalog, objects, now=now + timedelta(hours=1)))
 
     assert alone is not None
     assert alone.subject.key == "stream__shop"
-    assert not [key for key in keys if key.startswith((collector_control(""), privacy_control("")))]
+    assert read_for_stream == [0, 0]
     causes = {item.subject.key: item.verdict.cause for item in every}
     assert causes["collector__edge"] == "COLLECTOR_STALE"
     assert causes["vault__customers"] == "STARTING"
