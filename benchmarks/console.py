@@ -30,7 +30,7 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.stream_summary import BatchSummary, HourSummary, RecentBatches, StreamHours
+from deltaworks.control.summaries.stream import BatchSummary, HourSummary, RecentBatches, StreamHours
 
 PIPELINES, TABLES = 30, 1_000
 _REQUESTS = 40

@@ -33,7 +33,7 @@ from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, Sta
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRecord
 from deltaworks.control.records.start_over import StartOver, TableLoss
-from deltaworks.control.records.stream_summary import (
+from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
     ProblemSummary,

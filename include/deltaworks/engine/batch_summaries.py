@@ -5,8 +5,8 @@ from __future__ import annotations
 from deltaworks.control import paths
 from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.records.stream_summary import StreamSummaryWriter
 from deltaworks.control.summaries.quarantine import QuarantineCounts
+from deltaworks.control.summaries.stream import StreamSummaryWriter
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.specs.pipeline import PipelineSpec

@@ -24,8 +24,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.control.records.stream_summary import BatchSummary, StreamSummaryWriter, ranked
 from deltaworks.control.summaries.quarantine import QuarantineCounts
+from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, ranked
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import DriverMeasures
 from deltaworks.engine.table_set import missing_columns

@@ -28,7 +28,7 @@ from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import CollectorBeat, read_beats
 from deltaworks.control.records.store import RecordStore
-from deltaworks.control.records.stream_summary import RecentBatches
+from deltaworks.control.summaries.stream import RecentBatches
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 

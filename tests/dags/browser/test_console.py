@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.stream_summary import BatchSummary, ProblemSummary, RecentBatches
+from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from deltaworks.specs.project import load_catalog
 from tests.console_stage import ago, write_beat
 from tests.dags.airflow_project import write_project

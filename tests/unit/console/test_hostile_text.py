@@ -15,7 +15,7 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.rendering import is_address
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.records.stream_summary import BatchSummary, ProblemSummary, RecentBatches
+from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from tests.console_stage import ConsoleStage, console_stage
 from tests.examples import examples
 

@@ -15,9 +15,9 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.stream_summary import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.control.summaries.base import stored_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounts, QuarantineSummary
+from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures

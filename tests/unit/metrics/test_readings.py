@@ -20,7 +20,7 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
-from deltaworks.control.records.stream_summary import BatchSummary, RecentBatches
+from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
 from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
 from deltaworks.metrics.families import FAMILIES, table

@@ -14,7 +14,7 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationRecord
 from deltaworks.control.records.prepared import PreparedBatch, PreparedBatches, PreparedTable
-from deltaworks.control.records.stream_summary import BatchSummary, read_recent
+from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300

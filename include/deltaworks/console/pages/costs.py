@@ -12,8 +12,8 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant, tolerant
 from deltaworks.console.stored import read_summaries
-from deltaworks.control.records.stream_summary import HourSummary, StreamHours
 from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.control.summaries.stream import HourSummary, StreamHours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec

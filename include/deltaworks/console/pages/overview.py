@@ -19,7 +19,7 @@ from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, Subject
-from deltaworks.control.records.stream_summary import read_recent
+from deltaworks.control.summaries.stream import read_recent
 from deltaworks.control.troubles.rows import SEVERITIES
 from deltaworks.errors import DeltaworksError
 

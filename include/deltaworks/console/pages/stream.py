@@ -17,7 +17,7 @@ from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationRecord
 from deltaworks.control.records.specs import CurrentSpec, SpecRecords
 from deltaworks.control.records.store import RecordStore
-from deltaworks.control.records.stream_summary import (
+from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
     RecentBatches,

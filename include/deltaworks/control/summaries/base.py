@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pydantic import ConfigDict
@@ -20,6 +20,7 @@ from deltaworks.errors import DeltaworksError
 log = logging.getLogger(__name__)
 #: Texts of others, such as names of events and errors, are cut at so many characters.
 TEXT_LENGTH = 300
+_TRIES = 5
 S = TypeVar("S", bound=Record)
 
 
@@ -63,6 +64,24 @@ def store_summary(objects: ObjectStore, key: str, summary: Record, *, etag: str 
     if etag is None:
         return objects.put_if_absent(key, summary.encode())
     return objects.put_if_match(key, summary.encode(), etag) is not None
+
+
+def change_summary(objects: ObjectStore, key: str, summary: type[S], change: Callable[[S | None], S]) -> bool:
+    """Change a summary as it is stored, anew where somebody else has written meanwhile. Without a change nothing is
+    written.
+
+    Args:
+        change: the summary to store instead of the one there is, None where there is none that can be read.
+
+    Returns:
+        False where others wrote each of a few times.
+    """
+    for _ in range(_TRIES):
+        before, etag = stored_summary(summary, objects, key)
+        after = change(before)
+        if after == before or store_summary(objects, key, after, etag=etag):
+            return True
+    return False
 
 
 @contextlib.contextmanager

@@ -8,11 +8,10 @@ from typing import ClassVar
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.mutation import MutationEnd
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Piece, Summary, store_summary, stored_summary
+from deltaworks.control.summaries.base import Piece, Summary, change_summary
 from deltaworks.control.summary_paths import mutations_summary
 
 BATCHES = 60
-_TRIES = 5
 
 
 class BatchSummary(Piece):
@@ -82,10 +81,5 @@ def note_waiting(objects: ObjectStore, pipeline: str, *, requests: int, oldest_a
 
 
 def _change(objects: ObjectStore, pipeline: str, change: Callable[[MutationsSummary], MutationsSummary]) -> bool:
-    key = mutations_summary(pipeline)
-    for _ in range(_TRIES):
-        before, etag = stored_summary(MutationsSummary, objects, key)
-        after = change(before or MutationsSummary(pipeline=pipeline, at=""))
-        if after == before or store_summary(objects, key, after, etag=etag):
-            return True
-    return False
+    none = MutationsSummary(pipeline=pipeline, at="")
+    return change_summary(objects, mutations_summary(pipeline), MutationsSummary, lambda before: change(before or none))

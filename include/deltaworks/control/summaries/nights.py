@@ -6,13 +6,12 @@ from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import RecordKind
-from deltaworks.control.summaries.base import Piece, Summary, store_summary, stored_summary
+from deltaworks.control.summaries.base import Piece, Summary, change_summary
 from deltaworks.control.summary_paths import nights_summary
 
 NIGHTS = 60
 #: Results of one task that are kept one by one, those with most bytes; the others are counted.
 MOST_RESULTS = 100
-_TRIES = 5
 
 
 class NightResult(Piece):
@@ -82,11 +81,7 @@ class NightsSummary(Summary):
 
 def note_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
     """Keep a night; False where others wrote at the same time each of a few times. Idempotent by its run."""
-    key = nights_summary(pipeline)
-    for _ in range(_TRIES):
-        before, etag = stored_summary(NightsSummary, objects, key)
-        if before is None:
-            before = NightsSummary(pipeline=pipeline, at=night.ended_at)
-        if store_summary(objects, key, before.with_night(night), etag=etag):
-            return True
-    return False
+    none = NightsSummary(pipeline=pipeline, at=night.ended_at)
+    return change_summary(
+        objects, nights_summary(pipeline), NightsSummary, lambda before: (before or none).with_night(night)
+    )

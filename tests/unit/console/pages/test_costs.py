@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.console.pages.costs import money
-from deltaworks.control.records.stream_summary import HourSummary, StreamHours
+from deltaworks.control.summaries.stream import HourSummary, StreamHours
 from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec
 from tests.console_stage import ConsoleStage, console_stage

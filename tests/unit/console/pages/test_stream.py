@@ -11,7 +11,7 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.control.records.stream_summary import BatchSummary, StreamSummaryWriter
+from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
 from tests.console_stage import ConsoleStage, ago
 
 SPANS = ("6h", "24h", "7d", "forever", "")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from deltaworks.alerts.silences import Silence
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.control.records.stream_summary import (
+from deltaworks.control.summaries import mutations
+from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
+from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
+from deltaworks.control.summaries.stream import (
     BatchSummary,
     HourSummary,
     ProblemSummary,
     RecentBatches,
     StreamHours,
 )
-from deltaworks.control.summaries import mutations
-from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
-from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
 from deltaworks.control.summaries.tables import Cost, HoldSummary, Plan, Point, TablesSummary, TableSummary
 
 AT = "2026-01-02T03:04:05+00:00"

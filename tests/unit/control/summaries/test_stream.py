@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control import summary_paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.stream_summary import (
+from deltaworks.control.summaries.stream import (
     MOST_BATCHES,
     MOST_HOURS,
     MOST_PROBLEMS,

@@ -6,7 +6,6 @@ the stream begins it anew, and where one cannot be written its batches land all 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -16,7 +15,7 @@ from deltaworks.control import summary_paths as paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind
-from deltaworks.errors import DeltaworksError
+from deltaworks.control.summaries.base import decoded, stored_summary
 
 MOST_BATCHES: Final = 240
 MOST_PROBLEMS: Final = 50
@@ -163,9 +162,7 @@ def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:
 @lru_cache(maxsize=64)
 def _recent_of(data: bytes, key: str) -> RecentBatches | None:
     """Kept, since pages read the same bytes many times; a record is frozen."""
-    with contextlib.suppress(DeltaworksError):
-        return RecentBatches.decode(data, key=key)
-    return None
+    return decoded(RecentBatches, data, key=key)
 
 
 def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:
@@ -174,11 +171,7 @@ def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:
     Raises:
         TransientError: the storage does not answer.
     """
-    key = paths.stream_hours(pipeline)
-    stored = objects.get(key)
-    with contextlib.suppress(DeltaworksError):
-        return None if stored is None else StreamHours.decode(stored.data, key=key)
-    return None
+    return stored_summary(StreamHours, objects, paths.stream_hours(pipeline))[0]
 
 
 class StreamSummaryWriter:
