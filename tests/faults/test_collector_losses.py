@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from deltaworks.airflow.health_alerts import alert_on_verdicts
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
-from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.maintenance.lost_events import find_lost_events
@@ -80,7 +80,7 @@ class Lake:
         if looked:
             find_lost_events(self.catalog, self.objects, "edge", now=later)
         # The health check of now: by that of two hours later the collector itself were silent.
-        verdicts = [report.verdict for report in collector_reports(self.catalog, self.objects)]
+        verdicts = [report.verdict for report in process_reports(self.catalog, self.objects)]
         alert_on_verdicts(self.objects, verdicts, now=later)
         return set(open_subjects(self.objects, "EVENTS_LOST"))
 

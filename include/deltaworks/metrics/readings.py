@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import get_args
 
 from deltaworks import __version__
@@ -20,13 +21,13 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health import report as health_report
-from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.health.collectors import CollectorFacts, collector_reports, read_collectors
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthState, age_seconds
 from deltaworks.control.health.report import Report
-from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import CollectorBeat, read_beats
+from deltaworks.control.objects import ObjectStore, StoredObject
+from deltaworks.control.records.collector import CollectorBeat
 from deltaworks.control.records.store import RecordStore
 from deltaworks.control.summaries.stream import RecentBatches
 from deltaworks.errors import DeltaworksError
@@ -50,13 +51,16 @@ class Sample:
 
 def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> list[Sample]:
     """All figures as of now. Raises nothing; some seconds at most where the storage answers."""
+    # Two parts need each of these, which are read once.
+    verdicts = cache(lambda: objects.get(paths.verdicts()))
+    collectors = cache(lambda: read_collectors(catalog, objects))
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
-        lambda: _subjects(catalog, objects, now),
-        lambda: _collectors(catalog, objects, now),
+        lambda: _subjects(catalog, objects, collectors(), previous=_previous(verdicts), now=now),
+        lambda: _collectors(collectors(), now),
         lambda: _freshness(catalog, objects, now),
         lambda: _gold(catalog, objects, now),
         lambda: _alerts(objects),
-        lambda: _health(objects, now),
+        lambda: _health(verdicts(), now),
     )
     samples, up = [Sample("deltaworks_build_info", (__version__,), 1)], True
     for part in parts:
@@ -70,11 +74,17 @@ def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> li
     return [*finite, Sample("deltaworks_storage_up", (), float(up))]
 
 
-def _subjects(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
-    previous = _previous(objects)
+def _subjects(
+    catalog: Catalog,
+    objects: ObjectStore,
+    collectors: Iterable[CollectorFacts],
+    *,
+    previous: Mapping[str, Verdict],
+    now: datetime,
+) -> Iterator[Sample]:
     items = health_report.reports(health_report.subjects(catalog), objects, previous=previous, now=now)
     items += health_report.misdeclared(catalog, objects, previous=previous, now=now)
-    items += collector_reports(catalog, objects, previous=previous, now=now)
+    items += collector_reports(collectors, previous=previous, now=now)
     for item in items:
         kind, name = item.subject.kind, item.subject.name
         if kind in _FOR_KIND:
@@ -85,10 +95,11 @@ def _subjects(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator
             yield from _relay(name, item.heartbeat, now)
 
 
-def _previous(objects: ObjectStore) -> dict[str, Verdict]:
+def _previous(verdicts: Callable[[], StoredObject | None]) -> dict[str, Verdict]:
     """What health last found: since when there has been no input. Without it streams are judged all the same."""
     try:
-        return health_report.read_verdicts(objects)
+        item = verdicts()
+        return health_report.verdicts_of(item.data) if item is not None else {}
     except DeltaworksError as error:
         log.warning("Earlier verdicts are not known: %s", error)
         return {}
@@ -138,11 +149,16 @@ def _relay(name: str, beat: Heartbeat, now: datetime) -> Iterator[Sample]:
             yield Sample(f"deltaworks_relay_{figure}", (name,), value)
 
 
-def _collectors(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
-    for name in catalog.collectors:
-        beats = [beat for beat in read_beats(objects, name) if beat.state != "ended" or beat.oldest_at is not None]
+def _collectors(collectors: Iterable[CollectorFacts], now: datetime) -> Iterator[Sample]:
+    """Raises what one could not be read for, once the others have their figures."""
+    unread = None
+    for facts in collectors:
+        unread = unread or facts.error
+        beats = [beat for beat in facts.beats if beat.state != "ended" or beat.oldest_at is not None]
         if beats:
-            yield from _collector(name, beats, now)
+            yield from _collector(facts.name, beats, now)
+    if unread is not None:
+        raise unread
 
 
 def _collector(name: str, beats: list[CollectorBeat], now: datetime) -> Iterator[Sample]:
@@ -192,8 +208,7 @@ def _alerts(objects: ObjectStore) -> Iterator[Sample]:
         yield Sample("deltaworks_alert_open", labels, number)
 
 
-def _health(objects: ObjectStore, now: datetime) -> Iterator[Sample]:
-    item = objects.get(paths.verdicts())
+def _health(item: StoredObject | None, now: datetime) -> Iterator[Sample]:
     at = _noted(item.data, "written_at") if item is not None else None
     if at is not None:
         yield Sample("deltaworks_health_age_seconds", (), max(0.0, (now - at).total_seconds()))

@@ -20,6 +20,7 @@ from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
+from deltaworks.control.records.collector import beat_key
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
 from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
@@ -27,6 +28,9 @@ from deltaworks.metrics.families import FAMILIES, table
 from deltaworks.metrics.readings import read_samples
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
+from tests.noting_objects import NotingObjects
+from tests.unit.control.health.test_collectors import beat as collector_beat
+from tests.unit.kubernetes.conftest import COLLECTOR, write_collector
 from tests.unit.specs.conftest import write_project
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -153,6 +157,37 @@ def test_the_age_of_the_last_judgement_is_told(read: Read, objects: LocalObjects
     write_verdicts(objects, {}, now=NOW - timedelta(seconds=75))
 
     assert read()["deltaworks_health_age_seconds",] == 75
+
+
+def test_collectors_are_shown_beside_one_whose_record_is_torn(
+    tmp_path: Path, read: Read, objects: LocalObjects
+) -> None:
+    two = COLLECTOR.replace("collector: edge", "collector: west")
+    write_collector(tmp_path)
+    (tmp_path / "include" / "collectors" / "west.yaml").write_text(two)
+    catalog = load_catalog("local", root=tmp_path)
+    objects.put(beat_key("edge", "a" * 32), b"{torn")
+    objects.put(beat_key("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode())
+
+    seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
+
+    assert seen["deltaworks_collector_state", "edge", "unhealthy"] == 1
+    assert ("deltaworks_collector_spool_bytes", "edge") not in seen
+    assert seen["deltaworks_collector_spool_bytes", "west"] == 1 << 20
+    assert seen["deltaworks_storage_up",] == 0
+
+
+def test_what_two_parts_need_is_read_once(tmp_path: Path) -> None:
+    write_collector(write_project(tmp_path / "project"))
+    catalog, objects = load_catalog("local", root=tmp_path / "project"), NotingObjects(tmp_path / "lake")
+    objects.put(beat_key("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
+    write_verdicts(objects, {}, now=NOW)
+    objects.reads.clear()
+
+    read_samples(catalog, objects, now=NOW)
+
+    assert objects.reads.count(paths.verdicts()) == 1
+    assert objects.reads.count(beat_key("edge", "a" * 32)) == 1
 
 
 class _Silent(LocalObjects):

@@ -6,9 +6,10 @@ A collector that was declared and has never run is no subject: nothing says that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.clock import parse_iso
 from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.judge import Verdict, unreadable, verdict_of
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, duration
@@ -26,28 +27,42 @@ FORGOTTEN_AFTER = timedelta(days=1)
 _MOST_RANGES = 3
 
 
-def collector_reports(
-    catalog: Catalog,
-    objects: ObjectStore,
-    *,
-    previous: Mapping[str, Verdict] | None = None,
-    now: datetime | None = None,
-) -> list[Report]:
-    """A report for every collector that is declared and has ever run. A storage that does not answer is a verdict."""
-    now = now or utc_now()
-    reports = []
+@dataclass(frozen=True, slots=True)
+class CollectorFacts:
+    """What is on record of a collector: nothing of one that never ran; `error` where it could not be read."""
+
+    name: str
+    beats: Sequence[CollectorBeat] = ()
+    losses: Losses | None = None
+    error: Exception | None = None
+
+
+def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFacts]:
+    """What is on record of every collector that is declared. Raises nothing."""
+    facts = []
     for name in catalog.collectors:
-        subject = Subject("collector", name, collector_control(name), HealthLimits())
-        before = (previous or {}).get(subject.key)
         try:
-            beats = read_beats(objects, name)
             losses = RecordStore(objects, Losses).read(losses_key(name))
+            facts.append(CollectorFacts(name, read_beats(objects, name), losses))
         except Exception as error:
-            wrong = unreadable(error, kind="collector", name=name, now=now, previous=before)
+            facts.append(CollectorFacts(name, error=error))
+    return facts
+
+
+def collector_reports(
+    collectors: Iterable[CollectorFacts], *, previous: Mapping[str, Verdict] | None = None, now: datetime
+) -> list[Report]:
+    """A report for every collector that has ever run. A storage that does not answer is a verdict."""
+    reports = []
+    for facts in collectors:
+        subject = Subject("collector", facts.name, collector_control(facts.name), HealthLimits())
+        before = (previous or {}).get(subject.key)
+        if facts.error is not None:
+            wrong = unreadable(facts.error, kind="collector", name=facts.name, now=now, previous=before)
             reports.append(Report(subject, wrong, None))
-            continue
-        if beats:
-            reports.append(Report(subject, judge_collector(name, beats, losses, now=now, previous=before), None))
+        elif facts.beats:
+            verdict = judge_collector(facts.name, facts.beats, facts.losses, now=now, previous=before)
+            reports.append(Report(subject, verdict, None))
     return reports
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.health.collectors import collector_reports
+from deltaworks.control.health.collectors import collector_reports, read_collectors
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.vaults import vault_reports
@@ -24,5 +24,5 @@ def process_reports(
     """A report for every collector that has ever run, then one for every vault. Raises nothing: what cannot be read is
     a verdict."""
     now = now or utc_now()
-    collectors = collector_reports(catalog, objects, previous=previous, now=now)
+    collectors = collector_reports(read_collectors(catalog, objects), previous=previous, now=now)
     return collectors + vault_reports(catalog, objects, previous=previous, now=now)

@@ -281,9 +281,14 @@ def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]
 def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
     """What the health check last found, by subject; nothing where it has noted nothing that can be read."""
     item = objects.get(paths.verdicts())
+    return verdicts_of(item.data) if item else {}
+
+
+def verdicts_of(data: bytes) -> dict[str, Verdict]:
+    """The verdicts that `write_verdicts` noted, by subject; none where they are torn."""
     try:
-        records = json.loads(item.data)["verdicts"] if item else {}
-        return {dag_id: from_record(record) for dag_id, record in records.items()}
+        records = json.loads(data)["verdicts"]
+        return {key: from_record(record) for key, record in records.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control.health.collector_beats import CollectorBeats
-from deltaworks.control.health.collectors import collector_reports, judge_collector
+from deltaworks.control.health.collectors import judge_collector
+from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.collector import (
     CollectorBeat,
@@ -97,12 +98,12 @@ def test_one_that_is_declared_and_never_ran_is_no_subject(tmp_path: Path) -> Non
     root = write_project(tmp_path / "project")
     write_collector(root)
     catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
-    assert collector_reports(catalog, objects, now=NOW) == []
+    assert process_reports(catalog, objects, now=NOW) == []
     objects.put(beat_key("edge", "c" * 32), beat(written_at=ago(hours=1)).encode())
-    (report,) = collector_reports(catalog, objects, now=NOW)
+    (report,) = process_reports(catalog, objects, now=NOW)
     assert (report.subject.key, report.verdict.cause) == ("collector__edge", "COLLECTOR_STALE")
     objects.put(beat_key("edge", "c" * 32), b"{")
-    (report,) = collector_reports(catalog, objects, now=NOW)
+    (report,) = process_reports(catalog, objects, now=NOW)
     assert report.verdict.cause == "HEARTBEAT_UNREADABLE"
 
 
