@@ -67,9 +67,7 @@ def _count(space: Namespace, token: str) -> None:
     person = whom(space, token)
     shown = Listing(("table", "rows", "from", "to", ""), title="what would go")
     for counted in count_rows(space, person):
-        kept = f"kept: {counted.kept_because}" if counted.kept_because else ""
-        name = f"{counted.pipeline}.{counted.table}"
-        shown.add(name, f"{counted.rows:,}", counted.first_date, counted.last_date, kept)
+        shown.add(*counted.cells)
     shared = f"{person.shared} linked to others too, which stay" if person.shared else "none of them shared"
     show([shown, f"{len(person.tokens)} tokens, {shared}. Nothing was changed: --no-dry-run does it."])
 

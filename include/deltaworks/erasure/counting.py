@@ -25,6 +25,12 @@ class CountedRows:
     last_date: str = ""
     kept_because: str = ""
 
+    @property
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """Table, rows, first date, last date, and why they are kept where they are: a row of a listing."""
+        kept = f"kept: {self.kept_because}" if self.kept_because else ""
+        return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, kept
+
 
 def whom(namespace: Namespace, token: str) -> Person:
     """Whom a token is of, as the vault and the mutations have it now."""

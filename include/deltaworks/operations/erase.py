@@ -60,8 +60,5 @@ def _counted(namespace: Namespace) -> Report:
             continue
         for counted in count_rows(namespace, person_now(namespace, request)):
             results.append(counted)
-            name = f"{counted.pipeline}.{counted.table}"
-            kept = f"kept: {counted.kept_because}" if counted.kept_because else ""
-            dates = (counted.first_date, counted.last_date)
-            listing.add(request.request_id, request.state, name, f"{counted.rows:,}", *dates, kept)
+            listing.add(request.request_id, request.state, *counted.cells)
     return Report(parts=[listing, "Nothing was changed: --no-dry-run does it."], results=results)
