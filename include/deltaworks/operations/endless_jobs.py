@@ -167,18 +167,17 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
     """
     objects = open_objects(catalog.environment.lake)
     kind, subject = _kind_of(catalog, name)
-    folder, dag_id = _PLACES[kind](catalog, subject, to_start)
-    group = group_of(catalog, subject) if kind == "stream" else None
+    place = _PLACES[kind](catalog, subject, to_start)
     argument = subject if kind == "stream" or name == subject else name
     return EndlessJob(
         name=argument,
         argument=argument,
-        dag_id=dag_id,
+        dag_id=place.dag_id,
         objects=objects,
-        flag=StopFlag(objects, paths.stop_request(folder)),
-        backoffs=(_backoff(objects, folder),),
-        heartbeats=(paths.heartbeat(folder),),
-        group=group or "",
+        flag=StopFlag(objects, paths.stop_request(place.folder)),
+        backoffs=(_backoff(objects, place.folder),),
+        heartbeats=(paths.heartbeat(place.folder),),
+        group=place.group,
     )
 
 
@@ -192,38 +191,48 @@ def _kind_of(catalog: Catalog, name: str) -> tuple[str, str]:
     return (kind, subject) if separator and kind in _PLACES else ("stream", name)
 
 
-def _place_of_stream(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The control folder of what runs, its DAG, empty where a pod runs it, and the group of streams it is in."""
+
+    folder: str
+    dag_id: str
+    group: str = ""
+
+
+def _place_of_stream(catalog: Catalog, name: str, to_start: bool) -> _Place:
     if to_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return paths.pipeline_control(name), stream_dag_id(name, group_of(catalog, name))
+    group = group_of(catalog, name)
+    return _Place(paths.pipeline_control(name), stream_dag_id(name, group), group or "")
 
 
-def _place_of_relay(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+def _place_of_relay(catalog: Catalog, name: str, to_start: bool) -> _Place:
     if to_start or not catalog.declares("relay", name):
         catalog.relay(name)
     in_pod = catalog.environment.kubernetes is not None
-    return paths.relay_control(name), "" if in_pod else f"relay__{name}"
+    return _Place(paths.relay_control(name), "" if in_pod else f"relay__{name}")
 
 
-def _place_of_rules(catalog: Catalog, name: str, _to_start: bool) -> tuple[str, str]:
+def _place_of_rules(catalog: Catalog, name: str, _to_start: bool) -> _Place:
     if name != rule_paths.PROCESS:
         catalog.pipeline(f"rules__{name}")
-    return rule_paths.rules_control(), rule_paths.RULES_DAG
+    return _Place(rule_paths.rules_control(), rule_paths.RULES_DAG)
 
 
-def _place_of_feeds(catalog: Catalog, name: str, to_start: bool) -> tuple[str, str]:
+def _place_of_feeds(catalog: Catalog, name: str, to_start: bool) -> _Place:
     if to_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return outward_paths.feeds_control(name), f"feeds__{name}"
+    return _Place(outward_paths.feeds_control(name), f"feeds__{name}")
 
 
-def _place_of_remediation(catalog: Catalog, name: str, _to_start: bool) -> tuple[str, str]:
+def _place_of_remediation(catalog: Catalog, name: str, _to_start: bool) -> _Place:
     named(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
-    return outward_paths.remediation_control(name), f"remediation__{name}"
+    return _Place(outward_paths.remediation_control(name), f"remediation__{name}")
 
 
-#: By the kind in the id of a DAG: the control folder of what it runs, and the DAG, empty where a pod runs it.
-_PLACES: Final[dict[str, Callable[[Catalog, str, bool], tuple[str, str]]]] = {
+#: By the kind in the id of a DAG.
+_PLACES: Final[dict[str, Callable[[Catalog, str, bool], _Place]]] = {
     "stream": _place_of_stream,
     "relay": _place_of_relay,
     "rules": _place_of_rules,
