@@ -163,4 +163,6 @@ def test_airflows_navigation_shows_the_console_in_its_frame(watched: Watched) ->
     frame = page.frame_locator("iframe")
     frame.locator("#stream-games").click()
 
-    frame.get_by_role("heading", name="Stream games").wait_for()
+    heading = frame.get_by_role("heading", name="Stream games")
+    heading.wait_for()
+    assert heading.is_visible()
