@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from deltaworks.airflow.names import stream_dag_id
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations import airflow_requests
-from deltaworks.specs.storage import StorageSpec
 from tests.airflow_server import AirflowServer, airflow_server
+from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
-DAG = stream_dag_id("shop")
-#: The environment's own words for where its Airflow is; the tests run without the variable that would win over them.
-DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
 REMEDIATION = """\
 remediations:
   - {name: shift, on: shop.rate, queue_url: "http://127.0.0.1/1/queue", do: {kind: webhook, url: "http://127.0.0.1:1/"},
@@ -44,19 +36,14 @@ def airflow() -> Iterator[AirflowServer]:
 @pytest.fixture
 def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     """The lake of a project whose environment declares the server."""
-    environment = ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake") + DECLARED.format(url=airflow.url)
-    monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(tmp_path, environment=environment)))
-    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-    monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
-    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
     monkeypatch.setattr(cli_context, "use_settings", lambda: None)
     monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.05)
-    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
+    return declare_airflow(tmp_path, airflow, monkeypatch)
 
 
 @pytest.fixture
 def flag(lake: ObjectStore) -> StopFlag:
-    return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
+    return stop_flag(lake)
 
 
 def invoke(*arguments: str) -> str:
@@ -70,20 +57,6 @@ def refused(*arguments: str) -> tuple[str, DeltaworksError]:
     result = CliRunner().invoke(app, list(arguments))
     assert isinstance(result.exception, DeltaworksError), result.output
     return result.output, result.exception
-
-
-def beat(lake: ObjectStore, state: str) -> None:
-    heartbeat = Heartbeat(
-        pipeline="shop",
-        owner="o",
-        epoch=1,
-        run="r",
-        state=state,
-        written_at=iso_now(),
-        started_at=iso_now(),
-        trigger_seconds=60,
-    )
-    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())
 
 
 def test_stop_goes_by_the_airflow_that_the_environment_declares(

@@ -72,13 +72,10 @@ class PeopleLake:
 
     def __init__(self, root: Path, pipeline: str = SHOP) -> None:
         self.root = root
-        self.catalog: Catalog = project(root, shop=pipeline)
-        declared = root / "project" / "include" / "environments" / "local.yaml"
-        declared.write_text(
-            declared.read_text()
-            + f"privacy:\n  keys: {{kind: keyring, folder: {root}/keys}}\n  vault: {{root: 'file://{root}/vault'}}\n"
+        privacy = (
+            f"privacy:\n  keys: {{kind: keyring, folder: {root}/keys}}\n  vault: {{root: 'file://{root}/vault'}}\n"
         )
-        self.catalog = project_again(root)
+        self.catalog: Catalog = project(root, shop=pipeline, more_environment=privacy)
         self.now = dt.datetime.now(dt.UTC)
         self.passed = dt.timedelta()
 
@@ -143,13 +140,6 @@ class PeopleLake:
                     elif "/windows/" in str(path) and path.suffix == ".json":
                         path.write_text(_purged_earlier(path.read_text(), int(seconds * 1000)))
                     os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
-
-
-def project_again(root: Path) -> Catalog:
-    """The project as its files are now."""
-    from deltaworks.specs.project import load_catalog
-
-    return load_catalog("local", root=root / "project")
 
 
 def add_rows(

@@ -56,9 +56,18 @@ FIRST = dt.date(2026, 1, 1)
 DAYS: tuple[Partition, ...] = tuple((("event_date", str(FIRST + dt.timedelta(days=number))),) for number in range(60))
 
 
-def project(folder: Path, *, sql: Mapping[str, str] | None = None, **pipelines: str) -> Catalog:
-    """A project of these declarations, by name, whose lake lies in the folder; `sql` is the shop's."""
-    files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
+def project(
+    folder: Path, *, sql: Mapping[str, str] | None = None, more_environment: str = "", **pipelines: str
+) -> Catalog:
+    """A project of these declarations, by name, whose lake lies in the folder; `sql` is the shop's.
+
+    Args:
+        more_environment: what its environment declares beside its storages.
+    """
+    files = {
+        "environments/local.yaml": ENVIRONMENT.format(root=folder) + more_environment,
+        "relays/landing.yaml": RELAY,
+    }
     files |= {f"pipelines/{name}/pipeline.yaml": text for name, text in pipelines.items()}
     files |= {f"pipelines/shop/{name}": text for name, text in (sql or {}).items()}
     for path, text in files.items():

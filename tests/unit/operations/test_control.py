@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError, TransientError
@@ -24,12 +22,9 @@ from deltaworks.operations.control import ControlResult
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.storage import StorageSpec
 from tests.airflow_server import AirflowServer, airflow_server
-from tests.unit.specs.conftest import ENVIRONMENT, write_project
+from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
 
-DAG = "stream__shop"
-DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
 Press = Callable[..., Report]
 
 
@@ -41,13 +36,8 @@ def airflow() -> Iterator[AirflowServer]:
 
 @pytest.fixture
 def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    environment = ENVIRONMENT.replace("file:///lake", f"file://{tmp_path}/lake") + DECLARED.format(url=airflow.url)
-    monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(tmp_path, environment=environment)))
-    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
-    monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
     monkeypatch.setenv(PERSON_VARIABLE, "grace")
-    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
-    return open_objects(StorageSpec(root=f"file://{tmp_path}/lake"))
+    return declare_airflow(tmp_path, airflow, monkeypatch)
 
 
 @pytest.fixture
@@ -61,21 +51,7 @@ def press(lake: ObjectStore) -> Press:
 
 @pytest.fixture
 def flag(lake: ObjectStore) -> StopFlag:
-    return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
-
-
-def beat(lake: ObjectStore, state: Any) -> None:
-    heartbeat = Heartbeat(
-        pipeline="shop",
-        owner="o",
-        epoch=1,
-        run="r",
-        state=state,
-        written_at=iso_now(),
-        started_at=iso_now(),
-        trigger_seconds=60,
-    )
-    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())
+    return stop_flag(lake)
 
 
 def test_a_stop_names_the_person_who_pressed_it_and_why(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:

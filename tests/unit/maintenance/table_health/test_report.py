@@ -16,29 +16,18 @@ from deltaworks.maintenance.table_health.report import TableReport, report_table
 from deltaworks.maintenance.table_health.snapshots import read_snapshots, snapshot_tables, trends
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import SHOP, append, make, project
-
-TABLES = """\
-tables:
-  - {name: orders, catch_all: true, zorder_by: [event_name]}
-  - {name: items, when: {name: item}}
-  - {name: none_yet, when: {name: none}}
-"""
-NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
+from tests.unit.maintenance.made_tables import append, make
+from tests.unit.maintenance.table_health.health_stage import NOW, declared_shop, made_shop
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    return project(tmp_path, shop=SHOP + TABLES)
+    return declared_shop(tmp_path)
 
 
 @pytest.fixture
 def lake(catalog: Catalog) -> Lake:
-    lake = Lake(catalog.environment.lake)
-    columns = {"event_date": "date", "event_name": "string", "value": "long"}
-    make(lake, "shop", "orders", files=6, days=3, columns=columns)
-    make(lake, "shop", "items", files=1, days=2, columns=columns)
-    return lake
+    return made_shop(catalog)
 
 
 def of(reports: list[TableReport], name: str) -> TableReport:

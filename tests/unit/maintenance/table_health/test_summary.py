@@ -16,25 +16,13 @@ from deltaworks.maintenance.table_health import summary as summaries
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.maintenance.table_health.summary import write_tables_summary
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.lake import Lake
-from tests.unit.maintenance.made_tables import SHOP, make, project
-
-TABLES = """\
-tables:
-  - {name: orders, catch_all: true, zorder_by: [event_name]}
-  - {name: items, when: {name: item}}
-  - {name: none_yet, when: {name: none}}
-"""
-NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
+from tests.unit.maintenance.table_health.health_stage import NOW, declared_shop, made_shop
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    catalog = project(tmp_path, shop=SHOP + TABLES)
-    lake = Lake(catalog.environment.lake)
-    columns = {"event_date": "date", "event_name": "string", "value": "long"}
-    make(lake, "shop", "orders", files=6, days=3, columns=columns)
-    make(lake, "shop", "items", files=1, days=2, columns=columns)
+    catalog = declared_shop(tmp_path)
+    made_shop(catalog)
     return catalog
 
 

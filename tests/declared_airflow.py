@@ -1,0 +1,47 @@
+"""A project with the pipeline `shop` whose environment declares an Airflow, and the heartbeat of its stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.health.heartbeat import Heartbeat
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.specs.storage import StorageSpec
+from tests.airflow_server import AirflowServer
+from tests.unit.specs.conftest import ENVIRONMENT, write_project
+
+DAG = "stream__shop"
+#: The environment's own words for where its Airflow is; the tests run without the variable that would win over them.
+DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
+
+
+def declare_airflow(folder: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """Write the project, have the process see it, and return its lake."""
+    environment = ENVIRONMENT.replace("file:///lake", f"file://{folder}/lake") + DECLARED.format(url=airflow.url)
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(folder, environment=environment)))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    monkeypatch.setenv("PASSWORD_OF_ADA", airflow.login[1])
+    monkeypatch.delenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", raising=False)
+    return open_objects(StorageSpec(root=f"file://{folder}/lake"))
+
+
+def stop_flag(lake: ObjectStore) -> StopFlag:
+    """The stop flag of the stream."""
+    return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
+
+
+def beat(lake: ObjectStore, state: Any) -> None:
+    """Write the heartbeat of the stream as of now."""
+    now = iso_now()
+    heartbeat = Heartbeat(
+        pipeline="shop", owner="o", epoch=1, run="r", state=state, written_at=now, started_at=now, trigger_seconds=60
+    )
+    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())

@@ -1,0 +1,32 @@
+"""A shop with a table in bad shape, one in good shape and one that is not there yet."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import SHOP, make, project
+
+TABLES = """\
+tables:
+  - {name: orders, catch_all: true, zorder_by: [event_name]}
+  - {name: items, when: {name: item}}
+  - {name: none_yet, when: {name: none}}
+"""
+NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
+
+
+def declared_shop(folder: Path) -> Catalog:
+    """The shop without tables."""
+    return project(folder, shop=SHOP + TABLES)
+
+
+def made_shop(catalog: Catalog) -> Lake:
+    """Its tables: `orders` in small files, `items` in one file a day."""
+    lake = Lake(catalog.environment.lake)
+    columns = {"event_date": "date", "event_name": "string", "value": "long"}
+    make(lake, "shop", "orders", files=6, days=3, columns=columns)
+    make(lake, "shop", "items", files=1, days=2, columns=columns)
+    return lake
