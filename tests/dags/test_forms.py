@@ -42,8 +42,14 @@ def test_every_field_has_a_type_that_chooses_it_and_a_title(forms: Any) -> None:
 
 
 def test_a_choice_that_may_stay_open_lists_none_and_shows_it_in_words(forms: Any) -> None:
-    for dag_id, params in forms.items():
-        for name, param in params.items():
-            if "enum" in param["schema"] and not required(param["schema"]):
-                assert None in param["schema"]["enum"], (dag_id, name)
-                assert set(param["schema"]["values_display"]) == {"null"}, (dag_id, name)
+    choices = {
+        (dag_id, name): param["schema"]
+        for dag_id, params in forms.items()
+        for name, param in params.items()
+        if "enum" in param["schema"] and not required(param["schema"])
+    }
+
+    assert choices
+    for where, schema in choices.items():
+        assert None in schema["enum"], where
+        assert set(schema["values_display"]) == {"null"}, where

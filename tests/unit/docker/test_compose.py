@@ -417,10 +417,11 @@ def test_a_script_is_valid_bash(script: str) -> None:
 def test_the_scripts_of_services_are_in_the_image() -> None:
     dockerfile = (ROOT / "Dockerfile").read_text()
 
-    for service in SERVICES.values():
-        for word in service.get("command", []) if isinstance(service.get("command"), list) else []:
-            if word.startswith("/opt/deltaworks/"):
-                assert f"docker/{Path(word).name}" in dockerfile
+    commands = [service["command"] for service in SERVICES.values() if isinstance(service.get("command"), list)]
+    scripts = {Path(word).name for command in commands for word in command if word.startswith("/opt/deltaworks/")}
+
+    assert scripts
+    assert [script for script in sorted(scripts) if f"docker/{script}" not in dockerfile] == []
 
 
 def test_the_python_in_a_script_imports_what_is_there() -> None:

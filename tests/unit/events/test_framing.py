@@ -250,10 +250,12 @@ def test_any_bytes_are_read_without_raising_and_nothing_is_invented(payload: byt
 
 
 @settings(deadline=None)
-@given(st.binary(max_size=40) | st.text('{}[]":,\\ab1 \n', max_size=40).map(str.encode))
-def test_no_byte_but_white_space_goes_missing(payload: bytes) -> None:
-    if b"[" in payload:
-        return  # elements of arrays are written anew
+@given(
+    (st.binary(max_size=40) | st.text('{}]":,\\ab1 \n', max_size=40).map(str.encode)).filter(
+        lambda data: b"[" not in data
+    )
+)
+def test_no_byte_but_white_space_goes_missing_where_no_array_is_written_anew(payload: bytes) -> None:
     kept = b"".join(raw for _, raw in values(payload))
 
     assert squeezed(kept) == squeezed(payload.removeprefix(b"\xef\xbb\xbf"))

@@ -154,13 +154,14 @@ def test_without_a_protection_the_answer_is_another(
     deliveries, truth = viewers(faults=ViewerFaults(twice=0.5))
     lake = ShippedLake(tmp_path, *VIDEO, edit=edit)
     land(lake, deliveries, *VIDEO)
+    seen_by_check = False
     try:
         for pipeline in VIDEO:
             lake.build(pipeline)
-    except AssertionError:
-        return  # the gold table's own check has seen it
+    except AssertionError:  # a check of the gold table itself
+        seen_by_check = True
 
-    assert any(text.startswith(question) for text in wrong(video_answers(lake, truth)))
+    assert seen_by_check or any(text.startswith(question) for text in wrong(video_answers(lake, truth)))
 
 
 def test_prices_over_earnings_are_those_known_on_each_day(tmp_path: Path) -> None:

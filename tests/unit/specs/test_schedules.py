@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from croniter import croniter
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deltaworks.specs.schedules import PRESETS, schedule_problem
@@ -58,6 +58,7 @@ PARTS = st.lists(ITEMS, min_size=1, max_size=3).map(",".join)
 
 
 @given(st.lists(PARTS, min_size=5, max_size=5).map(" ".join))
+@example("*/5 0-6/2 1,15 * 1")
 def test_what_is_called_right_is_right_for_the_library_that_airflow_uses(expression: str) -> None:
     if schedule_problem(expression) is None:
         assert croniter.is_valid(expression)

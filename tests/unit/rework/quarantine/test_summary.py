@@ -87,6 +87,7 @@ def test_a_recount_that_fails_fails_nobody(stage: Stage, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise OSError("the disk is full")
 
+    before = recount(stage)
     monkeypatch.setattr(module, "Quarantine", refuse)
 
-    recount_quarantine(stage.environment.lake, "shop")
+    assert recount(stage) == before, "what was counted last stands"
