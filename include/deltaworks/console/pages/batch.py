@@ -67,7 +67,7 @@ def view(look: Look) -> BatchView:
         PageMissingError: there is no such batch, or nothing is left of it but its rows.
     """
     name, number = look.pipeline, look.values["batch"]
-    if not number.isdigit() or len(number) > 12:
+    if not (number.isascii() and number.isdigit()) or len(number) > 12:
         raise PageMissingError(f"{number!r} is no number of a batch.")
     batch_id = int(number)
     look.objects.fetch(

@@ -140,7 +140,7 @@ def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: Con
     assert "has been removed" in busy.get("/streams/games/batches/800").text
 
 
-@pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣"])
+@pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣", "²"])
 def test_a_batch_that_is_not_there_is_missing(busy: ConsoleStage, number: str) -> None:
     assert busy.get(f"/streams/games/batches/{number}").status_code == 404
 
