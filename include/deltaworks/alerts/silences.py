@@ -35,6 +35,11 @@ _MOST_TEXT = 500
 _BETWEEN_WORDS = re.compile(r"[ .:/]|__")
 
 
+def words_of(subject: str) -> list[str]:
+    """The words of an alert's subject: a silence is of a pipeline that is one of them."""
+    return [word for word in _BETWEEN_WORDS.split(subject) if word]
+
+
 class Silence(Record):
     """One silence. `subject` is a glob of the alerts' subjects. `ended_at` is empty until its end was dealt with."""
 
@@ -63,11 +68,7 @@ class Silence(Record):
 
     def covers(self, cause: str, subject: str) -> bool:
         """Whether the alert is one that it is of, whenever that is."""
-        return (
-            cause == self.cause
-            and self.pipeline in _BETWEEN_WORDS.split(subject)
-            and fnmatchcase(subject, self.subject)
-        )
+        return cause == self.cause and self.pipeline in words_of(subject) and fnmatchcase(subject, self.subject)
 
 
 def begin_silence(

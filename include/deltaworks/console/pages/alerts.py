@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.raising import alerts as stored_alerts
-from deltaworks.alerts.silences import Silence
+from deltaworks.alerts.silences import Silence, silenced_by, words_of
 from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.overview import rank_of
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import instant
+from deltaworks.console.readings import instant
 from deltaworks.control import paths
 from deltaworks.control.summary_paths import silences as silences_folder
-from deltaworks.control.troubles import ALERTS, rank
+from deltaworks.control.troubles import ALERTS
 from deltaworks.errors import DeltaworksError
-
-_BETWEEN_WORDS = re.compile(r"[ .:/]|__")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +78,7 @@ class AlertsView:
 
 #: The most severe first: keys are sorted upwards.
 _KEYS = {
-    "severity": lambda row: (-_rank(row.severity), row.cause, row.subject),
+    "severity": lambda row: (-rank_of(row.severity), row.cause, row.subject),
     "cause": lambda row: (row.cause, row.subject),
     "subject": lambda row: row.subject,
     "since": lambda row: row.since,
@@ -113,7 +110,7 @@ def view(look: Look) -> AlertsView:
         ),
         firing=len(by_kind["firing"]),
         silenced=len(by_kind["silenced"]),
-        silences=tuple(silences),
+        silences=tuple(_silence_row(look, one) for one in silences),
         waiting=_waiting(look),
         channels=tuple((channel.name, channel.kind) for channel in look.catalog.environment.alerts.channels),
         show=show,
@@ -133,13 +130,12 @@ def _may_see(look: Look, subject: str) -> bool:
     return look.person.may_read(alert_dag(look.catalog, subject))
 
 
-def _silences(look: Look) -> list[SilenceRow]:
+def _silences(look: Look) -> list[Silence]:
     try:
         look.objects.fetch(look.objects.list(silences_folder()))
-        stored = [one for one in stored_silences(look.objects) if look.may_read(one.pipeline)]
+        return [one for one in stored_silences(look.objects) if look.may_read(one.pipeline)]
     except DeltaworksError:
         return []
-    return [_silence_row(look, one) for one in stored]
 
 
 def _silence_row(look: Look, one: Silence) -> SilenceRow:
@@ -158,9 +154,10 @@ def _silence_row(look: Look, one: Silence) -> SilenceRow:
     )
 
 
-def _row(look: Look, alert: Alert, silences: list[SilenceRow]) -> AlertRow:
+def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
     standing, kind = alert.standing, ALERTS.get(alert.cause)
-    pipeline = pipeline_of(look, alert.subject)
+    pipeline = _silenceable_pipeline(look, alert.subject)
+    silence = silenced_by(silences, cause=alert.cause, subject=alert.subject, now=look.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
     return AlertRow(
         cause=alert.cause,
@@ -172,24 +169,16 @@ def _row(look: Look, alert: Alert, silences: list[SilenceRow]) -> AlertRow:
         summary=alert.summary,
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,
-        silence=next((one for one in silences if one.active and _covers(one, alert)), None),
+        silence=None if silence is None else _silence_row(look, silence),
         pipeline=pipeline,
         command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.open else "",
         may_silence=bool(pipeline) and look.person.may_start(f"silence_alert__{pipeline}"),
     )
 
 
-def _covers(row: SilenceRow, alert: Alert) -> bool:
-    silence = Silence(
-        id=row.id, pipeline=row.pipeline, cause=row.cause, subject=row.subject, at="", until="", by="", reason=""
-    )
-    return silence.covers(alert.cause, alert.subject)
-
-
-def pipeline_of(look: Look, subject: str) -> str:
-    """The pipeline that a subject names; empty where it is of none."""
-    words = _BETWEEN_WORDS.split(subject)
-    return next((word for word in words if word and look.catalog.declares("pipeline", word)), "")
+def _silenceable_pipeline(look: Look, subject: str) -> str:
+    """The pipeline whose silences may be of a subject; empty where it names none."""
+    return next((word for word in words_of(subject) if look.catalog.declares("pipeline", word)), "")
 
 
 def _waiting(look: Look) -> int | None:
@@ -200,10 +189,6 @@ def _waiting(look: Look) -> int | None:
         return len(look.objects.list(paths.alerts("spool/")))
     except DeltaworksError:
         return None
-
-
-def _rank(severity: Any) -> int:
-    return rank(severity) if severity in ("info", "warning", "critical") else -1
 
 
 PAGE = Page(name="alerts", route="/alerts", title="Alerts", view=view, menu="Alerts")
