@@ -104,7 +104,7 @@ class ActsOfTests:
     def unavailable(self) -> str:
         return self.stopped
 
-    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
+    def paused(self) -> frozenset[str] | None:
         return frozenset()
 
     def airflow_address(self, request: Request) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ class AirflowActs(RestActs):
         """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
         return super().unavailable() if _MAIN in sys.modules else ""
 
-    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
+    def paused(self) -> frozenset[str] | None:
         """The DAGs that are paused, a few seconds old at most."""
         now = time.monotonic()
         if self._paused is None or now - self._paused[0] > _PAUSED_SECONDS:

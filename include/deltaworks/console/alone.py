@@ -107,7 +107,7 @@ class NoActs:
         """Why nothing can be started."""
         return _NO_AIRFLOW
 
-    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
+    def paused(self) -> frozenset[str] | None:
         """Nobody knows."""
         return None
 

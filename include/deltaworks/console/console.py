@@ -73,7 +73,7 @@ class Console:
             now=utc_now(),
             values=request.values,
             query=request.query,
-            paused=self.acts.paused([]),
+            paused=self.acts.paused(),
             acts_missing=self.acts.unavailable(),
             airflow=request.airflow,
         )

@@ -111,8 +111,8 @@ class Acts(Protocol):
     def unavailable(self) -> str:
         """Why nothing can be started now; empty where it can. Pages show commands then, in place of buttons."""
 
-    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
-        """Those of the DAGs that are paused; None where nobody knows."""
+    def paused(self) -> frozenset[str] | None:
+        """The DAGs that are paused; None where nobody knows."""
 
     def airflow_address(self, request: Request) -> str | None:
         """What the addresses of Airflow's own pages begin with; None where there is no Airflow."""

@@ -95,7 +95,7 @@ class RestActs:
                 self._looked_at = float("-inf")
         return self._unavailable
 
-    def paused(self, dag_ids: Iterable[str]) -> frozenset[str] | None:
+    def paused(self) -> frozenset[str] | None:
         """Nobody knows: it would be a request for each look."""
         return None
 
