@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from deltaworks.control.clock import parse_iso
 from deltaworks.control.summaries.base import Piece, Summary, decoded
 from deltaworks.errors import DeltaworksError
 
@@ -55,14 +54,6 @@ def _read(look: Look, kind: type[S], key: str) -> Stored[S]:
 def plain(piece: Piece) -> dict[str, Any]:
     """A piece of a summary as plain data, which a view may hold."""
     return piece.model_dump()
-
-
-def instant(text: str | None) -> datetime | None:
-    """The instant that others wrote; None for what is none."""
-    try:
-        return parse_iso(text)
-    except (ValueError, TypeError):
-        return None
 
 
 def newest(instants: Iterable[datetime | None]) -> datetime | None:

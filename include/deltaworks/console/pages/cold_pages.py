@@ -11,7 +11,7 @@ from deltaworks.console.cold import ColdAnswer, read_cold
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.quarantine import REPROCESS
-from deltaworks.console.stored import instant
+from deltaworks.console.readings import instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,18 +9,18 @@ from typing import Final
 
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.nights import OPTIMIZE_TASKS
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant, tolerant
 from deltaworks.console.stored import read_summaries
 from deltaworks.control.summaries.nights import Night, NightsSummary
-from deltaworks.control.summaries.stream import HourSummary, StreamHours
+from deltaworks.control.summaries.stream import HourSummary, read_hours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec
 
 DAYS: Final = 30
 _TB, _HOUR = 10**12, 3_600
-_OPTIMIZE = ("compact_tables", "optimize_tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +103,8 @@ def view(look: Look) -> Costs:
 
 
 def _hours(look: Look, pipeline: str) -> tuple[HourSummary, ...]:
-    key = stream_hours(pipeline)
-
-    def read() -> tuple[HourSummary, ...]:
-        item = look.objects.get(key)
-        return () if item is None else StreamHours.decode(item.data, key=key).hours
-
-    return tolerant(read) or ()
+    stored = tolerant(lambda: read_hours(look.objects, pipeline))
+    return stored.hours if stored else ()
 
 
 def _row(
@@ -125,7 +120,7 @@ def _row(
     lately = [hour for hour in hours if _is_within(instant(hour.at), look.now)]
     of_nights = [task for night in nights if _is_within(instant(night.started_at), look.now) for task in night.tasks]
     stored = sum((table.bytes or 0) + (table.unreferenced_bytes or 0) for table in tables)
-    rewritten = sum(task.bytes for task in of_nights if task.task in _OPTIMIZE)
+    rewritten = sum(task.bytes for task in of_nights if task.task in OPTIMIZE_TASKS)
     by_day = dict.fromkeys(days, 0.0)
     for hour in lately:
         if hour.at[:10] in by_day:

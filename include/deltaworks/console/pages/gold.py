@@ -10,7 +10,8 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import instant, read_summary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import read_summary
 from deltaworks.control import paths
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary

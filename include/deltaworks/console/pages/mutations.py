@@ -10,7 +10,8 @@ from typing import Any, Final
 from deltaworks.console.cold import read_cold
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.stored import instant, plain, read_summary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import plain, read_summary
 from deltaworks.control.summaries.mutations import MutationsSummary
 from deltaworks.control.summary_paths import mutations_summary
 

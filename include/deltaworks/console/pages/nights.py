@@ -11,8 +11,9 @@ from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import instant, plain, read_summaries, read_summary
-from deltaworks.control.summaries.nights import Night, NightsSummary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import plain, read_summaries, read_summary
+from deltaworks.control.summaries.nights import NIGHTS, Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 
 
@@ -71,9 +72,9 @@ _KEYS = {
     "rewritten": lambda row: row.rewritten_bytes,
     "freed": lambda row: row.freed_bytes,
 }
-#: Tasks that delete; OPTIMIZE's rewrite.
-_OPTIMIZE = ("compact_tables", "optimize_tables")
-_DELETE = ("vacuum_tables", "remove_orphans", "keep_control_tables", "expire_quarantine", "purge_deleted")
+#: Tasks of a night that rewrite files, and those that delete what nobody needs any more.
+OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
+_DELETE_TASKS = ("vacuum_tables", "remove_orphans", "keep_control_tables", "expire_quarantine", "purge_deleted")
 
 
 def view_all(look: Look) -> LastNights:
@@ -95,7 +96,7 @@ def view(look: Look) -> Nights:
     nights = {night.run: night for night in (stored.summary.nights if stored.summary else ())}
     run = look.query.get("run", "")
     if run and run not in nights:
-        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last 60 are.")
+        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {NIGHTS} are.")
     chosen = nights[run] if run else next(iter(nights.values()), None)
     rows = [night_row(pipeline, night) for night in nights.values()]
     return Nights(
@@ -117,11 +118,11 @@ def night_row(pipeline: str, night: Night) -> NightRow:
     """A night as a row."""
     began_at, ended_at = instant(night.started_at), instant(night.ended_at)
     results = [result for task in night.tasks for result in task.results]
-    rewritten = [task for task in night.tasks if task.task in _OPTIMIZE]
+    rewritten = [task for task in night.tasks if task.task in OPTIMIZE_TASKS]
     freed = [
         result
         for task in night.tasks
-        if task.task in _DELETE
+        if task.task in _DELETE_TASKS
         for result in task.results
         if not result.dry_run and not result.error
     ]

@@ -13,7 +13,8 @@ from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import instant, read_summaries, read_summary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import read_summaries, read_summary
 from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
 from deltaworks.control.summary_paths import quarantine_summary
 

@@ -135,20 +135,19 @@ def view(look: Look) -> Stream:
     span = span if span in SPANS else "6h"
     # To the minute: two looks within one draw the same axis.
     until = look.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    fresh = recent.freshness(look.now) if recent else None
-    beat = report.heartbeat
+    beat, row = report.heartbeat, overview.row_of(look, report, judged)
     running, changes = _spec(look, name)
     declared = look.catalog.pipelines.get(name)
     return Stream(
-        row=overview.row_of(look, report, judged),
+        row=row,
         needs=tuple(overview.needs_of(look, [report], judged, pipeline=name)),
         owner=_owner(look, name, report),
         span=span,
         since=until - SPANS[span],
         until=until,
         charts=_charts(recent, hours, span),
-        bronze_p50_seconds=fresh[0] if fresh else None,
-        bronze_p95_seconds=fresh[1] if fresh else None,
+        bronze_p50_seconds=row.bronze_p50_seconds,
+        bronze_p95_seconds=row.bronze_p95_seconds,
         batches=tuple(map(_batch, reversed(recent.batches[-_BATCHES_SHOWN:]))) if recent else (),
         held=tuple(_held(item) for item in beat.held) if beat else (),
         problems=tuple((instant(item.at), item.text) for item in reversed(recent.problems)) if recent else (),

@@ -11,7 +11,8 @@ from deltaworks.console.charts import Series
 from deltaworks.console.formats import bytes_text
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
-from deltaworks.console.stored import instant, plain, read_summary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import plain, read_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 

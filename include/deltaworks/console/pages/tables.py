@@ -9,7 +9,8 @@ from typing import Any
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import Stored, instant, newest, read_summaries
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import Stored, newest, read_summaries
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 
