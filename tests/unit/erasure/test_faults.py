@@ -20,7 +20,7 @@ from deltaworks.erasure import advance, purge_table, resolve, vacuum_purged
 from deltaworks.erasure import suppress as suppressing
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import Reapplier
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.rework.restore.one_table import TableRestore
 from deltaworks.rework.restore.plan import TableRestoreRequest
 from deltaworks.rework.restore.points import RestorePoint
@@ -120,6 +120,8 @@ def test_a_batch_that_was_prepared_before_is_waited_for(lake: PeopleLake, monkey
     (waiting,) = lake.advance()
     assert (waiting.state, "shop.orders is held" in waiting.waits_for) == ("resolved", True)
     assert len(open_subjects(lake.namespace.objects, "ERASURE_BLOCKED")) == 1
+    with pytest.raises(ConfigError, match="ERASURE_BEGUN"):  # her events are dropped already
+        lake.namespace.erasures.refuse(request_of(lake, request), reason="a lawsuit", by="tests")
 
     monkeypatch.setattr(advance, "streams_behind", lambda *_, **__: [])  # wait_for_batch off
     lake.advance()

@@ -20,6 +20,8 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.privacy import paths
+from deltaworks.privacy.suppression import SuppressionRecord
 
 ErasureState = Literal[
     "received",
@@ -255,14 +257,21 @@ class Erasures:
             ConfigError: ERASURE_ENDED, ERASURE_BEGUN, ERASURE_REASON.
         """
         _refuse_ended(request)
-        if request.has_reached("suppressed"):
+        if request.has_reached("suppressed") or self._on_the_list(request.request_id):
             raise ConfigError(
                 "ERASURE_BEGUN",
-                f"The erasure {request.request_id} is {request.state}: what is done cannot be taken back.",
+                f"The erasure {request.request_id} has begun: events of the person are dropped, for good.",
                 hint="Let it end. A refusal is decided before the first run.",
             )
         _refuse_without_reason(reason)
         return self.append(request, "refused", by=by, detail={"reason": reason})
+
+    def _on_the_list(self, request_id: str) -> bool:
+        """Whether readers drop the person's events: they do from before the request is said to be suppressed."""
+        keys = self._objects.list(paths.suppressions(self._namespace))
+        stored = ((key, self._objects.get(key)) for key in keys)
+        records = (SuppressionRecord.decode(one.data, key=key) for key, one in stored if one is not None)
+        return any(record.request_id == request_id for record in records)
 
     def extend(self, request: ErasureRequest, *, reason: str, by: str, now: datetime) -> ErasureRequest:
         """Move the deadline by two months, once, within the first month (article 12(3)).
