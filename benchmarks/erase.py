@@ -2,7 +2,7 @@
 
 A purge rewrites the files in which somebody is. People of a game play most days, so those of one person are in most
 files already, and ninety-nine more cost the time of finding them and hardly a byte. Noted: bytes written, files and
-rows that went.
+rows that went. And how long it takes from a request to the destroyed key, against the minute that it may take.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pathlib import Path
 
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
 from benchmarks.scratch import copied, scratch_folder
+from benchmarks.shredding import seconds_to_shredded
 
 _DAYS, _PEOPLE, _MANY = 20, 2_000, 100
+#: People whom the vault knows, and how long it may take until the key of one of them is destroyed.
+_VAULT, _SHREDDED_SECONDS = 20_000, 60.0
 _KEY = "tables/bench/events"
 
 
@@ -44,7 +47,25 @@ def run(options: Options) -> list[Figure]:
             unit="bytes",
             digits=0,
         )
-        return [figure, by_bytes]
+    return [figure, by_bytes, _to_shredded(options)]
+
+
+def _to_shredded(options: Options) -> Figure:
+    """One request in a vault of many people; beside it a hundred requests in one run."""
+    options.progress(f"erase: from a request to the destroyed key, of {_VAULT:,} people")
+    with scratch_folder("erase_requests") as root:
+        one, many = (
+            seconds_to_shredded(root / str(requests), people=_VAULT, requests=requests) for requests in (1, _MANY)
+        )
+    return measured_once(
+        BENCHMARK.name,
+        "request_to_shredded",
+        (one, _SHREDDED_SECONDS),
+        other_name="target",
+        sizes={"people": _VAULT},
+        digits=2,
+        parts={"hundred_requests_seconds": round(many, 2)},
+    )
 
 
 def _token(number: int) -> str:
