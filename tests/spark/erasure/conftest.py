@@ -1,0 +1,7 @@
+"""The pipeline on local disk of the engine's tests."""
+
+from __future__ import annotations
+
+from tests.spark.engine.conftest import make_shop
+
+__all__ = ["make_shop"]

@@ -1,0 +1,97 @@
+"""A reprocess of all that has landed, and a pipeline that goes back to a batch, bring no erased person back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deltaworks.erasure.advance import Advance
+from deltaworks.erasure.namespace import open_namespace
+from deltaworks.erasure.reapply import Reapplier
+from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.events import strip_keys
+from deltaworks.privacy.suppression import NOBODY
+from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.rework.start_over import start_over
+from deltaworks.specs.privacy_settings import PrivacySettings
+from tests.spark.engine.conftest import Shop
+from tests.spark.rework.reprocess_stage import EVENTS, ORDERS, Stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+#: Whose order is the first event of the first object.
+WHO = "o1-0"
+TABLES = ("events", "orders", "quarantine")
+PRIVACY = {"namespace": "buyers", "subject": "id", "fields": [{"path": "id", "action": "token", "as": "buyer"}]}
+
+
+class People:
+    """A pipeline whose events are each of somebody else, with all of one of them erased behind the second batch."""
+
+    def __init__(self, shop: Shop) -> None:
+        root = shop.environment.lake.root
+        keys = {"kind": "keyring", "folder": f"{shop.environment.lake.prefix}-keyring"}
+        settings = PrivacySettings.model_validate({"keys": keys, "vault": {"root": f"{root}-vault"}})
+        shop.environment = shop.environment.model_copy(update={"privacy": settings})
+        self.stage = Stage(shop)
+        self.stage.land()
+        self.stage.land()
+        space = open_namespace(self.stage.catalog(), "buyers")
+        self._token = token_of(space, kind="buyer", value=WHO)
+        assert self.rows() == 2
+        self.others = self.all_rows() - 2
+        now = dt.datetime.now(dt.UTC)
+        receive(space, self._token, received_at=now, by="tests")
+        (result,) = Advance(space, now=now).run()
+        assert (result.state, self.rows(), self.all_rows()) == ("purged", 0, self.others)
+
+    def rows(self) -> int:
+        search = TokenSearch([self._token])
+        tables = [self.stage.shop.table(name) for name in TABLES]
+        return sum(int(search.rows(batch).sum()) for table in tables for batch in table.to_batches())
+
+    def all_rows(self) -> int:
+        return sum(self.stage.shop.table(name).num_rows for name in TABLES)
+
+
+@pytest.fixture
+def people(make_shop: Callable[..., Shop]) -> People:
+    return People(make_shop(tables=[EVENTS, ORDERS], privacy=PRIVACY))
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_reprocess_of_everything_lands_her_nowhere(
+    people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    if not protected:
+        monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+
+    people.stage.reprocess()
+
+    assert people.rows() == (0 if protected else 2)
+    assert people.all_rows() == people.others + people.rows()
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_a_pipeline_that_goes_back_to_a_batch_has_her_nowhere(
+    spark: SparkSession, people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    if not protected:
+        monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
+
+    done = start_over(
+        people.stage.catalog(),
+        "shop",
+        dry_run=False,
+        max_rows=1_000,
+        back_to=RestorePoint(batch=0),
+        spark=lambda: spark,
+    )
+
+    assert done.recreated == len(TABLES)
+    assert people.rows() == (0 if protected else 2)
+    back = Reapplier(people.stage.catalog(), "shop").rows_back(TABLES)
+    assert sum(one.rows for one in back) == people.rows()
