@@ -11,9 +11,10 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.rereading import rereading_lease
-from deltaworks.erasure import window
+from deltaworks.erasure import reapply, window
 from deltaworks.erasure.advance import Advance, ErasureResult
 from deltaworks.erasure.namespace import Namespace, open_namespace
+from deltaworks.erasure.reapply import Reapplier
 from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import strip_keys
@@ -148,6 +149,22 @@ def test_a_new_generation_begins_without_her(
     stage.read_from_the_start(now, generation=2)
 
     assert (stage.of(ANN), stage.of(BOB)) == ((0, 2) if protected else (2, 2))
+
+
+def test_one_operation_reads_the_list_once_for_all_its_tables(
+    stage: PeopleStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.erase()
+    real, reads = reapply.read_suppression, []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        reads.append(args[1])
+        return real(*args, **options)
+
+    monkeypatch.setattr(reapply, "read_suppression", counted)
+    reapplier = Reapplier(stage.catalog(spec()), "shop")
+    assert reapplier.reapply_now(["orders", "quarantine"]) == []
+    assert reads == ["players"]
 
 
 class Died(Exception):
