@@ -60,6 +60,8 @@ def act_of(look: Look, name: str, subject: str) -> Act:
 
 
 def _is_there(look: Look, declared: Operation, subject: str) -> bool:
+    if declared.scope == "namespace":
+        return False  # a name of a pipeline says nothing of who may see a namespace
     if declared.scope == "relay":
         return subject in look.catalog.relays and look.person.may_read(f"relay__{subject}")
     spec = look.catalog.pipelines.get(subject)

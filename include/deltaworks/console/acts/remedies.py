@@ -124,7 +124,7 @@ def _parts(words: list[str]) -> tuple[str, str, str]:
 
 def _as_operation(name: str) -> tuple[str, str, str] | None:
     declared = OPERATIONS.get(name)
-    return None if declared is None or declared.scope == "relay" else (declared.command.split()[-1], name, "")
+    return None if declared is None or declared.scope != "pipeline" else (declared.command.split()[-1], name, "")
 
 
 def acts_of(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[Remedy, ...]:
@@ -162,7 +162,8 @@ def form_of_command(command: str) -> str:
     except ValueError:
         return ""
     declared = _declared(words[1:]) if words[:1] == ["deltaworks"] else None
-    if declared is None:
+    # What is done to a namespace of personal data has its form in Airflow alone.
+    if declared is None or declared.scope == "namespace":
         return ""
     rest = words[1 + len(declared.command.split()) :]
     if not rest or rest[0].startswith("-") or rest[0].isupper():

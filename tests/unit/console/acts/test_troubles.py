@@ -132,7 +132,10 @@ def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble
 @pytest.mark.parametrize("cause", sorted({*ALERTS, *HEALTH_CAUSES}))
 @pytest.mark.parametrize(
     "subject",
-    ["stream games", "relay landing", "games.purchase", "gold__games.rebuild", "feeds games", "", "x y", "a__"],
+    [
+        *("stream games", "relay landing", "games.purchase", "gold__games.rebuild", "feeds games", "", "x y", "a__"),
+        *("erase__players.erase", "vault__players.fill_vault", "keep_vault__players.keep_vault"),
+    ],
 )
 def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:
     act = remedy(cause, subject)
@@ -140,6 +143,15 @@ def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) ->
         _, _, operation, name = act.path.partition("?")[0].split("/")
         assert OPERATIONS[operation].scope == ("relay" if subject.startswith("relay") else "pipeline")
         assert name
+
+
+@pytest.mark.parametrize("name", [one.name for one in OPERATIONS.values() if one.scope == "namespace"])
+def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(stage: ConsoleStage, name: str) -> None:
+    declared = OPERATIONS[name]
+    stage.acts.forms[declared.dag_id("games")] = params_of(declared)
+
+    assert stage.get(f"/acts/{declared.name}/games").status_code == 404
+    assert form_of_command(f"deltaworks {declared.command} games") == ""
 
 
 def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
