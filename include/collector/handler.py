@@ -1,6 +1,6 @@
 """The collector as an AWS Lambda behind API Gateway: the same door, and no spool. It answers once the sink has it.
 
-Its entry point is `collector.handler.handle`; COLLECTOR names the file in include/collectors. REST APIs send one form
+Its entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send one form
 of event, HTTP APIs and function URLs another; a body that is no text comes in Base64 in both.
 """
 
@@ -14,16 +14,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from collector.admission import cors_headers
-from collector.door import Admitted, Door, Head, Taken, new_request_id
-from collector.drain import LandingWay, Way
-from collector.packing import SpooledEvent, packed, planned
+from collector.door import Admitted, Door, Head, new_request_id
+from collector.drain import VAULT, LandingWay, Way
+from collector.packing import PackedObject, SpooledEvent, packed, planned
 from collector.sinks import RecordSink, SinkBusyError
+from collector.sinks.vault import VaultObjects, VaultSink
+from collector.spool import Entry
+from collector.stamps import Strip
 from collector.verdicts import Answer, refusal
 from deltaworks.specs.collector import CollectorSpec
 
@@ -38,6 +39,11 @@ class Gateway:
 
     What was sent and not answered comes again and may be there twice: events carry ids, by which gold counts each once.
     Numbers of events have gaps here, since an instance ends without a word, so nobody looks for lost ones.
+
+    Args:
+        strips: what strips the events of each source that has personal data.
+        vault: takes what was sealed on the way; needed with `strips`. Events go on only after it has that.
+        before: called before each request.
     """
 
     def __init__(
@@ -45,14 +51,19 @@ class Gateway:
         spec: CollectorSpec,
         ways: Mapping[str, Way],
         *,
+        strips: Mapping[str, Strip] | None = None,
+        vault: VaultObjects | None = None,
+        before: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._id = os.urandom(16).hex()
         self._names = dict(enumerate(spec.sources))
         numbers = {name: number for number, name in self._names.items()}
-        self._door = Door(spec, collector=self._id, numbers=numbers, clock=clock)
+        self._door = Door(spec, collector=self._id, numbers=numbers, clock=clock, strips=strips)
         self._ways = ways
+        self._vault = None if vault is None else VaultSink(vault, self._id)
+        self._before = before
         self._sinks: dict[str, RecordSink] = {}
         self._seq = itertools.count(1)
         self._clock = clock
@@ -62,6 +73,7 @@ class Gateway:
         """API Gateway's answer to one of its requests."""
         head = head_of(event)
         try:
+            self._before()
             answer = self._answer(head, event)
         except Exception:
             log.exception("a request failed")
@@ -88,25 +100,40 @@ class Gateway:
             return taken
         if not taken.entries:
             return taken.answer
+        if taken.sealed is not None and not self._kept_apart(taken.sealed):
+            return refusal("sink", request_id)
         events = [self._numbered(entry.parts) for entry in taken.entries]
-        return taken.answer if self._sent(taken, events) else refusal("sink", request_id)
+        return taken.answer if self._sent(taken.source, events, self._send) else refusal("sink", request_id)
 
     def _numbered(self, parts: tuple[bytes, ...]) -> SpooledEvent:
         seq = next(self._seq)
         return SpooledEvent(seq, (b"%d" % seq).join(parts))
 
-    def _sent(self, taken: Taken, events: Sequence[SpooledEvent]) -> bool:
-        """Whether the sink has all of them."""
+    def _kept_apart(self, sealed: Entry) -> bool:
+        """Whether the vault has what was sealed of a request."""
+        seq = next(self._seq)
+        frame = SpooledEvent(seq, b"".join(sealed.parts))
+        return self._sent(VAULT, [frame], self._seal)
+
+    def _seal(self, _source: str, frames: Sequence[SpooledEvent]) -> None:
+        if self._vault is None:
+            raise TypeError("events of people are stripped here, and there is no vault")
+        self._vault.put(self._packed("", frames))
+
+    def _sent(
+        self, source: str, events: Sequence[SpooledEvent], send: Callable[[str, Sequence[SpooledEvent]], None]
+    ) -> bool:
+        """Whether all of them are where they belong."""
         for attempt in range(_TRIES):
             if attempt:
                 self._sleep(_WAIT_SECONDS * 2**attempt)
             try:
-                self._send(taken.source, events)
+                send(source, events)
             except SinkBusyError as busy:
                 events = busy.left
-                log.warning("%s: %s", taken.source, busy)
+                log.warning("%s: %s", source, busy)
             except Exception:
-                log.exception("%s: the sink failed", taken.source)
+                log.exception("%s: the sink failed", source)
             else:
                 return True
         return False
@@ -114,15 +141,17 @@ class Gateway:
     def _send(self, source: str, events: Sequence[SpooledEvent]) -> None:
         way = self._ways[source]
         if isinstance(way, LandingWay):
-            at = datetime.fromtimestamp(self._clock(), UTC)
-            plan = planned(way.prefix, collector=self._id, first=events[0].seq, last=events[-1].seq, at=at)
-            way.sink.put(packed(plan, events))
+            way.sink.put(self._packed(way.prefix, events))
             return
         if source not in self._sinks:
             self._sinks[source] = way.open_sink()
         for aside in self._sinks[source].send(events):
             # Nothing is kept here, so the log is where it is.
             log.error("%s: the sink can never take %r: %s", source, aside.event.payload[:1000], aside.reason)
+
+    def _packed(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:
+        at = datetime.fromtimestamp(self._clock(), UTC)
+        return packed(planned(prefix, collector=self._id, first=events[0].seq, last=events[-1].seq, at=at), events)
 
 
 def head_of(event: Mapping[str, Any]) -> Head:
@@ -157,19 +186,3 @@ def body_of(event: Mapping[str, Any]) -> bytes:
 def _without_stage(path: str, stage: str) -> str:
     """HTTP APIs put the name of a stage before the path, but for the stage `$default`."""
     return path.removeprefix(f"/{stage}") if stage and path.startswith(f"/{stage}/") else path
-
-
-def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """The Lambda's entry point: one request of API Gateway."""
-    return _gateway().handle(event)
-
-
-@cache
-def _gateway() -> Gateway:
-    from collector.sinks.opening import open_ways
-    from deltaworks.specs.project import load_catalog
-
-    root = Path(os.environ.get("LAMBDA_TASK_ROOT", Path.cwd()))
-    catalog = load_catalog(root=root, tolerant=True)
-    spec = catalog.collector(os.environ.get("COLLECTOR") or next(iter(catalog.collectors), "edge"))
-    return Gateway(spec, open_ways(spec, catalog))

@@ -99,7 +99,7 @@ class CollectorProcess:
             raise ConfigError(
                 "COLLECTOR_WITHOUT_SPOOL",
                 f"The collector {self._spec.collector} declares `ack: sink`; a process answers from its spool.",
-                hint="Write `ack: spool`, or run it as a Lambda: collector.handler.handle.",
+                hint="Write `ack: spool`, or run it as a Lambda (`make lambda`).",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold events, and what they say of people
         folder = SpoolFolder.take(self._path)

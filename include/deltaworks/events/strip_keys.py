@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConfigError
 from deltaworks.events.stripping import SealKeys, StripKeys, day_of
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.base import KeyService
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unreadable_key_of
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of, unreadable_key_of
 from deltaworks.privacy.sealing import SealedFrame, Sealer, write_sealed
 from deltaworks.privacy.suppression import NOBODY, Suppression, read_suppression
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.privacy_settings import KeyringSpec, PrivacySettings
+from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 
 
@@ -64,28 +63,6 @@ def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | No
         opened.suppression = read_suppression(objects, namespace, since=opened.suppression)
         seal = None if seal_as is None else _seal_keys(opened, settings, spec.pipeline, namespace, seal_as)
         return StripKeys(opened.token_key, opened.suppression, seal)
-
-
-def settings_of(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
-    """The key service and the vault of the environment that the pipeline was loaded with.
-
-    A lake in a folder of this machine needs none declared: keyring and vault then lie beside it, never in it.
-
-    Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED.
-    """
-    settings = None if spec.privacy is None else spec.privacy.service
-    if settings is None and lake.scheme == "file":
-        keyring = KeyringSpec(kind="keyring", folder=f"{lake.prefix}-keyring")
-        return PrivacySettings(keys=keyring, vault=StorageSpec(root=f"{lake.root}-vault"))
-    if settings is None:
-        raise ConfigError(
-            "KEY_SERVICE_UNDECLARED",
-            f"The pipeline {spec.pipeline} has personal data, and its environment no key service and no vault.",
-            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
-            "kms instead of keyring on AWS.",
-        )
-    return settings
 
 
 def bring_to_vault(

@@ -10,8 +10,7 @@ from typing import Final
 from collector.stripping import SourceStrip
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.events.strip_keys import settings_of
-from deltaworks.privacy.keys.opening import namespace_key, open_key_service, unreadable_key_of
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of, unreadable_key_of
 from deltaworks.privacy.sealing import Sealer
 from deltaworks.privacy.suppression import Suppression, read_suppression
 from deltaworks.privacy.walker import Walker

@@ -1,7 +1,7 @@
 """The collector as the zip of an AWS Lambda: `make lambda`.
 
-It has the collector, what is declared, and the locked packages these import; boto3 is in Lambda's own runtime. The same
-checkout and lock file give the same bytes, so that a deployment changes where something has changed.
+It has the collector, what is declared, what strips personal data, and the locked packages these import; boto3 is in
+Lambda's own runtime. The same checkout and lock file give the same bytes, so that a deployment changes where something has changed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
 
+HANDLER = "deltaworks.operations.collector_lambda.handle"
 TARGET = Path("dist") / "collector-lambda.zip"
 #: What the collector and what is declared import, by the names under which they are installed.
 PACKAGES = (
     "annotated-types",
+    "cffi",
+    "cryptography",
     "orjson",
     "pydantic",
     "pydantic-core",
@@ -30,7 +33,20 @@ PACKAGES = (
     "zstandard",
 )
 #: Of the project: code below `include`, and what is declared, which keeps its place.
-_CODE = ("collector", "deltaworks/__init__.py", "deltaworks/errors.py", "deltaworks/specs")
+_CODE = (
+    "collector",
+    "deltaworks/__init__.py",
+    "deltaworks/control/__init__.py",
+    "deltaworks/control/attempts.py",
+    "deltaworks/control/aws_sessions.py",
+    "deltaworks/control/objects.py",
+    "deltaworks/errors.py",
+    "deltaworks/operations/__init__.py",
+    "deltaworks/operations/collector_lambda.py",
+    "deltaworks/operations/collector_strips.py",
+    "deltaworks/privacy",
+    "deltaworks/specs",
+)
 _DECLARED = ("collectors", "environments", "pipelines", "relays")
 _EXCLUDED = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
 #: The earliest time a zip can hold.
@@ -94,7 +110,7 @@ def main() -> int:
     options = parser.parse_args()
     target = options.to or project_root() / TARGET
     count = package(target, root=project_root())
-    print(f"{target}: {count} files, {target.stat().st_size / 2**20:.1f} MiB. Its handler: collector.handler.handle")
+    print(f"{target}: {count} files, {target.stat().st_size / 2**20:.1f} MiB. Its handler: {HANDLER}")
     return 0
 
 

@@ -7,6 +7,8 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,19 @@ from collector.drain import LandingWay, RecordWay
 from collector.handler import Gateway, head_of
 from collector.packing import PackedObject, SpooledEvent
 from collector.sinks import SetAside, SinkBusyError
+from collector.stripping import SourceStrip
+from deltaworks.control.objects import LocalObjects
+from deltaworks.erasure.receiving import receive
+from deltaworks.errors import TransientError
+from deltaworks.operations.collector_lambda import stripping_gateway
+from deltaworks.operations.collector_strips import RELOAD_SECONDS
+from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.sealing import Sealer, Unsealer, read_sealed
+from deltaworks.privacy.tokens import token
+from deltaworks.privacy.walker import Walker
 from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.privacy import PrivacySpec
+from tests.unit.erasure.lakes import PeopleLake
 
 KEY = "a-write-key"
 SPEC = CollectorSpec.model_validate(
@@ -30,6 +44,16 @@ SPEC = CollectorSpec.model_validate(
                 "sink": {"kind": "kinesis", "stream": "games"},
             }
         },
+    }
+)
+PRIVACY = PrivacySpec.model_validate(
+    {
+        "namespace": "players",
+        "subject": "id",
+        "fields": [
+            {"path": "id", "action": "token", "as": "player"},
+            {"path": "email", "action": "vault", "as": "email"},
+        ],
     }
 )
 BASIC = "Basic " + base64.b64encode(f"{KEY}:".encode()).decode()
@@ -188,3 +212,67 @@ def test_the_stage_before_a_path_is_no_part_of_it() -> None:
     staged["requestContext"]["stage"] = "prod"
     assert head_of(staged).path == "/v1/events"
     assert head_of(rest("", multiValueQueryStringParameters={"writeKey": ["a", "b"]})).query == b"writeKey=a&writeKey=b"
+
+
+class Away:
+    """A vault that does not answer."""
+
+    def put(self, key: str, data: bytes) -> None:
+        raise TransientError("STORAGE_UNREACHABLE", "away")
+
+
+def private_gateway(sink: Sink, vault: Any, keyring: LocalKeyring, **more: Any) -> Gateway:
+    sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
+    strips = {"games": SourceStrip(Walker(PRIVACY, bytes(32)), sealer)}
+    ways = {"games": RecordWay(open_sink=lambda: sink)}
+    return Gateway(SPEC, ways, strips=strips, vault=vault, sleep=lambda _seconds: None, **more)
+
+
+@pytest.mark.parametrize("form", [rest, http])
+def test_a_lambda_strips_events_and_brings_what_is_sealed_to_the_vault_first(form: Any, tmp_path: Path) -> None:
+    sink, vault, keyring = Sink(), LocalObjects(tmp_path / "vault"), LocalKeyring(tmp_path / "keys")
+    answer = private_gateway(sink, vault, keyring).handle(form('{"id": "p1", "email": "canary@example.org"}'))
+
+    assert answer["statusCode"] == 200
+    (raw,) = sink.raw
+    assert b"canary" not in raw
+    assert b'"p1"' not in raw
+    assert json.loads(raw)["id"] == token(bytes(32), kind="player", value="p1")
+    (key,) = vault.list("sealed/")
+    stored = vault.get(key)
+    assert stored is not None
+    (frame,) = read_sealed(stored.data)
+    unsealer = Unsealer(keyring, day_key=lambda _namespace, _day: bytes(32))
+    (identity,) = unsealer.identities(frame.payload)
+    assert (identity.subject, identity.value) == (json.loads(raw)["id"], "canary@example.org")
+
+
+def test_nothing_goes_on_while_the_vault_of_a_lambda_is_away(tmp_path: Path) -> None:
+    sink = Sink()
+    answer = private_gateway(sink, Away(), LocalKeyring(tmp_path)).handle(
+        rest('{"id": "p1", "email": "a@example.org"}')
+    )
+
+    assert (answer["statusCode"], json.loads(answer["body"])["code"]) == (503, "sink")
+    assert not sink.raw
+
+
+def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tmp_path: Path) -> None:
+    lake, sink, now = PeopleLake(tmp_path), Sink(), [0.0]
+    fields = SPEC.model_dump(by_alias=True, mode="json")
+    fields["sources"]["games"]["pipeline"] = "shop"
+    spec = CollectorSpec.model_validate(fields)
+    ways = {"games": RecordWay(open_sink=lambda: sink)}
+    objects = lake.namespace.objects
+    made = stripping_gateway(spec, lake.catalog, objects, ways=ways, monotonic=lambda: now[0])
+
+    def sent() -> int:
+        return int(json.loads(made.handle(rest('{"name": "order", "player": "ann"}'))["body"])["accepted"])
+
+    assert (sent(), json.loads(sink.raw[0])["player"]) == (1, lake.token("player", "ann"))
+    request = receive(lake.namespace, lake.token("player", "ann"), received_at=datetime.now(UTC), by="tests")
+    lake.advance(windows=False)
+    assert (sent(), len(sink.raw)) == (1, 2)  # the list is read once a minute
+    now[0] += RELOAD_SECONDS
+    made.handle(rest('{"name": "order", "player": "ann"}'))
+    assert len(sink.raw) == 2, request.request_id

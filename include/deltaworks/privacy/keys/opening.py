@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from deltaworks.errors import ContractError
+from deltaworks.errors import ConfigError, ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.keys.base import TOKEN, UNREADABLE, Context, KeyService, context_of
 from deltaworks.privacy.keys.keyring import LocalKeyring, destroyed
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.privacy_settings import KeyringSpec, KeyServiceSpec, PrivacySettings
+from deltaworks.specs.storage import StorageSpec
 
 _FORMAT = 1
 
@@ -33,6 +35,28 @@ class KeyObjects(Protocol):
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object; False when it was there already with other bytes."""
+
+
+def settings_of(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
+    """The key service and the vault of the environment that the pipeline was loaded with.
+
+    A lake in a folder of this machine needs none declared: keyring and vault then lie beside it, never in it.
+
+    Raises:
+        ConfigError: KEY_SERVICE_UNDECLARED.
+    """
+    settings = None if spec.privacy is None else spec.privacy.service
+    if settings is None and lake.scheme == "file":
+        keyring = KeyringSpec(kind="keyring", folder=f"{lake.prefix}-keyring")
+        return PrivacySettings(keys=keyring, vault=StorageSpec(root=f"{lake.root}-vault"))
+    if settings is None:
+        raise ConfigError(
+            "KEY_SERVICE_UNDECLARED",
+            f"The pipeline {spec.pipeline} has personal data, and its environment no key service and no vault.",
+            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
+            "kms instead of keyring on AWS.",
+        )
+    return settings
 
 
 def open_key_service(spec: KeyServiceSpec) -> KeyService:

@@ -18,13 +18,20 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import os
 os.environ.update(LAMBDA_TASK_ROOT=sys.argv[1], COLLECTOR="edge")
-from collector import handler
-gateway = handler._gateway()
+from deltaworks.operations import collector_lambda
+gateway = collector_lambda._gateway()
 event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}"}
 event["queryStringParameters"] = {"writeKey": "x"}
 answer = gateway.handle(event)
 heavy = {"pyspark", "airflow", "deltalake", "pyarrow"} & set(sys.modules)
-print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy)]))
+strips = sorted(name for name, rules in gateway._door._rules.items() if rules.strip is not None)
+print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy), strips]))
+"""
+ENVIRONMENT = """
+environment: local
+lake: {{root: "file://{folder}/lake"}}
+landing: {{root: s3://deltaworks-landing, endpoint: "http://127.0.0.1:1", region: us-east-1}}
+messaging: {{region: us-east-1}}
 """
 
 
@@ -46,7 +53,8 @@ def test_it_holds_no_engine_and_fits_a_lambda(made: Path) -> None:
         names = archive.namelist()
         inflated = sum(item.file_size for item in archive.infolist())
     assert {name.split("/")[0] for name in names}.isdisjoint({"pyspark", "airflow", "deltalake", "pyarrow", "boto3"})
-    assert not [name for name in names if name.startswith("deltaworks/") and "/specs/" not in name and "/" in name[11:]]
+    packages = {name.split("/")[1] for name in names if name.startswith("deltaworks/") and "/" in name[11:]}
+    assert packages == {"control", "operations", "privacy", "specs"}
     assert inflated < 250 << 20
 
 
@@ -59,6 +67,7 @@ def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Pa
     packages = Path(pytest.__file__).parents[1]
     for name in ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six.py"):
         (runtime / name).symlink_to(packages / name)
+    (root / "include/environments/local.yaml").write_text(ENVIRONMENT.format(folder=tmp_path))
     keys = {"DELTAWORKS_AWS_ENDPOINT": "http://127.0.0.1:1", "DELTAWORKS_ENVIRONMENT": "local"}
     keys |= {"DELTAWORKS_AWS_ACCESS_KEY": "test", "DELTAWORKS_AWS_SECRET_KEY": "test"}
     done = subprocess.run(
@@ -70,4 +79,4 @@ def test_it_takes_a_request_with_nothing_else_but_boto3(made: Path, tmp_path: Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2_000:]
-    assert json.loads(done.stdout) == [401, "bad_key", []]
+    assert json.loads(done.stdout) == [401, "bad_key", [], ["games", "games_replay"]]

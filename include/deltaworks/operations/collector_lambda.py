@@ -1,0 +1,78 @@
+"""The entry point of the collector as an AWS Lambda: `deltaworks.operations.collector_lambda.handle`.
+
+COLLECTOR names the file in include/collectors. Keys come from the key service of the environment, opened before the
+first request is taken: an instance that has not got them takes nothing of anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from collector.handler import Gateway
+from collector.sinks.opening import open_ways
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.operations.collector_strips import RELOAD_SECONDS, SuppressionReload, open_strips
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.collector import CollectorSpec
+from deltaworks.specs.project import load_catalog
+
+log = logging.getLogger(__name__)
+
+
+def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """One request of API Gateway, of either form of event; its answer."""
+    return _gateway().handle(event)
+
+
+def stripping_gateway(
+    spec: CollectorSpec,
+    catalog: Catalog,
+    lake: ObjectStore,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+    **more: Any,
+) -> Gateway:
+    """The gateway of a collector with what strips the sources that have personal data.
+
+    Args:
+        more: for `Gateway`, beside what is opened here.
+
+    Raises:
+        DeltaworksError: as `open_ways` and `open_strips`.
+    """
+    strips = open_strips(spec, catalog, lake)
+    reload = _Reload(SuppressionReload(strips, lake), monotonic)
+    ways = more.pop("ways", None) or open_ways(spec, catalog)
+    return Gateway(spec, ways, strips=strips.by_source, vault=strips.vault, before=reload, **more)
+
+
+class _Reload:
+    """Reads the lists of erased subjects again with a request, once a minute: between requests nothing runs."""
+
+    def __init__(self, reload: SuppressionReload, monotonic: Callable[[], float]) -> None:
+        self._reload = reload
+        self._monotonic = monotonic
+        self._at = monotonic()
+
+    def __call__(self) -> None:
+        if self._monotonic() - self._at < RELOAD_SECONDS:
+            return
+        self._at = self._monotonic()
+        try:
+            self._reload.reload()
+        except Exception:  # the list it has stands; the parser behind it drops what it does not know of
+            log.exception("the list of erased subjects could not be read")
+
+
+@cache
+def _gateway() -> Gateway:
+    root = Path(os.environ.get("LAMBDA_TASK_ROOT", Path.cwd()))
+    catalog = load_catalog(root=root, tolerant=True)
+    spec = catalog.collector(os.environ.get("COLLECTOR") or next(iter(catalog.collectors), "edge"))
+    return stripping_gateway(spec, catalog, open_objects(catalog.environment.lake))
