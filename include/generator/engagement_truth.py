@@ -7,8 +7,9 @@ and at one time requests come first, each finding what was called by its id just
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,14 @@ class EngagementTruth:
         rows, names = (pq.read_table(directory / name) for name in (ROWS_FILE, NAMES_FILE))
         return cls(rows=rows, names=names, **counts)
 
+    def as_tokens(self, token_of: Callable[[str, str], str]) -> EngagementTruth:
+        """The same answers of a pipeline that strips: ids of contacts and their names are tokens, of kind and value."""
+        contact, name = partial(token_of, "contact"), partial(token_of, "name")
+        rows, names = self.rows, self.names
+        for column in ("origin_contact_id", "contact_id"):
+            rows = _changed(rows, column, contact)
+        return replace(self, rows=rows, names=_changed(_changed(names, "id", contact), "name", name))
+
     def counts(self) -> dict[str, Any]:
         """The counts, for people too."""
         rows = self.rows.select(["origin_contact_id", "contact_id", "deleted"]).to_pylist()
@@ -93,6 +102,11 @@ class EngagementTruth:
             "deleted": sum(row["deleted"] for row in rows),
             "moved": sum(row["origin_contact_id"] != row["contact_id"] for row in rows),
         }
+
+
+def _changed(table: pa.Table, column: str, change: Callable[[str], str]) -> pa.Table:
+    values = [change(value) for value in table.column(column).to_pylist()]
+    return table.set_column(table.schema.get_field_index(column), column, pa.array(values, pa.string()))
 
 
 @dataclass(slots=True)

@@ -49,3 +49,13 @@ def erasure_lease(namespace: str) -> str:
 def subjects_of_request(namespace: str, request_id: str) -> str:
     """In the vault: the tokens of whoever asked, until the certificate is written."""
     return f"{REQUESTS_IN_VAULT}{namespace}/{request_id}.json"
+
+
+def replacement(number: int) -> str:
+    """The object that fixes which landed objects are put anew without some events; numbers begin with 1."""
+    return f"control/landing/replacements/{number:06d}.json"
+
+
+def replacement_end(number: int) -> str:
+    """The object that says under which tags they were put."""
+    return f"control/landing/replacements/{number:06d}.done.json"

@@ -19,6 +19,7 @@ from deltaworks.control.records.erasure import ErasureRequest, ErasureState
 from deltaworks.control.records.erasure_window import ErasureWindows
 from deltaworks.erasure.certify import certify
 from deltaworks.erasure.counting import whom
+from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep, landing_detail
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.receiving import forget_ended, note_person, person_of
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
@@ -75,6 +76,7 @@ class Advance:
         self._vacuum_once = NamespaceVacuum(namespace, now=now)
         self._vacuums: dict[int, VacuumOutcome] = {}
         self._report = ScanReport()
+        self._landing = LandingReport()
 
     def run(self) -> list[ErasureResult]:
         """Bring every open request as far as it can come. Idempotent; one run at a time.
@@ -134,6 +136,8 @@ class Advance:
         """One scan for all that VACUUM is done for."""
         if requests:
             self._report = scan_namespace(self._namespace, all_of(map(self._search, requests)))
+            # What has landed since the window has nobody to wait for.
+            self._landing = self._swept({request.request_id: self._search(request) for request in requests})
 
     def _along(self, request: ErasureRequest, steps: Steps, waits: dict[str, _Waits]) -> ErasureRequest:
         while request.state in steps:
@@ -197,11 +201,17 @@ class Advance:
         behind = window.gold_behind()
         if behind:
             return self._all_wait(requests, waiting, waits, _Waits(f"gold to be built: {', '.join(behind)}"))
+        landing = self._swept(members)
         for request_id in members:
             rows = sum(record.by_request.get(request_id, 0) for record in purged)
             detail = {"window": fixed.number, "rows": rows, "hits_before": fixed.requests[request_id]}
+            detail["landing"] = landing_detail(landing, request_id)
             requests[request_id] = self._noted(requests[request_id], "purged", detail)
         return requests
+
+    def _swept(self, searches: dict[str, TokenSearch]) -> LandingReport:
+        """Landed objects, gone through and put anew without these people."""
+        return LandingSweep(self._namespace, searches, fault=self._fault).run()
 
     def _search(self, request: ErasureRequest) -> TokenSearch:
         return TokenSearch(person_of(self._namespace, request).tokens)
@@ -234,7 +244,11 @@ class Advance:
         leaks = sorted(self._report.keys("leak", tokens))
         if leaks:
             raise _Waits(f"tokens are still in {', '.join(leaks[:MOST_NAMED])}", blocked=True)
+        if self._landing.blocked:
+            listed = ", ".join(self._landing.blocked)
+            raise _Waits(f"landed objects that cannot be rewritten: {listed}", blocked=True)
         return "verified", {
+            "landing": landing_detail(self._landing, request.request_id),
             "objects": self._report.objects,
             "bytes": self._report.bytes,
             "in_logs": len(self._report.keys("log", tokens)),

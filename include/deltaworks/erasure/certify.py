@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from deltaworks import __version__
-from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedScan, CertifiedTable
+from deltaworks.control.records.certificate import (
+    Certificate,
+    Certificates,
+    CertifiedLanding,
+    CertifiedScan,
+    CertifiedTable,
+)
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.control.records.erasure_window import ErasureWindows, PurgedTable
 from deltaworks.erasure.namespace import Namespace, privacy_of
@@ -68,9 +75,29 @@ def _certificate(namespace: Namespace, request: ErasureRequest, *, number: int, 
         holds=tuple(detail["vacuumed"]["holds"]),
         log_clean_after=log_clean_after(_log_retentions(namespace), purged_at).isoformat(),
         landing_clean_after=landing_clean_after(namespace, request.reached_at("suppressed")).isoformat(),
+        landing=_landing(detail["purged"], verified),
         code_version=__version__,
         by=by,
         previous_sha256=previous,
+    )
+
+
+def _landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding | None:
+    """What both sweeps did; None of a request that an earlier release purged."""
+    if "landing" not in verified:
+        return None
+    last, first = verified["landing"], purged.get("landing", {})
+
+    def both(name: str) -> int:
+        return int(last[name]) + int(first.get(name, 0))
+
+    return CertifiedLanding(
+        objects=last["objects"],
+        bytes=last["bytes"],
+        rewritten=both("rewritten"),
+        removed_versions=both("removed"),
+        events=both("events"),
+        unreadable_events=last["unreadable"],
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from deltaworks.events.erased import ERASED_BYTES
 from deltaworks.events.events import Router, reader_of
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.plans import EventPlan, row_path_reason, undeclared
@@ -60,6 +61,8 @@ class EventDecoder:
         Raises:
             orjson.JSONDecodeError: they are no JSON.
         """
+        if ERASED_BYTES in raw:
+            return orjson.loads(raw)
         if self._inner_of is None:
             value = None
             text: Any = raw

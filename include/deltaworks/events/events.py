@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from deltaworks.events.budget import Budget, Exceeded, OverBudget, Run, beyond
+from deltaworks.events.erased import is_mark
 from deltaworks.events.exact_numbers import exact_value, has_rounded_number
 from deltaworks.events.formats.json import Malformed, dumped
 from deltaworks.events.misfits import Misfit, shown
@@ -190,6 +191,18 @@ class EventReader:
             return checked_event(value)
         event = checked_event(self._unwrapped(value))
         return self._keep.joined(event, value) if self._keep else event
+
+    def is_erased(self, value: Any) -> bool:
+        """Whether only a mark is left of the event inside a value."""
+        if is_mark(value) or not self._unwrap or type(value) is not dict:
+            return is_mark(value)
+        inner = self._inner_of(value)
+        if type(inner) is str:
+            try:
+                inner = orjson.loads(inner)
+            except orjson.JSONDecodeError:
+                return False
+        return is_mark(inner)
 
     def rewrapped(self, event: dict[str, Any], wrapper: Any) -> Any:
         """The event in a wrapper of its own, with nothing of `wrapper` but what its events keep."""

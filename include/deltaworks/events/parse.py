@@ -24,6 +24,7 @@ from deltaworks.events.chunks import Chunk
 from deltaworks.events.conversion import Conversion, Converted, Part, Rows
 from deltaworks.events.decoded import NO_FIELDS, DecodedEvents, by_columns
 from deltaworks.events.decoding import EventDecoder
+from deltaworks.events.erased import ERASED_BYTES
 from deltaworks.events.events import EventReader, Router
 from deltaworks.events.evolution import Evolved
 from deltaworks.events.findings import Findings
@@ -214,6 +215,9 @@ class Parser:
             # What is left behind a budget is no event, however long it is: its reason is the budget.
             if len(raw) > self._max_event_bytes and not isinstance(value, OverBudget):
                 raise Misfit(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
+            if ERASED_BYTES in raw and self._reader.is_erased(value):
+                self.findings.privacy["erased"] += 1
+                return
             event = self._reader.event(value)
             if self._partition_columns:
                 event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)

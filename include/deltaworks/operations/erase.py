@@ -51,14 +51,25 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
 def _counted(namespace: Namespace) -> Report:
     from deltaworks.erasure.counting import count_rows, person_now
+    from deltaworks.erasure.landing_sweep import LandingSweep
+    from deltaworks.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
-    results = []
+    results: list[object] = []
+    searches = {}
     for request in namespace.erasures.open():
         if request.has_reached("purged"):
             listing.add(request.request_id, request.state, "", "", "", "", "rows are out; see --no-dry-run")
             continue
-        for counted in count_rows(namespace, person_now(namespace, request)):
+        person = person_now(namespace, request)
+        searches[request.request_id] = TokenSearch(person.tokens)
+        for counted in count_rows(namespace, person):
             results.append(counted)
             listing.add(request.request_id, request.state, *counted.cells)
-    return Report(parts=[listing, "Nothing was changed: --no-dry-run does it."], results=results)
+    landing = LandingSweep(namespace, searches, dry_run=True).run() if searches else None
+    if landing is not None:
+        results.append(landing)
+        for request_id, events in sorted(landing.events.items()):
+            listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events become marks")
+    parts = [] if landing is None else landing.lines()
+    return Report(parts=[listing, *parts, "Nothing was changed: --no-dry-run does it."], results=results)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.replacements import Replacements
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
 from deltaworks.rework.quarantine.open_rows import Quarantine
@@ -92,6 +93,7 @@ class _Run:
     ) -> None:
         lake = Lake(catalog.environment.lake)
         self._log = FileEventLog(lake, result.relay)
+        self._replacements = Replacements(open_objects(catalog.environment.lake)).refresh()
         self._result = result
         self._remove = remover.lies_there if result.dry_run else remover.remove
         self._before = utc_now() - timedelta(days=after_days)
@@ -122,7 +124,13 @@ class _Run:
             self._leave(chosen[at])
 
     def _removed(self, row: Mapping[str, Any]) -> Removal:
-        return self._remove(row["bucket"], row["key"], row["etag"], row["version_id"])
+        bucket, key, etag = row["bucket"], row["key"], row["etag"]
+        state = self._remove(bucket, key, etag, row["version_id"])
+        for tag in self._replacements.successors(bucket, key, etag):
+            # What was put in its place without erased events is the same file.
+            if self._remove(bucket, key, tag, None) == "removed":
+                state = "removed"
+        return state
 
     def _leave(self, row: Mapping[str, Any]) -> None:
         self._first_left = min(self._first_left, row["seq"])

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
 from deltaworks.specs.effects import NEXT_UPKEEP, OTHER_MEANING, OTHER_READING, Edit, Effect, Presence
 from deltaworks.specs.privacy_settings import PrivacySettings
 
@@ -130,6 +130,10 @@ class EraseSpec(Spec):
     deadline_days: Annotated[int, ERASING] = Field(default=30, ge=1, le=90)
     landing_days: Annotated[int, NEXT_UPKEEP] = Field(
         default=14, ge=1, le=365, description="after which landing objects with personal data are gone"
+    )
+    landing: Annotated[Literal["rewrite", "expire"], ERASING] = later_key(
+        "rewrite",
+        description="rewrite: landed objects lose the events of who is erased; expire: they are left to go in time",
     )
     unreadable_days: Annotated[int, NEXT_UPKEEP] = Field(
         default=14, ge=1, le=365, description="after which the key of what could not be read is destroyed"

@@ -33,6 +33,7 @@ from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
 from sandbox.demo.report import DemoReport
 from sandbox.demo.sending import Sending, ingested
+from sandbox.demo.tokens import tokens_of
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
 from sandbox.demo.what import Truths, WhatIsSent
 from sandbox.servers.landing import list_requests
@@ -191,7 +192,7 @@ class Demo:
         if truths.games is not None:
             answer_games(sheet, truths.games, posted=posted)
         if truths.engagement is not None:
-            answer_engagement(sheet, truths.engagement)
+            answer_engagement(sheet, truths.engagement.as_tokens(tokens_of(catalog, "engagement")))
         if truths.edits is not None and self._settings.edits is not None:
             answer_edits(sheet, truths.edits, published=self._settings.edits.name == PUBLISHED_EDITS_FILE)
         if truths.viewers is not None:

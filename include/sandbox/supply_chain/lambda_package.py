@@ -1,7 +1,8 @@
 """The collector as the zip of an AWS Lambda: `make lambda`.
 
 It has the collector, what is declared, what strips personal data, and the locked packages these import; boto3 is in
-Lambda's own runtime. The same checkout and lock file give the same bytes, so that a deployment changes where something has changed.
+Lambda's own runtime. The same checkout and lock file give the same bytes, so that a deployment changes where something
+has changed.
 """
 
 from __future__ import annotations

@@ -190,3 +190,19 @@ def test_the_command_writes_files_and_says_where_else_they_may_go(tmp_path: Path
         refused = command.invoke(app, nowhere)
         assert isinstance(refused.exception, ConfigError)
         assert refused.exception.condition == "GENERATE_WHERE"
+
+
+def test_the_answers_of_a_pipeline_that_strips_are_the_same_ones_by_tokens() -> None:
+    truth = generate_engagement(EngagementSettings(activities=60, organisations=2, days=2, seed=3), lambda *_: None)
+
+    tokens = truth.as_tokens(lambda kind, value: f"{kind}:{value}")
+
+    assert tokens.counts() == truth.counts()
+    assert tokens.rows.column("contact_id").to_pylist() == [
+        f"contact:{value}" for value in truth.rows.column("contact_id").to_pylist()
+    ]
+    assert tokens.rows.column("template_id") == truth.rows.column("template_id")
+    assert [row["name"] for row in tokens.names.to_pylist()] == [
+        f"name:{row['name']}" for row in truth.names.to_pylist()
+    ]
+    assert all(row["id"].startswith("contact:") for row in tokens.names.to_pylist())

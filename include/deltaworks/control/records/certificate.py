@@ -65,6 +65,21 @@ class CertifiedScan(Part):
     damaged: tuple[str, ...] = ()
 
 
+class CertifiedLanding(Part):
+    """Landed objects: those gone through at the end, and what was put anew or deleted in the window and at the end.
+
+    `events` of the person became marks. `unreadable_events` could be told of nobody; they are gone by
+    `landing_clean_after`.
+    """
+
+    objects: int
+    bytes: int
+    rewritten: int
+    removed_versions: int
+    events: int
+    unreadable_events: int
+
+
 class Certificate(Record):
     """The certificate of one request. Times are ISO 8601 in UTC.
 
@@ -73,6 +88,7 @@ class Certificate(Record):
         times: of each state of the request.
         holds: what held VACUUM back on the way.
         log_clean_after: from when no log has a bound of the person's rows.
+        landing: what was gone through of landed objects; None where none are rewritten, or by an earlier release.
         landing_clean_after: until when objects that landed may have events of the person, which nothing reads.
         previous_sha256: of the bytes of the certificate before; empty for the first.
     """
@@ -101,6 +117,7 @@ class Certificate(Record):
     code_version: str
     by: str
     previous_sha256: str
+    landing: CertifiedLanding | None = Field(default=None, exclude_if=lambda landing: landing is None)
     detail: dict[str, Any] = Field(default_factory=dict)
 
 

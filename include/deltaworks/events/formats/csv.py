@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
+from deltaworks.events.erased import mark_of_line
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
 from deltaworks.events.misfits import Misfit
@@ -44,6 +45,8 @@ class CsvFramer:
         for record, raw in records:
             if isinstance(record, Malformed):
                 yield record, raw
+            elif len(record) == 1 and (erased := mark_of_line(record[0])) is not None:
+                yield erased, raw
             elif len(record) != len(names):
                 yield Malformed(raw, f"{len(record)} fields, {len(names)} expected"), raw
             else:

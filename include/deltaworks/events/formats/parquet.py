@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deltaworks.events.budget import Budget, Event, Exceeded, beyond
+from deltaworks.events.erased import ERASED_FIELD, without_marks
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.parquet_footer import RowGroup, row_groups
 from deltaworks.events.formats.values import event_of
@@ -147,6 +148,8 @@ def _events(rows: pa.RecordBatch) -> Iterator[Event]:
         yield from _events(rows.slice(0, half))
         yield from _events(rows.slice(half))
         return
+    if ERASED_FIELD in rows.schema.names:
+        made = list(map(without_marks, made))
     yield from map(event_of, made)
 
 

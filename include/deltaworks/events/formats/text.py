@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from deltaworks.events.budget import Budget, Event
+from deltaworks.events.erased import mark_of_line
 from deltaworks.events.formats.json_recovery import Malformed
 
 #: What stands for the whole line where lines are read by a pattern.
@@ -53,6 +54,8 @@ class LineFramer:
 
     def _event(self, text: str) -> Event:
         raw, match = bytes_of(text), self._pattern.fullmatch(text)
+        if (erased := mark_of_line(text)) is not None:
+            return erased, raw
         if match is None:
             return Malformed(raw, "the line does not match the pattern"), raw
         fields = {name: value for name, value in match.groupdict().items() if value}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from deltaworks.events.budget import Budget, Event
+from deltaworks.events.erased import mark_of_line
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
 from deltaworks.events.misfits import Misfit
@@ -47,6 +48,8 @@ class FieldLineFramer:
 
     def _event(self, names: tuple[str, ...], text: str) -> Event:
         raw, fields = bytes_of(text), text.split("\t")
+        if len(fields) == 1 and (erased := mark_of_line(text)) is not None:
+            return erased, raw
         if len(fields) != len(names):
             return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw
         event = {name: value for name, value in zip(names, fields, strict=True) if value not in self._null}

@@ -155,7 +155,9 @@ class _Replayer:
         self._landed: LandedObjects | None = None
         if isinstance(self._spec.source, FileSourceSpec):
             log = FileEventLog(lake, self._spec.source.relay)
-            self._landed = LandedObjects(log, FileOpener.of(catalog.environment.landing, self._spec.source))
+            environment = catalog.environment
+            opener = FileOpener.of(environment.landing, self._spec.source, lake=environment.lake)
+            self._landed = LandedObjects(log, opener)
 
     def count(self, keys: pa.Table) -> None:
         """What `land` would do, were no table held; nothing is written."""

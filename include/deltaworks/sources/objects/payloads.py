@@ -11,6 +11,7 @@ read, which its driver knows.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -30,6 +31,7 @@ from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_key, is_tag, is_version, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, bucket_client
+from deltaworks.sources.objects.replaced import ReplacedTags
 from deltaworks.sources.outages import error_code, is_outage, through_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
@@ -82,26 +84,32 @@ class FileOpener:
         compression: Compression,
         max_object_bytes: int | None = None,
         refused_quarantine: bool = False,
+        replaced: ReplacedTags | None = None,
     ) -> None:
         """Open the objects of a bucket.
 
         Args:
+            replaced: says what lies in the place of an object that was put anew without erased events.
             refused_quarantine: whether an object that is refused has a payload that says so, instead of an error.
         """
         self._refused_quarantine = refused_quarantine
         self._storage = storage.model_dump_json()
         self._max_bytes = max_object_bytes
         self._compression = compression
+        self._replaced = replaced
         self._variables = resolved_variables(storage)
 
     @classmethod
-    def of(cls, landing: StorageSpec, source: FileSourceSpec, *, refused_quarantine: bool = False) -> Self:
+    def of(
+        cls, landing: StorageSpec, source: FileSourceSpec, *, lake: StorageSpec, refused_quarantine: bool = False
+    ) -> Self:
         """As a pipeline's source declares it."""
         return cls(
             landing.of_bucket(source.bucket),
             compression=source.compression,
             max_object_bytes=source.max_object_bytes,
             refused_quarantine=refused_quarantine,
+            replaced=ReplacedTags(lake, source.bucket),
         )
 
     def __call__(self, reference: FileReference) -> Payload:
@@ -111,14 +119,7 @@ class FileOpener:
         set_missing_variables(self._variables)
         storage = StorageSpec.model_validate_json(self._storage)
         try:
-            data = open_object(
-                storage,
-                reference.key,
-                reference.etag,
-                version_id=reference.version_id,
-                compression=self._compression,
-                max_bytes=self._max_bytes,
-            )
+            data = self._content(storage, reference)
         except ObjectRefused as error:
             if not self._refused_quarantine:
                 raise
@@ -136,6 +137,17 @@ class FileOpener:
             detail = f"opening it failed: {type(error).__name__}"
             return Payload(reference.seq, reference.key, None, Reason(ReasonCode.OBJECT_UNREADABLE, "", detail))
         return Payload(reference.seq, reference.key, data)
+
+    def _content(self, storage: StorageSpec, reference: FileReference) -> bytes:
+        options: dict[str, Any] = {"compression": self._compression, "max_bytes": self._max_bytes}
+        key, etag = reference.key, reference.etag
+        try:
+            return open_object(storage, key, etag, version_id=reference.version_id, **options)
+        except (ObjectMissing, ObjectChanged):
+            for tag in () if self._replaced is None else self._replaced.of(key, etag):
+                with contextlib.suppress(ObjectMissing, ObjectChanged):
+                    return open_object(storage, key, tag, **options)
+            raise
 
 
 class ObjectError(ContractError):

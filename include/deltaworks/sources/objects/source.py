@@ -31,7 +31,9 @@ class FileSource:
         self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
         self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
         self._retention = CachedLookup(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
-        self._opener = FileOpener.of(catalog.environment.landing, self._source, refused_quarantine=True)
+        self._opener = FileOpener.of(
+            catalog.environment.landing, self._source, lake=catalog.environment.lake, refused_quarantine=True
+        )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Slices bounded by files and bytes; see `sources.objects.stream`."""

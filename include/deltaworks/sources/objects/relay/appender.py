@@ -6,14 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from deltaworks.control.clock import utc_now
+from deltaworks.control.records.replacements import Replacements
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import ListedPage
-from deltaworks.sources.objects.relay.messages import parse_message
+from deltaworks.sources.objects.relay.messages import FileEvent, parse_message
 from deltaworks.sources.objects.relay.queue import BATCH, Message, NotificationQueue
 from deltaworks.sources.outages import through_outages
 from deltaworks.specs.relay import RelaySpec
@@ -60,12 +61,14 @@ class Appender:
         *,
         deleters: ThreadPoolExecutor,
         give_up: threading.Event,
+        replacements: Replacements,
     ) -> None:
         self._spec = spec
         self._opened = opened
         self._counts = counts
         self._deleters = deleters
         self._give_up = give_up
+        self._replacements = replacements
 
     @property
     def number(self) -> int:
@@ -73,9 +76,18 @@ class Appender:
         return self._opened.number
 
     def messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
-        """Append what the messages say, then delete them."""
-        self._append(*self._parsed(messages))
+        """Append what the messages say, then delete them.
+
+        Those of objects that may be replacements whose tag is not on record yet are left to come again.
+        """
+        self._learn_of_replacements()
+        events, quarantined, waiting = self._parsed(messages)
+        self._append(events, quarantined)
         self._counts.messages += len(messages)
+        if waiting:
+            left = {id(message) for message in waiting}
+            intake.done(waiting)
+            messages = [message for message in messages if id(message) not in left]
         batches = [messages[start : start + BATCH] for start in range(0, len(messages), BATCH)]
         for outcome in self._deleters.map(queue.delete, batches):
             self._counts.deleted += outcome.done
@@ -86,27 +98,50 @@ class Appender:
     def page(self, page: ListedPage) -> tuple[int, list[str]]:
         """Append what a page of a listing shows and the log lacks; how many, and the lost ones among them."""
         now = utc_now()
-        pending = self._append([ReceivedEvent(event, "", now, "listing") for event in page.events])
+        self._learn_of_replacements()
+        listed = [event for event in page.events if not self._may_be_replacement(event)]
+        pending = self._append([ReceivedEvent(event, "", now, "listing") for event in listed])
         lost = _older(pending, page.lost_before)
         self._counts.listed += len(page.events)
         self._counts.lost += len(lost)
         return pending.events.num_rows, lost
 
-    def _parsed(self, messages: Sequence[Message]) -> tuple[list[ReceivedEvent], list[QuarantinedMessage]]:
+    def _learn_of_replacements(self) -> None:
+        through_outages(self._replacements.refresh, patience_seconds=_LOG_PATIENCE_SECONDS, give_up=self._give_up)
+
+    def _may_be_replacement(self, event: FileEvent) -> bool:
+        return self._replacements.may_be_one(event.bucket, event.key, event.etag)
+
+    def _as_landed(self, received: ReceivedEvent) -> ReceivedEvent:
+        """A replacement is the file that it replaces, which the log has, or gets now."""
+        event = received.event
+        original = self._replacements.original(event.bucket, event.key, event.etag)
+        if original is None:
+            return received
+        landed = replace(event, etag=original.etag, version_id=original.version_id)
+        return replace(received, event=landed)
+
+    def _parsed(
+        self, messages: Sequence[Message]
+    ) -> tuple[list[ReceivedEvent], list[QuarantinedMessage], list[Message]]:
         events: list[ReceivedEvent] = []
+        waiting: list[Message] = []
         quarantined: list[QuarantinedMessage] = []
         for message in messages:
             parsed = parse_message(message.body, buckets=self._spec.buckets)
+            if any(map(self._may_be_replacement, parsed.events)):
+                waiting.append(message)
+                continue
             events += (ReceivedEvent(event, message.message_id, message.received_at) for event in parsed.events)
             self._counts.ignored.update(parsed.ignored)
             if parsed.problems:
                 quarantined.append(
                     QuarantinedMessage(message.message_id, message.body, parsed.reason, message.received_at)
                 )
-        return events, quarantined
+        return events, quarantined, waiting
 
     def _append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        pending = self._opened.prepare(events, messages)
+        pending = self._opened.prepare([self._as_landed(event) for event in events], messages)
         through_outages(
             lambda: self._opened.commit(pending), patience_seconds=_LOG_PATIENCE_SECONDS, give_up=self._give_up
         )

@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.replacements import Replacements
 from deltaworks.sources.objects.log import FileEventLog, Reader, identity, matching
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
@@ -47,12 +49,15 @@ def reconcile(
     result = Reconciliation()
     there: set[tuple[str, str]] = set()
     listed: dict[bytes, tuple[str, bool]] = {}
+    replacements = Replacements(open_objects(lake.storage)).refresh()
     oldest_young = utc_now() - timedelta(minutes=listing.grace_minutes)
     for bucket in spec.buckets:
         for page in list_pages(landing, bucket, prefix=prefix or listing.prefix, glob=listing.glob):
             for event in page:
                 there.add((bucket, event.key))
-                name = identity(bucket, event.key, event.etag, overwrites=_comparable(spec))
+                original = replacements.original(bucket, event.key, event.etag)
+                etag = event.etag if original is None else original.etag
+                name = identity(bucket, event.key, etag, overwrites=_comparable(spec))
                 listed[name] = (f"{bucket}/{event.key}", event.event_time > oldest_young)
     result.listed = len(listed)
     for part in FileEventLog(lake, spec.relay).parts(columns=_COLUMNS):

@@ -17,6 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
+from deltaworks.control.records.replacements import Replacements
 from deltaworks.control.tenure import Tenure
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, known_log_epoch
@@ -137,7 +138,14 @@ class Relay:
         )
         self._open_sides()
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
-            appender = Appender(self._spec, opened, self.counts, deleters=deleters, give_up=self._stop)
+            appender = Appender(
+                self._spec,
+                opened,
+                self.counts,
+                deleters=deleters,
+                give_up=self._stop,
+                replacements=Replacements(self._objects),
+            )
             for side in (self._intake, self._lister):
                 if side is not None:
                     side.start()

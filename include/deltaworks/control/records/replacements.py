@@ -1,0 +1,166 @@
+"""Landed objects that were put anew, under their keys, without the events of people who were erased.
+
+A replacement is the same file as what it replaces: the relay drops its announcement, a listing takes it for what was
+there, and whoever reads a file event finds the object that lies in its place. So what is put is on record before it is
+put, with the tag it will have. Storage that gives other tags (KMS) tells them afterwards, in a second record; until it
+is there the relay leaves announcements of these keys in their queue.
+
+Records are numbered from 1 without gaps, so that readers learn of new ones by asking for the next number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from deltaworks.control import erasure_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+
+_KIND = RecordKind(
+    noun="record of replaced objects",
+    unreadable="ERASURE_UNREADABLE",
+    hint="Restore it from the storage's versions, or run the release that wrote it.",
+)
+#: A tag of an object: bucket, key and the tag itself.
+_Tag = tuple[str, str, str]
+
+
+class ReplacedObject(Part):
+    """One object and what takes its place, under the same key.
+
+    Args:
+        version_id: of the object that is replaced, where the bucket keeps versions.
+        new_etag: the MD5 of the new content, which is the tag it has unless the storage encrypts with keys of KMS.
+        made_at: when the object, or the first of which it is a replacement, landed; ISO 8601.
+    """
+
+    bucket: str
+    key: str
+    etag: str
+    version_id: str | None
+    new_etag: str
+    bytes_before: int
+    bytes_after: int
+    events: int
+    made_at: str
+
+
+class ReplacementPlan(Record):
+    """Objects that are about to be replaced, on record before the first of them is put."""
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    number: int
+    namespace: str
+    by: str
+    at: str
+    objects: tuple[ReplacedObject, ...]
+
+
+class PutObject(Part):
+    """What lies at the key of an object of a plan; without a tag it was not put."""
+
+    etag: str | None = None
+    version_id: str | None = None
+
+
+class ReplacementEnd(Record):
+    """The end of a plan, object by object in its order."""
+
+    kind: ClassVar[RecordKind] = _KIND
+
+    number: int
+    at: str
+    objects: tuple[PutObject, ...]
+
+
+class Replacements:
+    """Every replacement there is. `refresh` reads what is new; used by one thread."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._plans = RecordStore(objects, ReplacementPlan)
+        self._ends = RecordStore(objects, ReplacementEnd)
+        self._number = 0
+        self._open: dict[int, ReplacementPlan] = {}
+        self._before: dict[_Tag, ReplacedObject] = {}
+        self._after: dict[_Tag, list[str]] = {}
+
+    def refresh(self) -> Replacements:
+        """Read what is new: one request where nothing is.
+
+        Raises:
+            ContractError: ERASURE_UNREADABLE.
+        """
+        while (plan := self._plans.read(erasure_paths.replacement(self._number + 1))) is not None:
+            self._number = plan.number
+            self._open[plan.number] = plan
+            for replaced in plan.objects:
+                self._take(replaced, replaced.new_etag)
+        for plan in list(self._open.values()):
+            end = self._ends.read(erasure_paths.replacement_end(plan.number))
+            if end is not None:
+                self._close(plan, end)
+        return self
+
+    def original(self, bucket: str, key: str, etag: str) -> ReplacedObject | None:
+        """The object as it landed, of which the one with this tag is a replacement; None for any other object."""
+        first: ReplacedObject | None = None
+        seen = {etag}
+        while (before := self._before.get((bucket, key, etag))) is not None and before.etag not in seen:
+            first, etag = before, before.etag
+            seen.add(etag)
+        return first
+
+    def successors(self, bucket: str, key: str, etag: str) -> list[str]:
+        """The tags under which this object may lie now, the newest first; none where it was never replaced."""
+        tags: list[str] = []
+        waiting = [etag]
+        while waiting:
+            following = self._after.get((bucket, key, waiting.pop(0)), [])
+            new = [tag for tag in following if tag not in tags and tag != etag]
+            tags += new
+            waiting += new
+        return tags[::-1]
+
+    def may_be_one(self, bucket: str, key: str, etag: str) -> bool:
+        """Whether an object of this key may be a replacement whose tag is not on record yet."""
+        known = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
+        return not known and any(
+            (one.bucket, one.key) == (bucket, key) for plan in self._open.values() for one in plan.objects
+        )
+
+    def unfinished(self, namespace: str) -> list[ReplacementPlan]:
+        """The plans of a namespace that have no end."""
+        return [plan for plan in self._open.values() if plan.namespace == namespace]
+
+    def begin(self, objects: Sequence[ReplacedObject], *, namespace: str, by: str) -> ReplacementPlan:
+        """Put on record what is about to be replaced. Others may do so at the same time."""
+        while True:
+            self.refresh()
+            plan = ReplacementPlan(
+                number=self._number + 1, namespace=namespace, by=by, at=iso_now(), objects=tuple(objects)
+            )
+            if self._plans.create(erasure_paths.replacement(plan.number), plan):
+                self.refresh()
+                return plan
+
+    def end(self, plan: ReplacementPlan, objects: Sequence[PutObject]) -> None:
+        """Note under which tags the objects of a plan lie. Idempotent: the first note stands."""
+        end = ReplacementEnd(number=plan.number, at=iso_now(), objects=tuple(objects))
+        self._close(plan, self._ends.fix(erasure_paths.replacement_end(plan.number), end))
+
+    def _close(self, plan: ReplacementPlan, end: ReplacementEnd) -> None:
+        self._open.pop(plan.number, None)
+        for replaced, put in zip(plan.objects, end.objects, strict=True):
+            if put.etag is not None:
+                self._take(replaced, put.etag)
+
+    def _take(self, replaced: ReplacedObject, etag: str) -> None:
+        if etag == replaced.etag:
+            return
+        after = self._after.setdefault((replaced.bucket, replaced.key, replaced.etag), [])
+        if etag not in after:
+            after.append(etag)
+        self._before[(replaced.bucket, replaced.key, etag)] = replaced

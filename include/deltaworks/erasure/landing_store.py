@@ -1,0 +1,282 @@
+"""Landed objects by their store: listed with the versions behind them, read, put anew in place, deleted for good."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from botocore.exceptions import ClientError
+
+from deltaworks.errors import ConfigError
+from deltaworks.sources.objects.object_names import local_path
+from deltaworks.sources.objects.payloads import is_announced
+from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client, list_pages
+from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.storage import StorageSpec
+
+_PATIENCE_SECONDS: Final = 120.0
+#: Metadata of an object that was put anew: the number of the record that says so.
+MARK: Final = "deltaworks-replacement"
+_CONFLICT = ("ConditionalRequestConflict", "409")
+_NOT_KNOWN = ("NotImplemented", "MethodNotAllowed", "501", "405")
+#: What of an object is kept beside its content; names of GetObject's answer are those of PutObject.
+_KEPT: Final = (
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentType",
+    "SSEKMSKeyId",
+    "ServerSideEncryption",
+    "StorageClass",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedObject:
+    """One object, or a version of one.
+
+    Args:
+        version_id: where the bucket keeps versions.
+        current: whether it is what lies at the key. `deleted`: nothing does, but for this version.
+    """
+
+    bucket: str
+    key: str
+    etag: str
+    size: int
+    made_at: datetime
+    version_id: str | None = None
+    current: bool = True
+    deleted: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called where nobody may be named: keys may have names of people in them."""
+        version = self.version_id or self.etag if not self.current else ""
+        digest = hashlib.sha256(f"{self.bucket}/{self.key}".encode()).hexdigest()[:16]
+        return f"{self.bucket} sha256:{digest}" + (f" version {version}" if version else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectState:
+    """What lies at a key now. `replacement` is the record it was put by, None where producers put it."""
+
+    etag: str
+    version_id: str | None
+    replacement: int | None
+
+
+class LandingStore:
+    """The buckets of one landing storage. Used by one thread."""
+
+    def __init__(self, storage: StorageSpec) -> None:
+        self._storage = storage
+        self._client: Any = bucket_client(storage) if storage.scheme == "s3" else None
+        self._versioned: dict[str, bool] = {}
+
+    def objects(self, bucket: str, *, prefix: str = "", glob: str | None = None) -> Iterator[LandedObject]:
+        """Every object below a prefix, and the versions behind each, in the order of keys; those come last.
+
+        Raises:
+            ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
+        """
+        for page in list_pages(self._storage, bucket, prefix=prefix, glob=glob, patience_seconds=_PATIENCE_SECONDS):
+            for event in page:
+                yield LandedObject(
+                    bucket=bucket, key=event.key, etag=event.etag, size=event.size, made_at=event.event_time
+                )
+        if self._client is not None and self._keeps_versions(bucket):
+            fits = key_pattern(glob)
+            yield from (version for version in self._behind(bucket, prefix) if fits(version.key))
+
+    def read(self, landed: LandedObject) -> tuple[bytes, dict[str, Any]] | None:
+        """An object's bytes and what else is kept of it; None where it is not there any more, or is another by now.
+
+        Raises:
+            ConfigError: ERASURE_LANDING_REFUSED.
+        """
+        if self._client is None:
+            path = self._path(landed.key)
+            try:
+                data = b"" if path is None else path.read_bytes()
+            except FileNotFoundError:
+                return None
+            return (data, {}) if is_announced(data, landed.etag) else None
+        named = {"VersionId": landed.version_id} if not landed.current else {"IfMatch": f'"{landed.etag}"'}
+
+        def call() -> tuple[bytes, dict[str, Any]]:
+            answer = self._client.get_object(Bucket=landed.bucket, Key=landed.key, **named)
+            return bytes(answer["Body"].read()), answer
+
+        try:
+            data, answer = through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+        except ClientError as error:
+            if error_code(error) in (*GONE, *CHANGED):
+                return None
+            raise _refused(error, landed.bucket, "read") from error
+        kept = {name: answer[name] for name in _KEPT if answer.get(name)}
+        return data, kept | {
+            "Metadata": dict(answer.get("Metadata") or {}),
+            "VersionId": _version(answer),
+            "TagCount": int(answer.get("TagCount") or 0),
+        }
+
+    def put(self, landed: LandedObject, data: bytes, kept: dict[str, Any], *, number: int) -> ObjectState | None:
+        """Put other content in the place of an object; None where it is another by now, or gone.
+
+        Raises:
+            ConfigError: ERASURE_LANDING_REFUSED.
+        """
+        if self._client is None:
+            return self._put_local(landed, data)
+        more = {name: value for name, value in kept.items() if name in _KEPT}
+        if kept.get("TagCount"):
+            more["Tagging"] = self._tags(landed)
+        metadata = {**kept.get("Metadata", {}), MARK: str(number)}
+        request = {"Bucket": landed.bucket, "Key": landed.key, "Body": data, "Metadata": metadata, **more}
+
+        def call() -> dict[str, Any]:
+            state = self.state(landed.bucket, landed.key)
+            if state is None or state.etag != landed.etag:
+                # A put whose reply was lost is there.
+                if state is not None and state.replacement == number:
+                    return {"ETag": state.etag, "VersionId": state.version_id}
+                return {}
+            return self._put_if_match(request, landed.etag)
+
+        try:
+            answer = through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+        except ClientError as error:
+            if error_code(error) in (*GONE, *CHANGED, *_CONFLICT):
+                return None
+            raise _refused(error, landed.bucket, "put") from error
+        if not answer:
+            return None
+        return ObjectState(etag=str(answer["ETag"]).strip('"'), version_id=_version(answer), replacement=number)
+
+    def _put_if_match(self, request: dict[str, Any], etag: str) -> dict[str, Any]:
+        try:
+            return dict(self._client.put_object(**request, IfMatch=f'"{etag}"'))
+        except ClientError as error:
+            if error_code(error) not in _NOT_KNOWN:
+                raise
+            # A store that knows no such condition was asked for the tag the moment before.
+            return dict(self._client.put_object(**request))
+
+    def state(self, bucket: str, key: str) -> ObjectState | None:
+        """What lies at a key; None where nothing does."""
+        if self._client is None:
+            path = self._path(key)
+            if path is None or not path.is_file():
+                return None
+            return ObjectState(etag=_md5(path.read_bytes()), version_id=None, replacement=None)
+        try:
+            answer = self._client.head_object(Bucket=bucket, Key=key)
+        except ClientError as error:
+            if error_code(error) in GONE:
+                return None
+            raise
+        number = (answer.get("Metadata") or {}).get(MARK, "")
+        return ObjectState(
+            etag=str(answer["ETag"]).strip('"'),
+            version_id=_version(answer),
+            replacement=int(number) if number.isdigit() else None,
+        )
+
+    def delete_version(self, bucket: str, key: str, version_id: str) -> None:
+        """Delete one version for good. Idempotent.
+
+        Raises:
+            ConfigError: ERASURE_LANDING_REFUSED.
+        """
+        try:
+            through_outages(
+                lambda: self._client.delete_object(Bucket=bucket, Key=key, VersionId=version_id),
+                patience_seconds=_PATIENCE_SECONDS,
+            )
+        except ClientError as error:
+            if error_code(error) not in GONE:
+                raise _refused(error, bucket, "delete versions of") from error
+
+    def _keeps_versions(self, bucket: str) -> bool:
+        if bucket not in self._versioned:
+            try:
+                answer = self._client.get_bucket_versioning(Bucket=bucket)
+            except ClientError as error:
+                if error_code(error) not in _NOT_KNOWN:
+                    raise _refused(error, bucket, "tell whether it keeps versions of") from error
+                answer = {}
+            # One that keeps none any more has those that it kept.
+            self._versioned[bucket] = bool(answer.get("Status"))
+        return self._versioned[bucket]
+
+    def _behind(self, bucket: str, prefix: str) -> Iterator[LandedObject]:
+        pages = self._client.get_paginator("list_object_versions").paginate(Bucket=bucket, Prefix=prefix)
+        deleted: set[str] = set()
+        for page in pages:
+            deleted |= {marker["Key"] for marker in page.get("DeleteMarkers", []) if marker["IsLatest"]}
+            for version in page.get("Versions", []):
+                if not version["IsLatest"]:
+                    yield LandedObject(
+                        bucket=bucket,
+                        key=version["Key"],
+                        etag=str(version["ETag"]).strip('"'),
+                        size=int(version["Size"]),
+                        made_at=version["LastModified"].astimezone(UTC),
+                        version_id=str(version["VersionId"]),
+                        current=False,
+                        deleted=version["Key"] in deleted,
+                    )
+
+    def _tags(self, landed: LandedObject) -> str:
+        tags = self._client.get_object_tagging(Bucket=landed.bucket, Key=landed.key)["TagSet"]
+        return urlencode({tag["Key"]: tag["Value"] for tag in tags})
+
+    def _path(self, key: str) -> Path | None:
+        return local_path(Path(self._storage.prefix), key)
+
+    def _put_local(self, landed: LandedObject, data: bytes) -> ObjectState | None:
+        path = self._path(landed.key)
+        state = self.state(landed.bucket, landed.key)
+        if path is None or state is None or state.etag != landed.etag:
+            return None
+        # Beside the folder, so that no listing shows it, and on disk before it takes the place.
+        folder = Path(self._storage.prefix)
+        temporary = folder.with_name(f"{folder.name}-replacing") / _md5(landed.key.encode())
+        temporary.parent.mkdir(exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        return ObjectState(etag=_md5(data), version_id=None, replacement=None)
+
+
+def _version(answer: dict[str, Any]) -> str | None:
+    """The version in an answer, where the bucket keeps any."""
+    version = answer.get("VersionId")
+    return None if version in (None, "null") else str(version)
+
+
+def _md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def _refused(error: ClientError, bucket: str, doing: str) -> Exception:
+    code = error_code(error)
+    if code not in (*REFUSED, "AccessDenied"):
+        return error
+    return ConfigError(
+        "ERASURE_LANDING_REFUSED",
+        f"Nobody may {doing} objects of {bucket} for an erasure: {code}.",
+        hint="Grant s3:GetObject, s3:PutObject, s3:GetBucketVersioning, and with versions s3:ListBucketVersions, "
+        "s3:GetObjectVersion and s3:DeleteObjectVersion; or write `erase: {landing: expire}`.",
+    )

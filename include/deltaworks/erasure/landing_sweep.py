@@ -1,0 +1,270 @@
+"""Goes through all landed objects of a namespace, and puts those anew that hold events of people who go.
+
+A replacement is on record before it is put, so that whoever meets it knows it: relay, listing, streams, replays. What
+it replaces is deleted behind it where the bucket keeps versions. Killed anywhere, the next sweep settles what was begun
+and finds the rest again: an object that was put anew names nobody any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.provenance import current_run
+from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementPlan, Replacements
+from deltaworks.erasure.landing_content import ContentEraser, NotRewritable, WithoutThem
+from deltaworks.erasure.landing_store import LandedObject, LandingStore
+from deltaworks.erasure.namespace import Namespace, privacy_of
+from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+
+#: What one record holds, and so what waits in memory to be put.
+_MOST_OBJECTS: Final = 100
+_MOST_BYTES: Final = 64 << 20
+#: How many objects are named that nobody could rewrite.
+_MOST_NAMED: Final = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class LandingReport:
+    """What a sweep came to.
+
+    Args:
+        objects, bytes: gone through, as they lie in the buckets.
+        hits: objects with events of those who go; `rewritten` were put anew, `removed` were versions behind others.
+        events: of those who go, by request. `unreadable` ones could be told of nobody, and stay.
+        blocked: what could not be rewritten, by hash, with the reason.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    hits: int = 0
+    hit_bytes: int = 0
+    rewritten: int = 0
+    removed: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+    blocked: list[str] = field(default_factory=list)
+
+    def block(self, landed: LandedObject, reason: str) -> None:
+        """Note an object that stays as it is though it may hold somebody."""
+        if len(self.blocked) < _MOST_NAMED:
+            self.blocked.append(f"{landed.name} ({reason})")
+
+    def lines(self) -> list[str]:
+        """What it came to, in words."""
+        lines = [
+            f"Landed objects with events of theirs: {self.hits:,} of {self.objects:,}, "
+            f"{self.hit_bytes:,} of {self.bytes:,} bytes."
+        ]
+        return [*lines, *(f"Cannot be rewritten: {name}" for name in self.blocked)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    bucket: str
+    prefix: str
+    glob: str | None
+
+    def has(self, key: str) -> bool:
+        return key.startswith(self.prefix) and bool(key_pattern(self.glob)(key))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    landed: LandedObject
+    kept: Mapping[str, Any]
+    without: WithoutThem
+    record: ReplacedObject
+
+    @property
+    def data(self) -> bytes:
+        return self.without.stored or b""
+
+
+class LandingSweep:
+    """One sweep. Used by one thread, under the namespace's lease.
+
+    Args:
+        searches: the tokens of each request, by its id.
+        dry_run: count only.
+        fault: called with `recorded`, `put`, `settled` and `deleted`, by tests.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        searches: Mapping[str, TokenSearch],
+        *,
+        dry_run: bool = False,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._namespace = namespace
+        self._searches = searches
+        self._dry_run = dry_run
+        self._fault = fault
+        self._store = LandingStore(namespace.catalog.environment.landing)
+        self._replacements = Replacements(namespace.objects)
+        self._readers: dict[_Place, list[PipelineSpec]] = {}
+        for spec in namespace.pipelines:
+            if isinstance(spec.source, FileSourceSpec) and privacy_of(spec).erase.landing == "rewrite":
+                place = _Place(spec.source.bucket, spec.source.prefix, spec.source.glob)
+                self._readers.setdefault(place, []).append(spec)
+        self._erasers: dict[tuple[str, ...], ContentEraser] = {}
+        self._report = LandingReport()
+        self._waiting: list[_Waiting] = []
+
+    def run(self) -> LandingReport:
+        """Go through every object; idempotent, and safe beside relays, streams and producers.
+
+        Raises:
+            ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
+            ContractError: ERASURE_UNREADABLE.
+        """
+        self._replacements.refresh()
+        if not self._dry_run:
+            for plan in self._replacements.unfinished(self._namespace.name):
+                self._settle(plan)
+        for landed in self._objects():
+            self._one(landed)
+            if len(self._waiting) >= _MOST_OBJECTS or sum(len(one.data) for one in self._waiting) >= _MOST_BYTES:
+                self._replace()
+        self._replace()
+        return self._report
+
+    def _objects(self) -> Iterator[LandedObject]:
+        """Every object once, however many pipelines read it."""
+        places = list(self._readers)
+        for number, place in enumerate(places):
+            before = [one for one in places[:number] if one.bucket == place.bucket]
+            for landed in self._store.objects(place.bucket, prefix=place.prefix, glob=place.glob):
+                if not any(one.has(landed.key) for one in before):
+                    yield landed
+
+    def _one(self, landed: LandedObject) -> None:
+        read = self._store.read(landed)
+        if read is None:  # removed meanwhile, or written again: then it is somebody's newer object, and listed as such
+            return
+        data, kept = read
+        report = self._report
+        report.objects, report.bytes = report.objects + 1, report.bytes + len(data)
+        made_at = self._made_at(landed)
+        try:
+            without = self._eraser(landed).without(data, at_ms=int(made_at.timestamp() * 1000))
+        except NotRewritable as reason:
+            report.block(landed, str(reason))
+            return
+        report.unreadable += without.unreadable
+        if without.stored is None:
+            return
+        report.hits, report.hit_bytes = report.hits + 1, report.hit_bytes + len(data)
+        report.events.update(without.events)
+        if landed.current:
+            self._waiting.append(_Waiting(landed, kept, without, _record(landed, kept, data, without, made_at)))
+        else:
+            self._remove(landed)
+
+    def _remove(self, landed: LandedObject) -> None:
+        """A version that no reader needs goes: what replaced it is on record, or its key was deleted."""
+        replaced = self._replacements.successors(landed.bucket, landed.key, landed.etag)
+        if not (landed.deleted or replaced) or landed.version_id is None:
+            self._report.block(landed, "a version behind another content of its key")
+        elif not self._dry_run:
+            self._store.delete_version(landed.bucket, landed.key, landed.version_id)
+            self._report.removed += 1
+
+    def _made_at(self, landed: LandedObject) -> datetime:
+        """When the object landed: a replacement counts as what it replaces."""
+        original = self._replacements.original(landed.bucket, landed.key, landed.etag)
+        made_at = None if original is None else parse_iso(original.made_at)
+        return made_at or landed.made_at
+
+    def _eraser(self, landed: LandedObject) -> ContentEraser:
+        specs = [
+            spec
+            for place, readers in self._readers.items()
+            if place.bucket == landed.bucket and place.has(landed.key)
+            for spec in readers
+        ]
+        names = tuple(spec.pipeline for spec in specs)
+        if names not in self._erasers:
+            self._erasers[names] = ContentEraser(specs, self._namespace.token_key, self._searches)
+        return self._erasers[names]
+
+    def _replace(self) -> None:
+        """Put anew what waits: first on record, then in place, then what was there goes."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting or self._dry_run:
+            return
+        plan = self._replacements.begin(
+            [one.record for one in waiting], namespace=self._namespace.name, by=current_run()
+        )
+        self._fault("recorded")
+        put: list[PutObject] = []
+        for one in waiting:
+            state = self._store.put(one.landed, one.data, dict(one.kept), number=plan.number)
+            if state is None:
+                self._report.block(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
+            else:
+                self._report.rewritten += 1
+            put.append(PutObject() if state is None else PutObject(etag=state.etag, version_id=state.version_id))
+            self._fault("put")
+        self._replacements.end(plan, put)
+        self._fault("settled")
+        self._delete_replaced(plan, put)
+
+    def _settle(self, plan: ReplacementPlan) -> None:
+        """End a plan over which a run has died: what of it was put."""
+        put = []
+        for one in plan.objects:
+            state = self._store.state(one.bucket, one.key)
+            ours = state is not None and (state.replacement == plan.number or state.etag == one.new_etag)
+            put.append(
+                PutObject(etag=state.etag, version_id=state.version_id) if state is not None and ours else PutObject()
+            )
+        self._replacements.end(plan, put)
+        self._delete_replaced(plan, put)
+
+    def _delete_replaced(self, plan: ReplacementPlan, put: list[PutObject]) -> None:
+        for before, now in zip(plan.objects, put, strict=True):
+            if now.etag is not None and before.version_id is not None and before.version_id != now.version_id:
+                self._store.delete_version(before.bucket, before.key, before.version_id)
+                self._report.removed += 1
+                self._fault("deleted")
+
+
+def landing_detail(report: LandingReport, request_id: str) -> dict[str, int]:
+    """What the state of a request keeps of a sweep."""
+    return {
+        "objects": report.objects,
+        "bytes": report.bytes,
+        "hits": report.hits,
+        "rewritten": report.rewritten,
+        "removed": report.removed,
+        "events": report.events[request_id],
+        "unreadable": report.unreadable,
+    }
+
+
+def _record(
+    landed: LandedObject, kept: Mapping[str, Any], data: bytes, without: WithoutThem, made_at: datetime
+) -> ReplacedObject:
+    new = without.stored or b""
+    return ReplacedObject(
+        bucket=landed.bucket,
+        key=landed.key,
+        etag=landed.etag,
+        version_id=kept.get("VersionId"),
+        new_etag=hashlib.md5(new, usedforsecurity=False).hexdigest(),
+        bytes_before=len(data),
+        bytes_after=len(new),
+        events=without.events.total(),
+        made_at=made_at.astimezone(UTC).isoformat(),
+    )

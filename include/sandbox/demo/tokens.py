@@ -1,0 +1,26 @@
+"""The tokens that a pipeline makes of identifiers, for whoever knows what was sent and compares it with what landed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConfigError
+from deltaworks.privacy.keys.opening import namespace_key, open_key_service, settings_of
+from deltaworks.privacy.tokens import token
+from deltaworks.specs.catalog import Catalog
+
+
+def tokens_of(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
+    """Gives the token of a kind and a value, as this pipeline makes it.
+
+    Raises:
+        ConfigError: NAMESPACE_UNKNOWN, it has no personal data; and what opening its key raises.
+    """
+    spec = catalog.pipeline(pipeline)
+    if spec.privacy is None:
+        raise ConfigError("NAMESPACE_UNKNOWN", f"{pipeline!r} declares no `privacy`.", hint="Add it to its file.")
+    lake = catalog.environment.lake
+    service = open_key_service(settings_of(spec, lake).keys)
+    key = namespace_key(service, open_objects(lake), spec.privacy.namespace)
+    return lambda kind, value: token(key, kind=kind, value=value)

@@ -1,0 +1,264 @@
+"""Landed objects are put anew without a person, each still once and the same file, whatever dies in between."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control.records.replacements import PutObject, ReplacedObject, Replacements
+from deltaworks.erasure import landing_sweep
+from deltaworks.sources.objects.replaced import ReplacedTags
+from tests.unit.erasure.landed_people import LandedPeople, order
+from tests.unit.sources.conftest import aws_endpoint, landing
+from tests.unit.sources.objects.relay.relay_stage import relay_of, running
+from tests.waiting import eventually
+
+__all__ = ["aws_endpoint", "landing"]
+KEPT = [(1, 1, 2), (1, 2, 3), (2, 0, 5), (2, 2, 7), (3, 0, 8)]
+
+
+class Killed(BaseException):
+    """The process was killed."""
+
+
+def fill(people: LandedPeople) -> None:
+    """Three objects: plain identifiers in gzip, tokens one behind the other, and nobody who goes."""
+    lines = [order("ann", 1), order("bob", 2), order("cy", 3), order("ann", 4)]
+    people.put("a/plain.json.gz", gzip.compress(b"\n".join(lines)))
+    ann = people.token("player", "ann")
+    people.put("b/tokens.json", order("bob", 5) + order(ann, 6) + order("cy", 7))
+    people.put("c/others.json", order("bob", 8))
+    people.relay()
+
+
+@pytest.fixture(params=["bucket", "versions", "folder"])
+def people(request: pytest.FixtureRequest, tmp_path: Path) -> LandedPeople:
+    bucket = None
+    if request.param != "folder":
+        bucket = request.getfixturevalue("landing")
+    if request.param == "versions":
+        versioning = {"Status": "Enabled"}
+        bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration=versioning)
+    people = LandedPeople(tmp_path, bucket)
+    fill(people)
+    return people
+
+
+def versions(people: LandedPeople) -> int:
+    """Versions behind those that are current."""
+    if people.landing is None:
+        return 0
+    listed = people.landing.s3.list_object_versions(Bucket=people.bucket).get("Versions", [])
+    return sum(1 for version in listed if not version["IsLatest"])
+
+
+def check_erased(people: LandedPeople) -> None:
+    """Each file event is there once and reads as before but for Ann's, at the same positions."""
+    people.relay()
+    assert [row["key"] for row in sorted(people.logged(), key=lambda row: row["seq"])] == [
+        "a/plain.json.gz",
+        "b/tokens.json",
+        "c/others.json",
+    ]
+    rows, counts = people.read()
+    assert (rows, counts["erased"]) == (KEPT, 3)
+    assert b"ann" not in gzip.decompress(people.content("a/plain.json.gz"))
+    assert people.token("player", "ann").encode() not in people.content("b/tokens.json")
+    assert (people.reconciled().unannounced, people.reconciled().gone) == ([], [])
+    assert versions(people) == 0
+
+
+def test_objects_lose_a_person_and_stay_the_files_they_are(people: LandedPeople) -> None:
+    before, _ = people.read()
+    assert len(before) == 8
+    report = people.sweep()
+    assert (report.objects, report.hits, report.rewritten, report.blocked) == (3, 2, 2, [])
+    assert report.events.total() == 3
+    check_erased(people)
+    again = people.sweep()
+    assert (again.objects, again.hits, again.rewritten) == (3, 0, 0)
+    # Another person, out of objects that were put anew before.
+    assert people.sweep("bob").hits == 3
+    people.relay()
+    rows, counts = people.read()
+    assert (rows, counts["erased"], len(people.logged())) == ([(1, 2, 3), (2, 2, 7)], 6, 3)
+
+
+def test_a_dry_run_counts_and_changes_nothing(people: LandedPeople) -> None:
+    content = people.content("b/tokens.json")
+    report = people.sweep(dry_run=True)
+    assert (report.objects, report.hits, report.rewritten, report.events.total()) == (3, 2, 0, 3)
+    assert report.hit_bytes < report.bytes
+    assert people.content("b/tokens.json") == content
+    assert Replacements(people.namespace.objects).refresh().unfinished("players") == []
+    assert len(people.read()[0]) == 8
+
+
+def killed(people: LandedPeople, point: str, nth: int = 1) -> bool:
+    """Sweep until that point is reached so often; whether it was."""
+    reached: list[str] = []
+
+    def kill(at: str) -> None:
+        reached.append(at)
+        if reached.count(point) == nth:
+            raise Killed
+
+    with suppress(Killed):
+        people.sweep(fault=kill)
+    return reached.count(point) == nth
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("point", ["recorded", "put", "settled", "deleted"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_sweep_that_was_killed_is_ended_by_the_next(people: LandedPeople, point: str, nth: int) -> None:
+    killed(people, point, nth)
+    people.relay()
+    assert len(people.logged()) == 3
+    rows, _ = people.read()
+    assert set(KEPT) <= set(rows)
+    people.sweep()
+    check_erased(people)
+
+
+def test_a_kill_at_any_point_loses_and_keeps_nothing(landing: Any, tmp_path: Path) -> None:
+    versioning = {"Status": "Enabled"}
+    landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration=versioning)
+    people = LandedPeople(tmp_path, landing)
+    fill(people)
+    for number, point in enumerate(["recorded", "put", "settled", "deleted"]):
+        people.put(f"d/{number}.json", order("ann", 90) + order("bob", 91))
+        assert killed(people, point)
+        rows, _ = people.read()
+        assert set(KEPT) <= set(rows)
+    people.sweep()
+    rows, counts = people.read()
+    assert (rows, counts["erased"], versions(people)) == (KEPT, 3, 0)
+    assert all(b"ann" not in people.content(f"d/{number}.json") for number in range(4))
+
+
+def test_without_the_record_events_come_twice(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protection off."""
+    monkeypatch.setattr(Replacements, "original", lambda *_: None)
+    people.sweep()
+    people.relay()
+    assert len(people.logged()) == 5
+
+
+def test_without_looking_it_up_objects_are_lost(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protection off."""
+    monkeypatch.setattr(ReplacedTags, "of", lambda *_: [])
+    people.sweep()
+    assert [str(payload.problem.code) for payload in people.payloads() if payload.problem] == ["object_changed"] * 2
+
+
+def test_what_a_producer_writes_meanwhile_is_left_alone(people: LandedPeople) -> None:
+    def overwrite(point: str) -> None:
+        if point == "recorded":
+            people.put("b/tokens.json", order("dan", 9))
+
+    report = people.sweep(fault=overwrite)
+    assert report.rewritten == 1
+    assert "its producer wrote it again" in report.blocked[0]
+    assert people.content("b/tokens.json") == order("dan", 9)
+    people.relay()
+    assert len(people.logged()) == 4
+
+
+def test_what_cannot_be_read_is_named_by_hash(people: LandedPeople) -> None:
+    people.put("d/ann@example.org.json.gz", gzip.compress(order("ann", 1))[:-8])
+    (named,) = people.sweep().blocked
+    assert named.startswith(f"{people.bucket} sha256:")
+    assert "damaged" in named
+    assert "ann" not in named
+
+
+def test_an_announcement_waits_for_its_record(landing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = LandedPeople(tmp_path, landing)
+    fill(people)
+    record = landing_sweep._record
+    monkeypatch.setattr(landing_sweep, "_record", lambda *a: record(*a).replace(new_etag="0" * 32))
+    landing.returns_after(1)
+
+    def kill(point: str) -> None:
+        if point == "put":
+            raise Killed
+
+    with suppress(Killed):
+        people.sweep(fault=kill)
+    with running(relay_of(landing)) as relay:
+        eventually(lambda: relay.counts.messages >= 1, "the announcement has come")
+        assert len(people.logged()) == 3
+        assert landing.waiting() != (0, 0)
+        people.sweep()
+        eventually(lambda: landing.waiting() == (0, 0), "it is known by now, and gone")
+    check_erased(people)
+
+
+def test_versions_behind_a_deletion_go_and_others_block(landing: Any, tmp_path: Path) -> None:
+    landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
+    people = LandedPeople(tmp_path, landing)
+    people.put("a.json", order("ann", 1))
+    landing.s3.delete_object(Bucket=landing.bucket, Key="a.json")
+    people.put("b.json", order("ann", 2))
+    people.put("b.json", order("bob", 3))
+    report = people.sweep()
+    assert (report.hits, report.removed, report.rewritten) == (2, 1, 0)
+    assert "a version behind another content" in report.blocked[0]
+    assert versions(people) == 1
+
+
+def test_what_is_kept_of_an_object_stays(landing: Any, tmp_path: Path) -> None:
+    people = LandedPeople(tmp_path, landing)
+    landing.s3.put_object(
+        Bucket=landing.bucket,
+        Key="a.json",
+        Body=order("ann", 1),
+        ContentType="application/x-ndjson",
+        Metadata={"first": "1", "crc": "00ff"},
+        Tagging="team=shop",
+    )
+    people.sweep()
+    head = landing.s3.head_object(Bucket=landing.bucket, Key="a.json")
+    assert head["ContentType"] == "application/x-ndjson"
+    assert (head["Metadata"]["first"], head["Metadata"]["crc"]) == ("1", "00ff")
+    tags = landing.s3.get_object_tagging(Bucket=landing.bucket, Key="a.json")["TagSet"]
+    assert tags == [{"Key": "team", "Value": "shop"}]
+
+
+def replaced(etag: str, new: str, key: str = "k") -> ReplacedObject:
+    return ReplacedObject(
+        bucket="b",
+        key=key,
+        etag=etag,
+        version_id=None,
+        new_etag=new,
+        bytes_before=2,
+        bytes_after=1,
+        events=1,
+        made_at="",
+    )
+
+
+def test_replacements_are_followed_to_their_ends_and_back(tmp_path: Path) -> None:
+    objects = LandedPeople(tmp_path).namespace.objects
+    first = Replacements(objects)
+    plan = first.begin([replaced("1", "2")], namespace="players", by="tests")
+    other = Replacements(objects).refresh()
+    assert other.may_be_one("b", "k", "9")
+    assert not other.may_be_one("b", "k", "1")
+    assert not other.may_be_one("b", "other", "9")
+    first.end(plan, [PutObject(etag="2k")])
+    Replacements(objects).begin([replaced("2k", "3")], namespace="viewers", by="tests")
+    other.refresh()
+    assert other.successors("b", "k", "1") == ["3", "2k", "2"]
+    original = other.original("b", "k", "3")
+    assert original is not None
+    assert original.etag == "1"
+    assert other.original("b", "k", "1") is None
+    assert other.unfinished("players") == []
+    assert [plan.number for plan in other.unfinished("viewers")] == [2]
