@@ -18,9 +18,10 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementPlan, Replacements
 from deltaworks.erasure.landing_content import ContentEraser, NotRewritable, WithoutThem
-from deltaworks.erasure.landing_store import LandedObject, LandingStore
+from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
 from deltaworks.erasure.namespace import Namespace, privacy_of
 from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.errors import ConfigError
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -125,7 +126,7 @@ class LandingSweep:
         """Go through every object; idempotent, and safe beside relays, streams and producers.
 
         Raises:
-            ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
+            ConfigError: LISTING_REFUSED; ERASURE_LANDING_REFUSED, versions may not be listed or deleted.
             ContractError: ERASURE_UNREADABLE.
         """
         self._replacements.refresh()
@@ -149,7 +150,11 @@ class LandingSweep:
                     yield landed
 
     def _one(self, landed: LandedObject) -> None:
-        read = self._store.read(landed)
+        try:
+            read = self._store.read(landed)
+        except ConfigError as refused:
+            self._report.block(landed, refused.message)
+            return
         if read is None:  # removed meanwhile, or written again: then it is somebody's newer object, and listed as such
             return
         data, kept = read
@@ -209,16 +214,24 @@ class LandingSweep:
         self._fault("recorded")
         put: list[PutObject] = []
         for one in waiting:
-            state = self._store.put(one.landed, one.data, dict(one.kept), number=plan.number)
-            if state is None:
-                self._report.block(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
-            else:
-                self._report.rewritten += 1
+            state = self._put(one, plan)
             put.append(PutObject() if state is None else PutObject(etag=state.etag, version_id=state.version_id))
             self._fault("put")
         self._replacements.end(plan, put)
         self._fault("settled")
         self._delete_replaced(plan, put)
+
+    def _put(self, one: _Waiting, plan: ReplacementPlan) -> ObjectState | None:
+        try:
+            state = self._store.put(one.landed, one.data, dict(one.kept), number=plan.number)
+        except ConfigError as refused:
+            self._report.block(one.landed, refused.message)
+            return None
+        if state is None:
+            self._report.block(one.landed, "its producer wrote it again meanwhile; the next run looks at it")
+        else:
+            self._report.rewritten += 1
+        return state
 
     def _settle(self, plan: ReplacementPlan) -> None:
         """End a plan over which a run has died: what of it was put."""

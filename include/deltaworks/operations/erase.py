@@ -67,7 +67,7 @@ def _counted(namespace: Namespace) -> Report:
             results.append(counted)
             listing.add(request.request_id, request.state, *counted.cells)
     landing = LandingSweep(namespace, searches, dry_run=True).run() if searches else None
-    if landing is not None:
+    if landing is not None and landing.objects:
         results.append(landing)
         for request_id, events in sorted(landing.events.items()):
             listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events become marks")

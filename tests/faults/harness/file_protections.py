@@ -56,7 +56,7 @@ def _message_quarantine(patch: Patch) -> None:
     from deltaworks.sources.objects.relay.appender import Appender
 
     parsed = Appender._parsed
-    patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], []))
+    patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], [], []))
 
 
 def _entries(patch: Patch) -> None:

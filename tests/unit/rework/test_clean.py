@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 from deltaworks.cli import app, operations
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.replacements import ReplacedObject, Replacements
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
@@ -106,6 +108,35 @@ def test_an_object_stays_until_the_last_of_its_pipelines_has_it(landing: Landing
     assert landing.there() == ["b/1"]
     landing.readers[1] = Reader("late", "landing", "b/", None, 2)
     assert landing.clean().removed == 1
+    assert landing.there() == []
+
+
+def test_what_an_erasure_put_in_its_place_goes_as_the_object_would(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.land("a", "b")
+    landing.read(2)
+    before, after = f"a {OLD}".encode(), b"without somebody"
+    tags = [hashlib.md5(data).hexdigest() for data in (before, after)]
+    replaced = ReplacedObject(
+        bucket="landing",
+        key="a",
+        etag=tags[0],
+        version_id=None,
+        new_etag=tags[1],
+        bytes_before=len(before),
+        bytes_after=len(after),
+        events=1,
+        made_at=OLD.isoformat(),
+    )
+    objects = open_objects(landing.catalog.environment.lake)
+    Replacements(objects).begin([replaced], namespace="players", by="tests")
+    (landing.folder / "a").write_bytes(after)
+
+    with monkeypatch.context() as patch:  # the protection off
+        patch.setattr(Replacements, "successors", lambda *_: [])
+        assert landing.clean(dry_run=True).changed == 1
+    assert landing.clean().removed == 2
     assert landing.there() == []
 
 
