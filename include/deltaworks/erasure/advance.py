@@ -204,7 +204,7 @@ class Advance:
         landing = self._swept(members)
         for request_id in members:
             rows = sum(record.by_request.get(request_id, 0) for record in purged)
-            detail = {"window": fixed.number, "rows": rows, "hits_before": fixed.requests[request_id]}
+            detail: dict[str, Any] = {"window": fixed.number, "rows": rows, "hits_before": fixed.requests[request_id]}
             detail["landing"] = landing_detail(landing, request_id)
             requests[request_id] = self._noted(requests[request_id], "purged", detail)
         return requests

@@ -50,12 +50,12 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
 
 def _counted(namespace: Namespace) -> Report:
-    from deltaworks.erasure.counting import count_rows, person_now
-    from deltaworks.erasure.landing_sweep import LandingSweep
+    from deltaworks.erasure.counting import CountedRows, count_rows, person_now
+    from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
     from deltaworks.erasure.token_search import TokenSearch
 
     listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
-    results: list[object] = []
+    results: list[CountedRows | LandingReport] = []
     searches = {}
     for request in namespace.erasures.open():
         if request.has_reached("purged"):
