@@ -25,7 +25,7 @@ _PATIENCE_SECONDS: Final = 120.0
 #: Metadata of an object that was put anew: the number of the record that says so.
 MARK: Final = "deltaworks-replacement"
 _CONFLICT = ("ConditionalRequestConflict", "409")
-_NOT_KNOWN = ("NotImplemented", "MethodNotAllowed", "501", "405")
+_UNSUPPORTED = ("NotImplemented", "MethodNotAllowed", "501", "405")
 #: What of an object is kept beside its content; names of GetObject's answer are those of PutObject.
 _KEPT: Final = (
     "CacheControl",
@@ -166,7 +166,7 @@ class LandingStore:
         try:
             return dict(self._client.put_object(**request, IfMatch=f'"{etag}"'))
         except ClientError as error:
-            if error_code(error) not in _NOT_KNOWN:
+            if error_code(error) not in _UNSUPPORTED:
                 raise
             # A store that knows no such condition was asked for the tag the moment before.
             return dict(self._client.put_object(**request))
@@ -211,7 +211,7 @@ class LandingStore:
             try:
                 answer = self._client.get_bucket_versioning(Bucket=bucket)
             except ClientError as error:
-                if error_code(error) not in _NOT_KNOWN:
+                if error_code(error) not in _UNSUPPORTED:
                     raise _refused(error, bucket, "tell whether it keeps versions of") from error
                 answer = {}
             # One that keeps none any more has those that it kept.

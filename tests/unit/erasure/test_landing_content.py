@@ -113,10 +113,12 @@ def test_an_object_without_them_stays_as_it_is() -> None:
 def test_what_cannot_be_read_stays_but_where_a_token_stands_in_it() -> None:
     broken = b'{"player": "' + ANN.encode() + b'", "amount": }'
     kept = b'{"player": "bob", "amount": }'
-    found = ContentEraser([JSON], KEY, SEARCHES).without(b"\n".join([kept, broken, line("ann"), line("bob")]), at_ms=0)
-    assert found.stored is not None
-    assert events_of(JSON, found.stored) == [kept, None, None, line("bob")]
-    assert (found.unreadable, found.events[REQUEST]) == (1, 2)
+    without = ContentEraser([JSON], KEY, SEARCHES).without(
+        b"\n".join([kept, broken, line("ann"), line("bob")]), at_ms=0
+    )
+    assert without.stored is not None
+    assert events_of(JSON, without.stored) == [kept, None, None, line("bob")]
+    assert (without.unreadable, without.events[REQUEST]) == (1, 2)
 
 
 @pytest.mark.parametrize("as_text", [False, True])

@@ -126,8 +126,8 @@ class Replacements:
 
     def may_be_one(self, bucket: str, key: str, etag: str) -> bool:
         """Whether an object of this key may be a replacement whose tag is not on record yet."""
-        known = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
-        return not known and any(
+        on_record = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
+        return not on_record and any(
             (one.bucket, one.key) == (bucket, key) for plan in self._open.values() for one in plan.objects
         )
 
