@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.events.budget import Run
-from deltaworks.events.reasons import Rejected
+from deltaworks.events.reasons import Reason, Rejected
 
 if TYPE_CHECKING:
     from deltaworks.events.decoded import DecodedEvents
@@ -36,7 +36,11 @@ class Chunk:
     rows_by_tables: dict[Tables, list[int]] = field(default_factory=dict)
     decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
+    #: Decoded events that are to be scanned for emails and phone numbers.
+    suspects: set[int] = field(default_factory=set)
     rejected: list[Rejected] = field(default_factory=list)
+    #: How many of `events` turned out to be kept nowhere.
+    dropped: int = 0
     raw_bytes: int = 0
 
     def is_full(self, events: int) -> bool:
@@ -64,6 +68,11 @@ class Chunk:
         self.positions += range(position, position + count)
         self.raw_bytes += run.size
         self.decoded_count += count
+
+    def misfit(self, index: int, reasons: Sequence[Reason]) -> Rejected:
+        """One of its events, for quarantine."""
+        payload = self.payloads[self.seqs[index]]
+        return rejected(payload, self.positions[index], self.raws[index], self.names[index], tuple(reasons))
 
     def rows_by_table(self, order: Sequence[str]) -> dict[Tables, list[int]]:
         """The events of each table, as sets of one table, in this order of tables."""
@@ -95,3 +104,13 @@ class Chunk:
                 if (inside := [row - start for row in rows if start <= row < end])
             },
         )
+
+
+def rejected(
+    payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
+) -> Rejected:
+    """An event of a payload, for quarantine."""
+    arrived_at_us = payload.arrived_at_us
+    return Rejected(
+        payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us
+    )

@@ -6,6 +6,7 @@ once. An event that fits not every one of its tables is taken out of all of them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,6 +52,7 @@ class Converted:
     unusable: list[int] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     by_columns: int = 0
+    stripped: Counter[str] = field(default_factory=Counter)
 
 
 class Conversion:

@@ -6,8 +6,10 @@ a plan is not sure of has no row among them: the row path reads it anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +18,8 @@ import pyarrow as pa
 from deltaworks.events.chunks import Chunk
 from deltaworks.events.conversion import Conversion, Converted, Rows
 from deltaworks.events.envelope import stamped
-from deltaworks.events.plans import EventPlan
+from deltaworks.events.plans import COUNTS, EventPlan
+from deltaworks.events.slot_stripping import counted
 
 if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
@@ -29,10 +32,16 @@ NO_FIELDS: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class DecodedEvents:
-    """Decoded events of one plan, by their indexes in a chunk; `unsure` are those that the row path has to read."""
+    """Decoded events of one plan, by their indexes in a chunk; `unsure` are those that the row path has to read.
+
+    `at_ms` makes of when a payload arrived when its events came in. `refused` are to be kept nowhere.
+    """
 
     plan: EventPlan
+    chunk: Chunk
+    at_ms: Callable[[int | None], int]
     unsure: list[int] = field(default_factory=list)
+    refused: int = 0
     _events: list[Any] = field(default_factory=list)
     _rows: list[int] = field(default_factory=list)
     _blocks: list[tuple[Rows, dict[Any, pa.Array]]] = field(default_factory=list)
@@ -59,23 +68,38 @@ class DecodedEvents:
     def _convert(self) -> None:
         events, rows = self._events, np.array(self._rows, np.int64)
         self._events, self._rows = [], []
+        suspects = self.chunk.suspects
+        places = [place for place, row in enumerate(rows.tolist()) if row in suspects] if suspects else []
         try:
-            arrays, unsure = self.plan.arrays(events)
+            planned = self.plan.arrays(events, partial(self._arrivals, rows), places)
         except Exception:  # whatever it is, the row path meets it again and says of which event
             self.unsure += rows.tolist()
             return
-        if unsure:
-            rows, arrays = self.without(rows, arrays, unsure)
+        arrays = planned.columns
+        self.refused += len(planned.refused)
+        if planned.unsure or planned.refused:
+            self.unsure += rows[list(planned.unsure)].tolist()
+            rows, arrays = _without(rows, arrays, planned.unsure | planned.refused)
         if len(rows):
             self._blocks.append((rows, arrays))
 
+    def _arrivals(self, rows: Rows) -> list[int]:
+        seqs, payloads = self.chunk.seqs, self.chunk.payloads
+        of_rows = [seqs[row] for row in rows.tolist()]
+        came_in = {seq: self.at_ms(payloads[seq].arrived_at_us) for seq in set(of_rows)}
+        return [came_in[seq] for seq in of_rows]
+
     def without(self, rows: Rows, arrays: dict[Any, pa.Array], places: set[int]) -> tuple[Rows, dict[Any, pa.Array]]:
         """The rows but those at these places, which the row path has to read."""
-        keep = np.ones(len(rows), np.bool_)
-        keep[list(places)] = False
-        self.unsure += rows[~keep].tolist()
-        mask = pa.array(keep)
-        return rows[keep], {key: array.filter(mask) for key, array in arrays.items()}
+        self.unsure += rows[list(places)].tolist()
+        return _without(rows, arrays, places)
+
+
+def _without(rows: Rows, arrays: dict[Any, pa.Array], places: set[int]) -> tuple[Rows, dict[Any, pa.Array]]:
+    keep = np.ones(len(rows), np.bool_)
+    keep[list(places)] = False
+    mask = pa.array(keep)
+    return rows[keep], {key: array.filter(mask) for key, array in arrays.items()}
 
 
 def by_columns(
@@ -89,6 +113,7 @@ def by_columns(
     """
     tables = _Tables(conversion, chunk, stamp)
     others = [row for rows in chunk.rows_by_tables.values() for row in rows]
+    stripped, refused = Counter[str](), 0
     for decoded in chunk.decoded.values():
         columns = decoded.columns()
         if columns is not None:
@@ -98,12 +123,19 @@ def by_columns(
                 rows, arrays = decoded.without(rows, arrays, set(beyond))
             if len(rows):
                 tables.add(decoded.plan, rows, arrays)
+            if COUNTS in arrays:
+                stripped += counted(arrays[COUNTS])
         others += decoded.unsure
+        refused += decoded.refused
+    stripped += Counter(refused=refused)
+    chunk.dropped = refused
     if not others:
-        return Converted(conversion.in_order(tables.parts), by_columns=len(chunk.events))
+        parts, made = conversion.in_order(tables.parts), len(chunk.events) - refused
+        return Converted(parts, by_columns=made, stripped=stripped)
     slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
     for row, event in zip(rows.tolist(), slow.events, strict=True):
         chunk.events[row] = event
+    chunk.dropped += len(others) - len(slow.events) - len(slow.rejected)
     converted = conversion.by_rows(slow, stamp)
     for name, (own, table) in converted.tables.items():
         tables.parts.setdefault(name, []).append((rows[own], table))
@@ -112,7 +144,8 @@ def by_columns(
         {int(rows[row]): reasons for row, reasons in converted.reasons.items()},
         [int(rows[row]) for row in converted.unusable],
         slow.rejected,
-        len(chunk.events) - len(others),
+        len(chunk.events) - len(others) - refused,
+        stripped,
     )
 
 

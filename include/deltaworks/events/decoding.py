@@ -16,6 +16,7 @@ from deltaworks.events.erased import ERASED_BYTES
 from deltaworks.events.events import Router, reader_of
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.plans import EventPlan, row_path_reason, undeclared
+from deltaworks.events.slot_stripping import SlotStripping
 from deltaworks.events.slots import REFUSALS, Path, Unslotted, decoder_of
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
@@ -40,8 +41,16 @@ class EventDecoder:
         plans: the plan by the class of decoded events.
     """
 
-    def __init__(self, spec: PipelineSpec, router: Router, by_table: Mapping[str, TableColumns]) -> None:
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        router: Router,
+        by_table: Mapping[str, TableColumns],
+        stripping: SlotStripping | None = None,
+    ) -> None:
+        """Decode events as `spec` declares; `stripping` strips those of a pipeline with personal data."""
         self._spec = spec
+        self._stripping = stripping
         self._router = router
         self._by_table = by_table
         self.reason = row_path_reason(spec, router)
@@ -121,7 +130,9 @@ class EventDecoder:
         try:
             tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
             others = tuple(self._others.get(name, ()))
-            self._by_name[name] = EventPlan.of(self._spec, name, tables, self._by_table, others)
+            self._by_name[name] = EventPlan.of(
+                self._spec, name, tables, self._by_table, others, stripping=self._stripping
+            )
         except (Unslotted, Misfit) as refusal:
             self._give_up(name, str(refusal))
             return False

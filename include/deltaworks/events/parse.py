@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import OverBudget, Run
-from deltaworks.events.chunks import Chunk
+from deltaworks.events.chunks import Chunk, rejected
 from deltaworks.events.conversion import Conversion, Converted, Part, Rows
 from deltaworks.events.decoded import NO_FIELDS, DecodedEvents, by_columns
 from deltaworks.events.decoding import EventDecoder
@@ -90,7 +90,7 @@ class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
     `findings` is what was noted beside rows, complete once `parse` has ended; `stripping` what strips personal data.
-    `by_columns` counts events that were not read by rows; `row_path_reasons` says why those of a name are.
+    `by_columns` counts events with rows that were not read by rows; `row_path_reasons` says why those of a name are.
     """
 
     def __init__(
@@ -118,6 +118,7 @@ class Parser:
         self.findings = Findings()
         self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
         self._router = Router(spec)
+        self.stripping = stripping_of(spec, strip_keys, self._reader, self.findings)
         self._frame = framer(spec.source, note_over_budget=self.findings.note_over_budget)
         self._of_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
@@ -135,7 +136,8 @@ class Parser:
         self._proof = proof
         # A proof is asked for after deaths, and has to tell events apart.
         decodes = columnar_from_bytes is not None and proof is None
-        self._decoder = EventDecoder(spec, self._router, self._conversion.columns) if decodes else None
+        columns, slots = self._conversion.columns, self.stripping.slots
+        self._decoder = EventDecoder(spec, self._router, columns, slots) if decodes else None
         self._plans: Mapping[type, EventPlan] = {} if self._decoder is None else self._decoder.plans
         self.row_path_reasons: Mapping[str, str] = {} if self._decoder is None else self._decoder.reasons
         self.by_columns = 0
@@ -146,7 +148,6 @@ class Parser:
                 spec.source, note_over_budget=self.findings.note_over_budget, decoder=self._decoder
             )
         self._protection = protection_of(spec, databases)
-        self.stripping = stripping_of(spec, strip_keys, self._reader, self.findings)
         self._withhold = bool(spec.private)
         self._says_why = not (spec.private or spec.privacy) or spec.source.format in _QUOTES_NOTHING
 
@@ -223,13 +224,13 @@ class Parser:
                 event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
             if payload.record is not None:
                 event[RECORD_FIELD] = payload.record
-            if not self.stripping.keeps(event, payload.arrived_at_us):
+            if not self.stripping.keeps(event, payload.arrived_at_us, raw):
                 return
             name = self._reader.name(event)
             tables = self._router.tables(event, name)
         except Exception as error:
             reason = self._reason(error) if isinstance(error, Misfit) else unexpected("reading", type(error).__name__)
-            chunk.rejected.append(_rejected(payload, position, raw, name, (reason,)))
+            chunk.rejected.append(rejected(payload, position, raw, name, (reason,)))
             return
         if self._protection is not None:
             self._protection.apply(event, self.findings)
@@ -241,11 +242,12 @@ class Parser:
     def _take_run(self, chunk: Chunk, payload: Payload, position: int, run: Run) -> None:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
         chunk.take_run(NO_FIELDS, payload, position, run)
+        chunk.suspects.update(row + place for place in self.stripping.suspects(run.raws, payload.record))
         for event in run.events:
             kind = type(event)
             decoded = by_kind.get(kind)
             if decoded is None:
-                decoded = by_kind[kind] = DecodedEvents(plans[kind])
+                decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.stripping.at_ms)
             chunk.names.append(decoded.plan.name)
             decoded.take(event, row)
             row += 1
@@ -259,13 +261,13 @@ class Parser:
         parts, misfits = self._landing(chunk, stamp)
         yield from parts
         rejected = self.stripping.kept(chunk.rejected + misfits)
-        self.findings.note_events(len(chunk.events) + len(chunk.rejected), rejected)
+        self.findings.note_events(len(chunk.events) - chunk.dropped + len(chunk.rejected), rejected)
         if rejected:
             yield "quarantine", self._quarantine(rejected, stamp)
 
     def _landing(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[Part], list[Rejected]]:
         """The rows of the chunk's tables, and its events that do not fit; nothing is noted twice, whatever raises."""
-        findings = Findings()
+        findings, before = Findings(), self.stripping.counted()
         try:
             converted = self._converted(chunk, stamp)
             parts, reasons = self._conversion.landing(chunk, converted, findings)
@@ -277,17 +279,20 @@ class Parser:
             failure = type(error).__name__
         else:
             self.findings.add(findings)
+            self.findings.privacy.update(converted.stripped)
             self.by_columns += converted.by_columns
-            misfits = [self._misfit(chunk, row, of_row) for row, of_row in sorted(reasons.items())]
+            misfits = [chunk.misfit(row, of_row) for row, of_row in sorted(reasons.items())]
             return parts, converted.rejected + misfits
         # Here and not above, where the error still holds what it was raised over.
         if chunk.decoded:
+            self.stripping.count_again(before)
             by_rows, _ = self._by_rows(chunk, np.arange(len(chunk.events)))
+            chunk.dropped = len(chunk.events) - len(by_rows.events) - len(by_rows.rejected)
             parts, misfits = self._landing(by_rows, stamp)
             return parts, by_rows.rejected + misfits
         if len(chunk.events) <= 1:
             misfit = [unexpected("converting", failure)]
-            return [], [self._misfit(chunk, row, misfit) for row in range(len(chunk.events))]
+            return [], [chunk.misfit(row, misfit) for row in range(len(chunk.events))]
         first, second = (self._landing(half, stamp) for half in chunk.halves())
         return first[0] + second[0], first[1] + second[1]
 
@@ -321,14 +326,9 @@ class Parser:
     def _whole(self, payload: Payload, reason: Reason) -> Rejected:
         # An object can be read again. A record is gone once its stream has let go of it.
         if self._of_records:
-            return _rejected(payload, WHOLE_OBJECT, payload.data or b"", None, (reason,))
+            return rejected(payload, WHOLE_OBJECT, payload.data or b"", None, (reason,))
         self.findings.note_object(str(reason.code), payload.key)
-        return _rejected(payload, WHOLE_OBJECT, b"", None, (reason,))
-
-    @staticmethod
-    def _misfit(chunk: Chunk, index: int, reasons: list[Reason]) -> Rejected:
-        payload = chunk.payloads[chunk.seqs[index]]
-        return _rejected(payload, chunk.positions[index], chunk.raws[index], chunk.names[index], tuple(reasons))
+        return rejected(payload, WHOLE_OBJECT, b"", None, (reason,))
 
     def _quarantine(self, rejected: list[Rejected], stamp: BatchStamp) -> pa.Table:
         return quarantine_rows(
@@ -339,12 +339,3 @@ class Parser:
             retain_raw_bytes=self._retain,
             withhold_raw=self._withhold,
         )
-
-
-def _rejected(
-    payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
-) -> Rejected:
-    arrived_at_us = payload.arrived_at_us
-    return Rejected(
-        payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us
-    )

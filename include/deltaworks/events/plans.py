@@ -7,7 +7,7 @@ row path reads that anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from deltaworks.events.event_ids import sure_ids
 from deltaworks.events.event_times import joined_times
 from deltaworks.events.events import Router
 from deltaworks.events.extras import ReadFields, extra_fields
-from deltaworks.events.origins import reads_record_fields
+from deltaworks.events.origins import RECORD_FIELD, reads_record_fields
+from deltaworks.events.slot_stripping import SlotStrip, SlotStripping
 from deltaworks.events.slots import Path, Slots, Tree, Unslotted, nested_type, put, slots_of
 from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
@@ -27,6 +28,8 @@ from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.times import TimeForm
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
+#: What was counted of each event as it was stripped, as of `slot_stripping.COUNTED`.
+COUNTS = "counts"
 _TIMESTAMP = Primitive("timestamp")
 #: A decimal of more digits may take a whole number beyond 64 bits, which orjson makes a double of and msgspec does not.
 _SAFE_DIGITS = 18
@@ -37,7 +40,7 @@ def row_path_reason(spec: PipelineSpec, router: Router) -> str | None:
     reasons = {
         "the payloads are no JSON": spec.source.format != "json",
         "fields are looked up or masked in the events": bool(spec.enrich or spec.private),
-        "personal data is stripped from the events": spec.privacy is not None,
+        "what becomes of personal data depends on their record": _strips_by_record(spec),
         "events have fields of their object's key": bool(partition_columns_of(spec.source)),
         "events have fields of their record": reads_record_fields(spec),
         "events have fields of their wrapper": bool(spec.unwrap and spec.unwrap.keep),
@@ -58,6 +61,18 @@ class PlannedColumn:
     typed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedArrays:
+    """Columns of events by `EventColumn.key`, their `time` and `id`, and `COUNTS` where they were stripped.
+
+    `unsure` are the places of events that the row path has to read, `refused` of those that are kept nowhere.
+    """
+
+    columns: dict[Any, pa.Array]
+    unsure: set[int]
+    refused: set[int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EventPlan:
     """How events of one name become columns.
@@ -67,6 +82,7 @@ class EventPlan:
         nulls: what some table keeps as a field that no column takes; where it is there, the row path reads the event.
         parts: the same, of what lies in objects that are read whole: which fields of theirs are read.
         takes_others: whether fields that nobody reads may be given slots.
+        strip: what strips personal data, where the pipeline has any.
     """
 
     name: str
@@ -81,6 +97,7 @@ class EventPlan:
     nulls: frozenset[Path]
     parts: tuple[tuple[Path, ReadFields], ...]
     takes_others: bool
+    strip: SlotStrip | None = None
 
     @classmethod
     def of(
@@ -90,11 +107,14 @@ class EventPlan:
         tables: tuple[str, ...],
         by_table: Mapping[str, TableColumns],
         others: Sequence[Path] = (),
+        *,
+        stripping: SlotStripping | None = None,
     ) -> EventPlan:
         """The plan of events called `name`, which go to `tables`.
 
         Args:
             others: fields that nobody reads, which events have all the same.
+            stripping: what strips personal data, where `spec` declares any.
 
         Raises:
             Unslotted: the row path reads them; why.
@@ -119,6 +139,10 @@ class EventPlan:
             planned[item.key] = PlannedColumn(item, required, typed=alone and kind is not Any)
         # A field that two columns read differently has a slot for anything, so that neither can trust in its type.
         typed = {key: _at(tree, key[0]) is not Any for key in planned if key[0] != name_path}
+        if spec.privacy is not None and stripping is None:
+            raise Unslotted("there is nothing to strip their personal data with")
+        strip = None if stripping is None else SlotStrip(stripping, tree, name=name, name_path=name_path)
+        personal = () if strip is None else strip.slots
         for path in others:
             put(tree, path, Any)
         nulls, parts = _kept_apart(tree, [of_table for of_table in columns if of_table.keeps_other_fields])
@@ -128,7 +152,7 @@ class EventPlan:
             slots=slots_of(tree, tag=None if name_path is None else (name_path[0], name)),
             tree=tree,
             columns=tuple(
-                PlannedColumn(one.item, one.required, one.typed and typed.get(key, False))
+                PlannedColumn(one.item, one.required, one.typed and typed.get(key, False) and key[0] not in personal)
                 for key, one in planned.items()
             ),
             time=time,
@@ -138,16 +162,29 @@ class EventPlan:
             nulls=nulls,
             parts=parts,
             takes_others=not any(of_table.keeps_other_fields for of_table in columns),
+            strip=strip,
         )
 
-    def arrays(self, events: Sequence[Any]) -> tuple[dict[Any, pa.Array], set[int]]:
-        """The columns of decoded events by `EventColumn.key`, their `time` and `id`; and which events are not sure."""
+    def arrays(
+        self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], suspects: Collection[int] = ()
+    ) -> PlannedArrays:
+        """The columns of decoded events.
+
+        Args:
+            arrivals: when each came in, milliseconds since 1970, for what strips them.
+            suspects: the places of those that are to be scanned for emails and phone numbers.
+        """
         values: dict[Path, Sequence[Any]] = {}
         self.slots.gather(events, values)
         if self.name_path is not None:
             values[self.name_path] = [self.name] * len(events)
-        unsure = self._with_other_fields(values)
         arrays: dict[Any, pa.Array] = {}
+        unsure, refused = set[int](), set[int]()
+        if self.strip is not None:
+            stripped = self.strip.strip(values, len(events), arrivals=arrivals, suspects=suspects)
+            unsure, refused = stripped.unsure, set(stripped.refused)
+            arrays[COUNTS] = stripped.counts_array()
+        unsure |= self._with_other_fields(values)
         for planned in self.columns:
             item = planned.item
             array, misfits = column(values[item.path], item.kind, times=item.times, typed=planned.typed)
@@ -162,7 +199,7 @@ class EventPlan:
         arrays["id"] = pa.array(texts, pa.string())
         if self.ids:
             unsure.update(_nulls(arrays["id"]))
-        return arrays, unsure
+        return PlannedArrays(arrays, unsure - refused, refused)
 
     def _with_other_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
         """The events of which some table keeps fields that none of its columns takes."""
@@ -189,6 +226,13 @@ def undeclared(event: Mapping[str, Any], tree: Tree, above: Path = ()) -> list[P
         elif type(tree[name]) is dict and type(value) is dict:
             paths += undeclared(value, tree[name], (*above, name))
     return paths
+
+
+def _strips_by_record(spec: PipelineSpec) -> bool:
+    """Whether a rule of `privacy` is about fields of the record that an event came in."""
+    regulation = None if spec.privacy is None else spec.privacy.regulation
+    rules = [] if regulation is None else [rule.when for rule in (regulation.refused, regulation.child) if rule]
+    return any(path.split(".")[0].removesuffix("[]") == RECORD_FIELD for when in rules for path in when)
 
 
 def _paths(texts: Sequence[str]) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,7 +20,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.events import EventReader
 from deltaworks.events.exact_numbers import exact_bytes, exact_value, has_rounded_number
 from deltaworks.events.findings import Findings
+from deltaworks.events.origins import RECORD_FIELD
 from deltaworks.events.reasons import Reason, Rejected
+from deltaworks.events.slot_stripping import SlotStripping
 from deltaworks.privacy.identities import Identity
 from deltaworks.privacy.keys.base import Context, DataKey, Destroyed
 from deltaworks.privacy.sealing import SealedKind, Sealer
@@ -98,10 +100,27 @@ def stripping_of(
 class AsSent:
     """Leaves events of nobody as they were sent."""
 
+    slots = None
+
     def begin(self, read_at_us: int) -> None:
         """Nothing depends on when it was read."""
 
-    def keeps(self, event: dict[str, Any], arrived_at_us: int | None) -> bool:
+    def at_ms(self, arrived_at_us: int | None) -> int:
+        """Nothing depends on when it came in."""
+        return 0
+
+    def suspects(self, raws: Sequence[bytes], record: Mapping[str, Any] | None) -> Collection[int]:
+        """Nothing is looked for."""
+        return ()
+
+    def counted(self) -> Mapping[str, int]:
+        """Nothing is counted."""
+        return {}
+
+    def count_again(self, before: Mapping[str, int]) -> None:
+        """Nothing is counted."""
+
+    def keeps(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
         """Every event is kept."""
         return True
 
@@ -136,6 +155,9 @@ class Stripping:
         self._retain = spec.quarantine.retain_raw_bytes
         self._stripped = Stripped(counts=findings.privacy)
         self._sealed_before: set[Identity] = set()
+        self._noted: dict[tuple[str, str, str, str | None], int] = {}
+        #: What strips decoded events.
+        self.slots = SlotStripping(self._walker, self._note)
         self._unreadable_bytes = 0
         self._read_at_ms = 0
 
@@ -143,10 +165,43 @@ class Stripping:
         """Take note of when what follows was read, where it is on no record when it came in."""
         self._read_at_ms = read_at_us // 1000
 
-    def keeps(self, event: dict[str, Any], arrived_at_us: int | None) -> bool:
-        """Strip an event in place; False for one that is to be kept nowhere, which is counted."""
-        at_ms = self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
-        return self._walker.strip(event, at_ms=at_ms, stripped=self._stripped) is Outcome.KEPT
+    def keeps(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
+        """Strip an event in place; False for one that is to be kept nowhere, which is counted.
+
+        Args:
+            raw: the bytes that it was read from.
+        """
+        at_ms, scanner = self.at_ms(arrived_at_us), self._walker.scanner
+        # What a record says of itself stands in no bytes.
+        scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_find(raw))
+        return self._walker.strip(event, at_ms=at_ms, stripped=self._stripped, scans=scans) is Outcome.KEPT
+
+    def at_ms(self, arrived_at_us: int | None) -> int:
+        """When an event came in, milliseconds since 1970."""
+        return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
+
+    def suspects(self, raws: Sequence[bytes], record: Mapping[str, Any] | None) -> Collection[int]:
+        """The places of those events, by their bytes, that may hold what is scanned for; of no others it is said."""
+        scanner = self._walker.scanner
+        if scanner is None:
+            return ()
+        return range(len(raws)) if record is not None else scanner.suspects(raws)
+
+    def counted(self) -> Mapping[str, int]:
+        """What was counted so far."""
+        return dict(self._stripped.counts)
+
+    def count_again(self, before: Mapping[str, int]) -> None:
+        """Forget what was counted since: these events are stripped once more."""
+        self._stripped.counts.clear()
+        self._stripped.counts.update(before)
+
+    def _note(self, subject: str, kind: str, token: str, value: str | None, at_ms: int) -> None:
+        """Note an identity of decoded events; once, unless it was earlier than it was noted."""
+        timeless = (subject, kind, token, value)
+        if at_ms < self._noted.get(timeless, at_ms + 1):
+            self._noted[timeless] = at_ms
+            self._stripped.identities.append(Identity(*timeless, at_ms))
 
     def masked(self, event: Any) -> Any:
         """An event that was kept and is read again from its bytes."""
@@ -170,8 +225,11 @@ class Stripping:
 
     def seal(self) -> None:
         """Seal the identities that were met, for the driver to bring to the vault."""
-        new = [item for item in dict.fromkeys(self._stripped.identities) if self._is_new(item)]
+        # Of those that differ in nothing else the one that came in first is told, in whatever order they were met.
+        earliest = sorted(dict.fromkeys(self._stripped.identities), key=lambda item: item.at_ms)
+        new = [item for item in earliest if self._is_new(item)]
         self._stripped.identities.clear()
+        self._noted.clear()
         if self._sealer is None or self._keys is None:
             return
         for start in range(0, len(new), _FRAME_IDENTITIES):
@@ -190,7 +248,7 @@ class Stripping:
     def _of_row(self, row: Rejected) -> Rejected | None:
         if not self._is_json:
             return replace(row, raw=b"", sent_bytes=len(row.raw))
-        at_ms = self._read_at_ms if row.arrived_at_us is None else row.arrived_at_us // 1000
+        at_ms = self.at_ms(row.arrived_at_us)
         outcome, text = self._of_raw(row.raw, at_ms)
         if outcome is not Outcome.KEPT:
             self._findings.privacy[outcome.value] += 1
