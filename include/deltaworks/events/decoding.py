@@ -39,6 +39,7 @@ class EventDecoder:
         reason: why no event has slots; None where some have.
         reasons: why events of a name have none.
         plans: the plan by the class of decoded events.
+        suspects: decoded events, by `id`, whose texts have to be scanned; whoever takes them clears it.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class EventDecoder:
         """Decode events as `spec` declares; `stripping` strips those of a pipeline with personal data."""
         self._spec = spec
         self._stripping = stripping
+        self._scanner = None if stripping is None else stripping.walker.scanner
+        self.suspects: set[int] = set()
         self._router = router
         self._by_table = by_table
         self.reason = row_path_reason(spec, router)
@@ -82,6 +85,8 @@ class EventDecoder:
             if len(text) <= _DEEP_BYTES or not _is_deep(text):
                 decoded = self._decode(text)
                 self._decoded += 1
+                if self._scanner is not None and self._scanner.may_find(text):
+                    self.suspects.add(id(decoded))
                 return decoded
         except REFUSALS:
             pass

@@ -242,15 +242,18 @@ class Parser:
     def _take_run(self, chunk: Chunk, payload: Payload, position: int, run: Run) -> None:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
         chunk.take_run(NO_FIELDS, payload, position, run)
-        chunk.suspects.update(row + place for place in self.stripping.suspects(run.raws, payload.record))
+        suspects = set[int]() if self._decoder is None else self._decoder.suspects
         for event in run.events:
             kind = type(event)
             decoded = by_kind.get(kind)
             if decoded is None:
                 decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.stripping.at_ms)
             chunk.names.append(decoded.plan.name)
+            if suspects and id(event) in suspects:
+                chunk.suspects.add(row)
             decoded.take(event, row)
             row += 1
+        suspects.clear()
 
     def _reason(self, misfit: Misfit) -> Reason:
         """Why something cannot be read. Where it may quote what was to be masked, it only says of what kind it is."""

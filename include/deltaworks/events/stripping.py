@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -109,10 +109,6 @@ class AsSent:
         """Nothing depends on when it came in."""
         return 0
 
-    def suspects(self, raws: Sequence[bytes], record: Mapping[str, Any] | None) -> Collection[int]:
-        """Nothing is looked for."""
-        return ()
-
     def counted(self) -> Mapping[str, int]:
         """Nothing is counted."""
         return {}
@@ -179,13 +175,6 @@ class Stripping:
     def at_ms(self, arrived_at_us: int | None) -> int:
         """When an event came in, milliseconds since 1970."""
         return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
-
-    def suspects(self, raws: Sequence[bytes], record: Mapping[str, Any] | None) -> Collection[int]:
-        """The places of those events, by their bytes, that may hold what is scanned for; of no others it is said."""
-        scanner = self._walker.scanner
-        if scanner is None:
-            return ()
-        return range(len(raws)) if record is not None else scanner.suspects(raws)
 
     def counted(self) -> Mapping[str, int]:
         """What was counted so far."""

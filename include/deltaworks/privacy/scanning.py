@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Any, Final
 
 from deltaworks.specs.privacy import PrivacySpec
 
 _EMAIL: Final = re.compile(r"[A-Za-z0-9_.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.[A-Za-z]{2,24}")
 _PHONE: Final = re.compile(r"(?<![0-9A-Za-z+])(?:\+|00)[1-9][0-9 ()./-]{6,18}[0-9](?![0-9A-Za-z])")
-#: What JSON has in its bytes wherever one of its texts has an email or a phone number; found soon where there is none.
-#: A character of theirs may be written as an escape, and the first slash in a number behind a backslash.
-_AT_IN_JSON: Final = re.compile(rb"@")
-_ZEROS_IN_JSON: Final = re.compile(rb"00[1-9][0-9 ()./-]{6,18}[0-9]")
-_PLUS_IN_JSON: Final = re.compile(rb"\+[1-9][0-9 ()./-]{6,18}[0-9]")
-_SLASH_IN_JSON: Final = re.compile(rb"[0-9 ().-]\\+/")
-_ESCAPE_IN_JSON: Final = re.compile(rb"\\u00[2-7]")
 _DIGITS: Final = re.compile(r"[0-9]")
 _FEWEST_DIGITS, _MOST_DIGITS = 8, 15
+
+
+class _Marks:
+    """What JSON has wherever one of its texts has an email or a phone number; found soon where there is none.
+
+    A character of theirs may be written as an escape, and the first slash in a number behind backslashes.
+    """
+
+    def __init__(self, of: Callable[[str], Any]) -> None:
+        self.at, self.plus, self.backslash = of("@"), of("+"), of("\\")
+        self.zeros = re.compile(of("00[1-9][0-9 ()./-]{6,18}[0-9]"))
+        self.number = re.compile(of(r"\+[1-9][0-9 ()./-]{6,18}[0-9]"))
+        self.slash = re.compile(of(r"[0-9 ().-]\\+/"))
+        self.escape = re.compile(of(r"\\u00[2-7]"))
+
+
+_IN_TEXT: Final = _Marks(str)
+_IN_BYTES: Final = _Marks(str.encode)
 
 
 class Scanner:
@@ -46,30 +55,19 @@ class Scanner:
                 elif kind is str and len(value) > 5 and self._drops(value, counts):
                     holder[place] = None
 
-    def may_find(self, json: bytes) -> bool:
+    def may_find(self, json: str | bytes) -> bool:
         """Whether a text in JSON, in JSON within its texts too, may have what is looked for; False where none has."""
-        return next(self._marks(json), None) is not None
-
-    def suspects(self, texts: Sequence[bytes]) -> list[int]:
-        """The places of those texts in JSON of which `may_find` holds. Few are looked at one by one."""
-        starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
-        # No mark spans two of them: none has the character between.
-        return sorted({bisect_right(starts, mark) - 1 for mark in self._marks(b"\n".join(texts))})
-
-    def _marks(self, json: bytes) -> Iterator[int]:
-        """Where in JSON something is that may be of what is looked for."""
-        patterns: list[re.Pattern[bytes]] = []
-        if self._email != "off" and b"@" in json:
-            patterns.append(_AT_IN_JSON)
-        if b"\\u00" in json:
-            patterns.append(_ESCAPE_IN_JSON)
-        if self._phone != "off":
-            patterns += [_ZEROS_IN_JSON] if b"+" not in json else [_ZEROS_IN_JSON, _PLUS_IN_JSON]
-            if b"\\/" in json:
-                patterns.append(_SLASH_IN_JSON)
-        for pattern in patterns:
-            for match in pattern.finditer(json):
-                yield match.start()
+        marks = _IN_TEXT if isinstance(json, str) else _IN_BYTES
+        if self._email != "off" and marks.at in json:
+            return True
+        phones = self._phone != "off"
+        if marks.backslash in json and (
+            marks.escape.search(json) is not None or (phones and marks.slash.search(json) is not None)
+        ):
+            return True
+        return phones and (
+            marks.zeros.search(json) is not None or (marks.plus in json and marks.number.search(json) is not None)
+        )
 
     def _drops(self, text: str, counts: Counter[str]) -> bool:
         drops = False
