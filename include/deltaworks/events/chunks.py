@@ -36,8 +36,8 @@ class Chunk:
     rows_by_tables: dict[Tables, list[int]] = field(default_factory=dict)
     decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
-    #: Decoded events that are to be scanned for emails and phone numbers.
-    suspects: set[int] = field(default_factory=set)
+    #: Decoded events that are to be scanned for emails and phone numbers, with the records they came in.
+    suspects: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
     #: How many of `events` turned out to be kept nowhere.
     dropped: int = 0

@@ -69,7 +69,9 @@ class DecodedEvents:
         events, rows = self._events, np.array(self._rows, np.int64)
         self._events, self._rows = [], []
         suspects = self.chunk.suspects
-        places = [place for place, row in enumerate(rows.tolist()) if row in suspects] if suspects else []
+        places = (
+            {place: suspects[row] for place, row in enumerate(rows.tolist()) if row in suspects} if suspects else {}
+        )
         try:
             planned = self.plan.arrays(events, partial(self._arrivals, rows), places)
         except Exception:  # whatever it is, the row path meets it again and says of which event

@@ -243,6 +243,8 @@ class Parser:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
         chunk.take_run(NO_FIELDS, payload, position, run)
         suspects = set[int]() if self._decoder is None else self._decoder.suspects
+        if payload.record is not None and self.stripping.may_find_in(payload.record):
+            suspects.update(map(id, run.events))
         for event in run.events:
             kind = type(event)
             decoded = by_kind.get(kind)
@@ -250,7 +252,7 @@ class Parser:
                 decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.stripping.at_ms)
             chunk.names.append(decoded.plan.name)
             if suspects and id(event) in suspects:
-                chunk.suspects.add(row)
+                chunk.suspects[row] = payload.record
             decoded.take(event, row)
             row += 1
         suspects.clear()

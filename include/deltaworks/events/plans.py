@@ -7,7 +7,7 @@ row path reads that anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from deltaworks.events.event_times import joined_times
 from deltaworks.events.events import Router
 from deltaworks.events.extras import ReadFields, extra_fields
 from deltaworks.events.origins import RECORD_FIELD, reads_record_fields
-from deltaworks.events.slot_stripping import SlotStrip, SlotStripping
+from deltaworks.events.slot_stripping import SlotStrip, SlotStripping, Suspects
 from deltaworks.events.slots import Path, Slots, Tree, Unslotted, nested_type, put, slots_of
 from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
@@ -165,14 +165,12 @@ class EventPlan:
             strip=strip,
         )
 
-    def arrays(
-        self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], suspects: Collection[int] = ()
-    ) -> PlannedArrays:
+    def arrays(self, events: Sequence[Any], arrivals: Callable[[], Sequence[int]], suspects: Suspects) -> PlannedArrays:
         """The columns of decoded events.
 
         Args:
             arrivals: when each came in, milliseconds since 1970, for what strips them.
-            suspects: the places of those that are to be scanned for emails and phone numbers.
+            suspects: by place those that are to be scanned for emails and phone numbers, with their records.
         """
         values: dict[Path, Sequence[Any]] = {}
         self.slots.gather(events, values)

@@ -7,8 +7,9 @@ that is taken out, a subject that was erased) is named, and the row path strips 
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import ne
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from deltaworks.events.origins import RECORD_FIELD
 from deltaworks.events.slot_fields import SlotCondition, StrippedFields, is_wide, leaves, slot_of
 from deltaworks.events.slots import Path, Tree, Unslotted
 from deltaworks.privacy.walker import DROPPED, Change, Walker, remember
@@ -29,6 +31,8 @@ COUNTED: Final = ("tokens", "child", "scan_email", "scan_phone")
 _TOKENS, _CHILD = COUNTED.index("tokens"), COUNTED.index("child")
 #: Takes note of an identity: its subject, kind, token and value, and when the event came in.
 Note = Callable[[str, str, str, str | None, int], None]
+#: Events that are to be scanned, by place, with what the records they came in say of themselves.
+Suspects = Mapping[int, Mapping[str, Any] | None]
 Met = list[tuple[str, str, Any]]
 Slotted = dict[Path, Sequence[Any]]
 
@@ -153,13 +157,13 @@ class SlotStrip:
         return self._fields.of_child
 
     def strip(
-        self, values: Slotted, count: int, *, arrivals: Callable[[], Sequence[int]], suspects: Collection[int]
+        self, values: Slotted, count: int, *, arrivals: Callable[[], Sequence[int]], suspects: Suspects
     ) -> Stripped:
         """Strip events in place: what their slots hold, by path.
 
         Args:
             arrivals: when each came in, milliseconds since 1970; called where that matters.
-            suspects: the places of those whose texts may have what is scanned for.
+            suspects: by place those whose texts may have what is scanned for.
         """
         stripped = Stripped(np.zeros((count, len(COUNTED)), np.int64))
         refused = stripped.refused = self._refused.places(values, count, stripped.unsure)
@@ -178,7 +182,7 @@ class SlotStrip:
         if children:
             self._strip_children(values, as_sent, children, arrivals(), stripped)
         stripped.count_met()
-        self._scan(values, [place for place in suspects if place not in refused], stripped)
+        self._scan(values, suspects, stripped)
         self._suppress(values, raw, stripped)
         if stripped.counts[:, _TOKENS].any():
             self._note(values, raw, arrivals(), stripped)
@@ -205,18 +209,24 @@ class SlotStrip:
                 columns[slot][place] = None if kept is DROPPED else kept
         values.update(columns)
 
-    def _scan(self, values: Slotted, places: Sequence[int], stripped: Stripped) -> None:
+    def _scan(self, values: Slotted, suspects: Suspects, stripped: Stripped) -> None:
         scanner = self._walker.scanner
-        if scanner is None or not places:
+        if scanner is None or not suspects:
             return
         if self._scanned is None:  # once all fields have their slots
             self._scanned = [*leaves(self._tree), *([] if self._name_path is None else [self._name_path])]
-        for place in places:
+        for place, record in suspects.items():
+            if place in stripped.refused:
+                continue
+            texts: dict[Any, Any] = {slot: values[slot][place] for slot in self._scanned}
+            if record is not None:
+                # An event has its record there, whatever it had itself; others have the same one.
+                texts[RECORD_FIELD,] = copy.deepcopy(dict(record))
             counts: Counter[str] = Counter()
-            scanner.scan({slot: values[slot][place] for slot in self._scanned}, counts)
-            for kind, texts in counts.items():
+            scanner.scan(texts, counts)
+            for kind, hits in counts.items():
                 if kind in COUNTED:
-                    stripped.counts[place, COUNTED.index(kind)] += texts
+                    stripped.counts[place, COUNTED.index(kind)] += hits
                 else:
                     stripped.unsure.add(place)
 

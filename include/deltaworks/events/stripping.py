@@ -7,8 +7,10 @@ it was, its digest, and why it is there.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -109,6 +111,10 @@ class AsSent:
         """Nothing depends on when it came in."""
         return 0
 
+    def may_find_in(self, record: Mapping[str, Any]) -> bool:
+        """Nothing is looked for."""
+        return False
+
     def counted(self) -> Mapping[str, int]:
         """Nothing is counted."""
         return {}
@@ -175,6 +181,13 @@ class Stripping:
     def at_ms(self, arrived_at_us: int | None) -> int:
         """When an event came in, milliseconds since 1970."""
         return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
+
+    def may_find_in(self, record: Mapping[str, Any]) -> bool:
+        """Whether what a record says of itself has what is scanned for."""
+        counts: Counter[str] = Counter()
+        if self._walker.scanner is not None:
+            self._walker.scanner.scan(copy.deepcopy(dict(record)), counts)
+        return bool(counts)
 
     def counted(self) -> Mapping[str, int]:
         """What was counted so far."""
