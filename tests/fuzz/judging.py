@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
+from deltaworks.events.stripping import StripKeys
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
@@ -80,10 +81,12 @@ def _spec(source: str, event: str) -> PipelineSpec:
     if "budget" in PayloadSpec.model_fields:
         declared["budget"] = _BUDGET
     keep = declared.pop("unwrap", None)
+    privacy = {"privacy": declared.pop("privacy")} if "privacy" in declared else {}
     unwrap = {} if keep is None else {"unwrap": {"path": "body", "keep": keep}}
     return PipelineSpec.model_validate(
         _DECLARED
         | unwrap
+        | privacy
         | {"source": declared if "kind" in declared else _OBJECTS | declared, "event": declared_event}
     )
 
@@ -93,9 +96,10 @@ _PARSERS: dict[tuple[str, bool], Parser] = {}
 
 
 def _parser(spec: PipelineSpec, *, by_columns: bool) -> Parser:
-    name = spec.source.model_dump_json() + spec.event.model_dump_json() + str(spec.unwrap), by_columns
+    name = f"{spec.source.model_dump_json()}{spec.event.model_dump_json()}{spec.unwrap}{spec.privacy}", by_columns
     if name not in _PARSERS:
-        _PARSERS[name] = Parser(spec, columnar_from_bytes=0 if by_columns else None)
+        keys = None if spec.privacy is None else StripKeys(bytes(32))
+        _PARSERS[name] = Parser(spec, strip_keys=keys, columnar_from_bytes=0 if by_columns else None)
     return _PARSERS[name]
 
 

@@ -53,6 +53,19 @@ def _csv(delimiter: str, quote: str, *, header: bool) -> Variant:
     )
 
 
+#: Personal data of whom nobody refuses, so that there are as many events as without.
+PERSONAL = {
+    "namespace": "players",
+    "subject": ["device", "id"],
+    "fields": [
+        {"path": "device", "action": "token", "as": "device"},
+        {"path": "id", "action": "vault", "as": "player"},
+        {"path": "tags[]", "action": "token", "as": "device"},
+        {"path": "params.blob", "action": "drop"},
+    ],
+    "scan": {"email": "count", "phone": "drop"},
+    "regulation": {"child": {"when": {"params.level": [1, 1.0, "a"]}, "drop": ["weights"]}},
+}
 _JSON, _JSON_PAYLOADS = {"format": "json"}, text_inputs.json_payloads()
 _ALL: tuple[Target, ...] = (
     PayloadTarget(
@@ -63,6 +76,7 @@ _ALL: tuple[Target, ...] = (
             "wrapped": Variant(_JSON | {"unwrap": ()}, text_inputs.wrapped_payloads(), _wrapped),
             "kept": Variant(_JSON | {"unwrap": ("httpMethod",)}, text_inputs.wrapped_payloads(), _counted(_wrapped)),
             "small": Variant(_JSON | {"max_event_bytes": 60}, _JSON_PAYLOADS, _counted(plain_readers.json_values)),
+            "personal": Variant(_JSON | {"privacy": PERSONAL}, _JSON_PAYLOADS, _counted(plain_readers.json_values)),
             "digests": Variant(_JSON, _JSON_PAYLOADS, _counted(plain_readers.json_values), {"id": ["id", "device"]}),
         },
     ),
