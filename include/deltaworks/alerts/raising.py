@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -288,8 +289,12 @@ def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> 
         objects.put_if_match(key, replace(alert, outbox=()).encode(), item.etag)
 
 
+@lru_cache(maxsize=2048)
 def _decoded(data: bytes) -> Alert | None:
-    """The alert; None for an object that is torn or of another format, which is overwritten."""
+    """The alert; None for an object that is torn or of another format, which is overwritten.
+
+    Kept, since pages read the same alerts many times; one is frozen.
+    """
     try:
         return Alert.decode(data)
     except (ValueError, KeyError, TypeError):

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
 from deltaworks.console.acts import remedies
-from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES
+from deltaworks.control.troubles import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_of
 
 HERE = Path(__file__).parent
 #: How a state is shown: a mark beside the word, so that no state is a colour alone.
@@ -113,6 +113,8 @@ def templates() -> Environment:
         "acts_of": remedies.acts_of,
         "acts_of_batch": remedies.acts_of_batch,
         "remedy_of": remedies.remedy,
+        "lead_of": remedies.lead,
+        "next_step_of": next_step_of,
         "form_of_command": remedies.form_of_command,
         "root_mark": _ROOT_MARK,
     }

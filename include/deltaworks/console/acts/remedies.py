@@ -112,6 +112,18 @@ def remedy(cause: str, subject: str) -> Remedy | None:
     return Remedy(word, form_path(operation, name, tables=tables))
 
 
+def lead(cause: str, subject: str) -> Remedy:
+    """Where to go on with what nothing that can be pressed mends: the page of the console that says more of it."""
+    words = [word for word in _WORDS.split(subject) if word]
+    if cause == "HEALTH_SILENT":
+        return Remedy("see its DAG", f"/dag/{quote(subject, safe='')}")
+    if cause.startswith("ERASURE_") and words:
+        return Remedy("see the requests", f"/erasures?{urlencode({'only': words[0]})}")
+    if len(words) > 1 and words[0] == "stream":
+        return Remedy("see its page", f"/streams/{quote(words[1], safe='')}")
+    return Remedy("see its alert", f"/alerts?{urlencode({'only': subject})}")
+
+
 def _parts(words: list[str]) -> tuple[str, str, str]:
     """Kind, name and what follows of a subject."""
     kind, separator, name = words[0].partition("__")

@@ -8,6 +8,7 @@ from deltaworks.console.alert_subjects import alert_dag
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.needs import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class OfDag:
     dag_id: str
     pipelines: tuple[str, ...]
     processes: tuple[overview.Row, ...]
-    needs: tuple[overview.Need, ...]
+    needs: tuple[Need, ...]
 
 
 def view(look: Look) -> OfDag:
@@ -45,7 +46,7 @@ def view(look: Look) -> OfDag:
     )
 
 
-def _concerns(look: Look, need: overview.Need, dag_id: str, pipelines: set[str]) -> bool:
+def _concerns(look: Look, need: Need, dag_id: str, pipelines: set[str]) -> bool:
     if need.pipeline:
         return need.pipeline in pipelines
     return dag_id in need.subject.split() or alert_dag(look.catalog, need.subject) == dag_id

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from deltaworks.alerts.raising import Alert, alerts
-from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
+from deltaworks.console.alert_subjects import HEALTH_DAG
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.needs import Need, health_judged_at, needs_of, since_of
 from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
@@ -19,24 +19,10 @@ from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.judge import Verdict, unreadable
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, Subject
-from deltaworks.control.summaries.stream import read_recent
-from deltaworks.control.troubles.rows import SEVERITIES
+from deltaworks.control.summaries.stream import recent_freshness
 from deltaworks.errors import DeltaworksError
 
 _ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Something that somebody has to act on: its cause, of what, what was seen and the next step."""
-
-    cause: str
-    subject: str
-    severity: str
-    since: datetime | None
-    detail: str
-    next_step: str
-    pipeline: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +89,7 @@ def view(look: Look) -> Overview:
         needs=tuple(needs),
         streams=tuple(row for row in kept if row.kind == "stream"),
         others=tuple(row for row in kept if row.kind != "stream"),
-        judged_at=_judged_at(look),
+        judged_at=health_judged_at(look),
         warning=channel_warning(look.catalog.environment.alerts),
         only=only,
         hidden=len(rows) - len(kept),
@@ -159,11 +145,6 @@ def _report(look: Look, subject: Subject, previous: Mapping[str, Verdict]) -> Re
         return Report(subject, verdict, None)
 
 
-def _since(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:
-    """Since when it is so; None where the health check has not judged it yet, and now would be a guess."""
-    return item.verdict.since if item.subject.key in judged else None
-
-
 def _keys(subject: Subject) -> list[str]:
     control = subject.control
     keys = [paths.heartbeat(control), paths.stop_request(control)]
@@ -179,8 +160,7 @@ def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
     hour = item.throughput.last_hour(look.now)
     left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
-    recent = tolerant(lambda: read_recent(look.objects, subject.name)) if is_stream else None
-    fresh = recent.freshness(look.now) if recent else None
+    fresh = tolerant(lambda: recent_freshness(look.objects, subject.name, look.now)) if is_stream else None
     return Row(
         kind=subject.kind,
         name=subject.name,
@@ -189,7 +169,7 @@ def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
         cause=verdict.cause,
         detail=verdict.detail,
         next_step=verdict.next_step,
-        since=_since(item, judged),
+        since=since_of(item, judged),
         heartbeat_at=instant(beat.written_at if beat else None),
         waiting_since=instant(beat.oldest_pending_at if beat else None),
         gone_at=None if left is None else (look.now + timedelta(seconds=left)).replace(microsecond=0),
@@ -221,68 +201,6 @@ def _rows_by_hour(data: bytes) -> tuple[tuple[datetime | None, float], ...]:
     """Rows of the last 25 hours on record. Kept: an object of 60 days is the same for a minute."""
     hours = tolerant(lambda: json.loads(data)["hours"][-25:]) or ()
     return tolerant(lambda: tuple((instant(hour["at"]), float(hour["rows"])) for hour in hours)) or ()
-
-
-def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = "") -> list[Need]:
-    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on.
-
-    Args:
-        pipeline: alerts of this one alone.
-    """
-    needs = [
-        Need(
-            cause=item.verdict.cause,
-            subject=f"{item.subject.kind} {item.subject.name}",
-            severity="critical",
-            since=_since(item, judged),
-            detail=item.verdict.detail,
-            next_step=item.verdict.next_step,
-            pipeline=item.subject.name if item.subject.kind == "stream" else "",
-        )
-        for item in reports
-        if item.verdict.unhealthy
-    ]
-    unhealthy = {need.subject for need in needs}
-    for alert in _open_alerts(look):
-        if alert.subject in unhealthy or (pipeline and pipeline_of(look.catalog, alert.subject) != pipeline):
-            continue
-        needs.append(
-            Need(
-                cause=alert.cause,
-                subject=alert.subject,
-                severity=alert.standing.severity,
-                since=alert.standing.since,
-                detail=alert.summary,
-                next_step=str(alert.detail.get("next_step", "")),
-            )
-        )
-    return sorted(needs, key=lambda need: (-rank_of(need.severity), need.cause, need.subject))
-
-
-def _open_alerts(look: Look) -> list[Alert]:
-    try:
-        keys = look.objects.list(paths.alerts("state/"))
-        look.objects.fetch(keys)
-        stored = [alert for alert in alerts(look.objects) if alert.standing.open]
-    except DeltaworksError:
-        return []
-    return [alert for alert in stored if look.person.may_read(alert_dag(look.catalog, alert.subject))]
-
-
-def rank_of(severity: str) -> int:
-    """A number that grows with a severity; one that this release does not know counts as the least."""
-    severities = [str(one) for one in SEVERITIES]
-    return severities.index(severity) if severity in severities else -1
-
-
-def _judged_at(look: Look) -> datetime | None:
-    if not look.person.may_read(HEALTH_DAG):
-        return None
-    try:
-        stored = look.objects.get(paths.alerts("health.json"))
-        return instant(json.loads(stored.data)["written_at"]) if stored else None
-    except (DeltaworksError, ValueError, KeyError, TypeError):
-        return None
 
 
 PAGE = Page(name="overview", route="/", title="Overview", view=view, menu="Overview")

@@ -10,6 +10,7 @@ from deltaworks.console.charts import Series
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.needs import Need, needs_of
 from deltaworks.console.readings import instant, tolerant
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.report import Report
@@ -90,7 +91,7 @@ class Stream:
     """What the page shows. `running` and `declared` are fingerprints of the spec, empty where it is not known."""
 
     row: overview.Row
-    needs: tuple[overview.Need, ...]
+    needs: tuple[Need, ...]
     owner: Owner
     span: str
     since: datetime
@@ -140,7 +141,7 @@ def view(look: Look) -> Stream:
     declared = look.catalog.pipelines.get(name)
     return Stream(
         row=row,
-        needs=tuple(overview.needs_of(look, [report], judged, pipeline=name)),
+        needs=tuple(needs_of(look, [report], judged, pipeline=name)),
         owner=_owner(look, name, report),
         span=span,
         since=until - SPANS[span],

@@ -124,10 +124,17 @@ class StreamHours(Record):
 
 def quantiles_of(batches: Iterable[BatchSummary]) -> tuple[float, float] | None:
     """Median and 95th percentile of arrival ages over batches, each weighed by its files."""
-    weighed = sorted((age, max(batch.files, 1) / len(batch.arrived)) for batch in batches for age in batch.arrived)
-    if not weighed:
+    # Ages are of a tenth of a second, so that many are equal: they are added up before anything is sorted.
+    by_age: dict[float, float] = {}
+    for batch in batches:
+        if batch.arrived:
+            weight = max(batch.files, 1) / len(batch.arrived)
+            for age in batch.arrived:
+                by_age[age] = by_age.get(age, 0.0) + weight
+    if not by_age:
         return None
-    whole = sum(weight for _, weight in weighed)
+    weighed = sorted(by_age.items())
+    whole = sum(by_age.values())
     return _quantile(weighed, 0.5 * whole), _quantile(weighed, 0.95 * whole)
 
 
@@ -146,6 +153,24 @@ def ranked(ages: Sequence[float], most: int = 20) -> tuple[float, ...]:
     if len(ordered) <= most:
         return tuple(ordered)
     return tuple(ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most))
+
+
+def recent_freshness(objects: ObjectStore, pipeline: str, now: datetime) -> tuple[float, float] | None:
+    """Median and 95th percentile of the seconds from landing to bronze of the last hour, which ends with the minute
+    that `now` lies in: for lists of many streams, which would count thousands of ages for each look.
+
+    Raises:
+        TransientError: the storage does not answer.
+    """
+    key = paths.recent_batches(pipeline)
+    stored = objects.get(key)
+    return None if stored is None else _freshness_of(stored.data, key, now.replace(second=0, microsecond=0))
+
+
+@lru_cache(maxsize=256)
+def _freshness_of(data: bytes, key: str, minute: datetime) -> tuple[float, float] | None:
+    recent = _recent_of(data, key)
+    return None if recent is None else recent.freshness(minute)
 
 
 def read_recent(objects: ObjectStore, pipeline: str) -> RecentBatches | None:

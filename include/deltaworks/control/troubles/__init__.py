@@ -38,6 +38,7 @@ __all__ = [
     "alerts_of_verdicts",
     "cause_of",
     "indexed",
+    "next_step_of",
     "rank",
 ]
 
@@ -110,6 +111,14 @@ def alert_of_verdict(cause: str) -> str:
     """The alert of an unhealthy verdict, whose cause is one of the health check or a condition of the heartbeat."""
     row = HEALTH_CAUSES.get(cause)
     return row.alert if row is not None and row.alert is not None else "STREAM_UNHEALTHY"
+
+
+def next_step_of(cause: str) -> str:
+    """What to do about an alert or the cause of a verdict, where nothing says it of the very case; empty for others."""
+    if cause in ALERTS and ALERTS[cause].next_step:
+        return ALERTS[cause].next_step
+    row = HEALTH_CAUSES.get(cause) or CONDITIONS.get(cause)
+    return "" if row is None else f"{row.next_step[:1].upper()}{row.next_step[1:]}."
 
 
 def alerts_of_failures() -> frozenset[str]:

@@ -51,7 +51,8 @@ class AlertCause:
     """A kind of alert: how severe it is, the runbook (page and heading below docs), and how often people are notified.
 
     After a notice of its raising the next one waits for `cooldown_seconds`; while the alert stays open it is repeated
-    every `repeat_seconds`; and no subject gets more than `notices_per_hour`.
+    every `repeat_seconds`; and no subject gets more than `notices_per_hour`. `next_step` is what to do where whoever
+    raises it does not say so: one sentence.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AlertCause:
     cooldown_seconds: float = 900
     repeat_seconds: float = 4 * 3600
     notices_per_hour: int = 6
+    next_step: str = ""
 
 
 def raised_as(error: type[DeltaworksError], *rows: Trouble) -> tuple[Trouble, ...]:

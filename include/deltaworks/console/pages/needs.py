@@ -1,0 +1,176 @@
+"""What needs somebody: each trouble once, with its cause, since when, the next step, and what may be pressed.
+
+A trouble is seen by the verdict on its stream and raised as an alert as well. It is shown as the verdict has it, which
+is of now; alerts on the same subject are shown beside it where they say something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from deltaworks.alerts.raising import Alert, alerts
+from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
+from deltaworks.console.look import Look
+from deltaworks.console.readings import instant
+from deltaworks.control import paths
+from deltaworks.control.health.judge import Verdict
+from deltaworks.control.health.report import Report
+from deltaworks.control.troubles import ALERTS, alert_of_verdict, alerts_of_verdicts, next_step_of
+from deltaworks.control.troubles.rows import SEVERITIES
+from deltaworks.errors import DeltaworksError
+
+_OF_VERDICTS: Final = alerts_of_verdicts()
+SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
+#: Alerts on a stream that stand beside another trouble of it, by the cause of the verdict that is the same.
+_BESIDE: Final = {"LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Something that somebody has to act on: its cause, of what, what was seen and the next step.
+
+    `since` is None where nobody has judged it yet.
+    """
+
+    cause: str
+    subject: str
+    severity: str
+    since: datetime | None
+    detail: str
+    next_step: str
+    pipeline: str = ""
+
+
+def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *, pipeline: str = "") -> list[Need]:
+    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on. The gravest first.
+
+    Args:
+        judged: the verdicts of the health check, by subject.
+        pipeline: alerts of this one alone.
+    """
+    stored = _open_alerts(look)
+    needs: list[Need] = [] if pipeline else list(_silence(look))
+    shown = {(SILENT, need.subject) for need in needs}
+    for item in reports:
+        if item.verdict.unhealthy:
+            same = [alert for alert in stored if _says_the_same(item, alert)]
+            shown |= {(alert.cause, alert.subject) for alert in same}
+            needs += _of_verdict(item, judged, same)
+    for alert in stored:
+        of_another = pipeline and pipeline_of(look.catalog, alert.subject) != pipeline
+        if not of_another and (alert.cause, alert.subject) not in shown:
+            needs.append(_of_alert(alert))
+    return sorted(needs, key=lambda need: (-rank_of(need.severity), need.cause, need.subject))
+
+
+def since_of(item: Report, judged: Mapping[str, Verdict]) -> datetime | None:
+    """Since when it is so; None where the health check has not judged it yet, and now would be a guess."""
+    return item.verdict.since if item.subject.key in judged else None
+
+
+def health_judged_at(look: Look) -> datetime | None:
+    """When the health check last ran, for who may see it; None where it never has."""
+    if not look.person.may_read(HEALTH_DAG):
+        return None
+    try:
+        stored = look.objects.get(paths.alerts("health.json"))
+        return instant(json.loads(stored.data)["written_at"]) if stored else None
+    except (DeltaworksError, ValueError, KeyError, TypeError):
+        return None
+
+
+def rank_of(severity: str) -> int:
+    """A number that grows with a severity; one that this release does not know counts as the least."""
+    severities = [str(one) for one in SEVERITIES]
+    return severities.index(severity) if severity in severities else -1
+
+
+def _silence(look: Look) -> Iterator[Need]:
+    """That the health check is silent, by its own heartbeat: whoever raises the alert on it may be as dead."""
+    ran_at = health_judged_at(look)
+    if ran_at is None or look.now - ran_at <= timedelta(seconds=look.catalog.environment.alerts.deadman_seconds):
+        return
+    yield Need(
+        cause=SILENT,
+        subject=HEALTH_DAG,
+        severity=ALERTS[SILENT].severity,
+        since=ran_at,
+        detail="The health check does not run. Streams may continue; nobody watches them or sends notices.",
+        next_step=next_step_of(SILENT),
+    )
+
+
+def _says_the_same(item: Report, alert: Alert) -> bool:
+    """Whether an alert is of the trouble that the verdict names."""
+    subject, cause = item.subject, item.verdict.cause
+    if alert.subject in (f"{subject.kind} {subject.name}", f"{subject.kind} {subject.argument}"):
+        if alert.cause in _BESIDE:
+            return cause == _BESIDE[alert.cause]
+        return alert.cause in _OF_VERDICTS or alert.cause == EXHAUSTED
+    of_table = cause == SUSPENDED == alert.cause
+    return of_table and alert.subject in {f"{subject.name}.{held.get('table')}" for held in _suspended(item)}
+
+
+def _suspended(item: Report) -> list[dict[str, object]]:
+    held = item.heartbeat.held if item.heartbeat else ()
+    return [one for one in held if one.get("reason") == "suspended"]
+
+
+def _of_verdict(item: Report, judged: Mapping[str, Verdict], same: list[Alert]) -> Iterator[Need]:
+    """The trouble of a verdict; of suspended tables one each, since each is resumed by itself."""
+    verdict, subject = item.verdict, item.subject
+    severity, pipeline = (
+        ALERTS[alert_of_verdict(verdict.cause)].severity,
+        subject.name if subject.kind == "stream" else "",
+    )
+    if verdict.cause == SUSPENDED:
+        for held in _suspended(item):
+            table = held.get("table")
+            failed = f"[{held.get('condition')}] {held.get('message')}"
+            yield Need(
+                cause=SUSPENDED,
+                subject=f"{subject.name}.{table}",
+                severity=severity,
+                since=instant(held.get("at")),
+                detail=f"Held back since batch {held.get('since_batch')}: {failed}",
+                next_step=f"Mend the table (the condition says how), then `deltaworks tables resume {subject.name} "
+                f"{table}`. Nothing is lost meanwhile; the other tables continue.",
+                pipeline=pipeline,
+            )
+        return
+    raised = [alert.standing.since for alert in same if alert.standing.since is not None]
+    exhausted = [alert.summary for alert in same if alert.cause == EXHAUSTED]
+    yield Need(
+        cause=verdict.cause,
+        subject=f"{subject.kind} {subject.name}",
+        severity=severity,
+        since=since_of(item, judged) or min(raised, default=None),
+        detail=" ".join((verdict.detail, *exhausted)),
+        next_step=verdict.next_step or next_step_of(verdict.cause),
+        pipeline=pipeline,
+    )
+
+
+def _of_alert(alert: Alert) -> Need:
+    return Need(
+        cause=alert.cause,
+        subject=alert.subject,
+        severity=alert.standing.severity,
+        since=alert.standing.since,
+        detail=alert.summary,
+        next_step=str(alert.detail.get("next_step") or "") or next_step_of(alert.cause),
+    )
+
+
+def _open_alerts(look: Look) -> list[Alert]:
+    try:
+        keys = look.objects.list(paths.alerts("state/"))
+        look.objects.fetch(keys)
+        stored = [alert for alert in alerts(look.objects) if alert.standing.open]
+    except DeltaworksError:
+        return []
+    return [alert for alert in stored if look.person.may_read(alert_dag(look.catalog, alert.subject))]
