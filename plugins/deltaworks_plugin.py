@@ -70,11 +70,4 @@ class DeltaworksPlugin(AirflowPlugin):
             "category": "browse",
             "url_route": "deltaworks_dashboards",
         },
-        {
-            "name": "Deltaworks erasures",
-            "href": server_path("/deltaworks/erasures"),
-            "destination": "nav",
-            "category": "browse",
-            "url_route": "deltaworks_erasures",
-        },
     ]

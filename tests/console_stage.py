@@ -18,7 +18,7 @@ from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.look import Look
-from deltaworks.console.seams import Person, RunSeen, Started
+from deltaworks.console.seams import Person, Question, RunSeen, Started
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -72,6 +72,7 @@ class ActsOfTests:
     forms: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     ends: str = "success"
+    asked: tuple[Question, ...] = ()
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
@@ -106,6 +107,9 @@ class ActsOfTests:
 
     def paused(self) -> frozenset[str] | None:
         return frozenset()
+
+    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+        return self.asked
 
     def airflow_address(self, request: Request) -> str | None:
         return ""

@@ -22,19 +22,21 @@ from typing import Any
 import uvicorn
 from fastapi import Request
 
+from deltaworks.alerts.deadman import beat_health
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.seams import Person
+from deltaworks.console.seams import Person, Question
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.erasure import WAY, Erasures
 from deltaworks.control.records.held import HeldTable
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import PROJECT_ROOT
@@ -48,7 +50,9 @@ CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
 #: Beside the pages of the registry.
 #: Pages of other pipelines than that of games, and parts of pages that read its tables, of which there are none.
-COLD = ("mutations", "cascade", "samples", "history")
+COLD = ("mutations", "cascade", "samples", "history", "certificates")
+NAMESPACE = "players"
+PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: drop}}]}}\n"
 MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
 
 
@@ -93,7 +97,20 @@ def write_records(objects: ObjectStore) -> None:
         ("JOB_FAILED", "maintenance__games.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
     ):
         raise_alert(objects, cause=cause, subject=subject, summary=summary)
+    beat_health(objects, run="r", judged=3, unhealthy=1)
     write_summaries(objects)
+    write_erasures(objects)
+
+
+def write_erasures(objects: ObjectStore) -> None:
+    """Requests of people: one that is certified, one with little time left, one that has come in today."""
+    erasures = Erasures(objects, NAMESPACE)
+    for name, days_ago, states in (("e1", 24, WAY[1:]), ("e2", 28, WAY[1:4]), ("e3", 0, ())):
+        received = utc_now() - timedelta(days=days_ago)
+        terms = {"purge_by": received + timedelta(days=21), "deadline_at": received + timedelta(days=30)}
+        request = erasures.receive(f"{name}-{received:%Y%m%d}", received_at=received, digest="d", by="dpo", **terms)
+        for state in states:
+            request = erasures.append(request, state, by="erase")
 
 
 def write_summaries(objects: ObjectStore) -> None:
@@ -120,7 +137,10 @@ def addresses() -> dict[str, str]:
 @contextmanager
 def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     """The console over a project, on a free port; the address ends without a slash."""
-    catalog = load_catalog("local", root=write_project(project), tolerant=True)
+    root = write_project(project)
+    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(declared.read_text() + PRIVACY)
+    catalog = load_catalog("local", root=root, tolerant=True)
     objects = open_objects(catalog.environment.lake)
     write_records(objects)
     reports = health_report.reports(health_report.subjects(catalog), objects)
@@ -128,6 +148,14 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     health_report.write_verdicts(objects, verdicts, now=utc_now())
     for declared in OPERATIONS.values():
         acts.forms[declared.dag_id("landing" if declared.scope == "relay" else "games")] = params_of(declared)
+    waits = Question(
+        dag_id="restore__games",
+        run_id="console__1",
+        subject="restore games.purchase to version 811?",
+        since=utc_now() - timedelta(minutes=12),
+        address="/dags/restore__games/runs/console__1/tasks/approve/required_actions",
+    )
+    acts.asked = (waits,)
     people = EverybodyIsAda({"ada": person()})
     console = Console(
         people=people, acts=acts, records=CachedObjects(lambda: objects), catalog=CatalogCache(lambda: catalog)

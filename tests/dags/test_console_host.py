@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from deltaworks.airflow import console_host
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
 from tests.console_stage import write_beat
 
-DAGS = ("stream__games", "stream__edits", "relay__landing", "stream_health", "gold__games", "somebody_elses")
+DAGS = (
+    "stream__games",
+    "stream__edits",
+    "relay__landing",
+    "stream_health",
+    "gold__games",
+    "erase__players",
+    "somebody_elses",
+)
 #: What each address answers: to nobody, to a forged token, to a viewer, to an administrator.
 ANSWERS = {
     "/deltaworks/": (303, 403, 200, 200),
@@ -110,7 +119,6 @@ def test_airflow_takes_every_place_that_the_plugin_declares(server: Any, project
         ("Deltaworks, own tab", "nav"),
         ("Deltaworks", "dag"),
         ("Deltaworks dashboards", "nav"),
-        ("Deltaworks erasures", "nav"),
     }
 
 
@@ -123,17 +131,29 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
     run = "scheduled__2026-11-21T02:00:00+00:00"
 
     found = {}
-    for dag_id, task_id in (("stream__games", "ingest"), ("gold__games", "rebuild_gold"), ("relay__landing", "relay")):
+    tasks = (
+        ("stream__games", "ingest"),
+        ("gold__games", "rebuild_gold"),
+        ("maintenance__games", "vacuum_tables"),
+        ("restore__games", "restore"),
+        ("relay__landing", "relay"),
+    )
+    for dag_id, task_id in tasks:
         dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags[dag_id]))
         task, key = dag.get_task(task_id), TaskInstanceKey(dag_id, task_id, run, 2, -1)
         links = {link: task.operator_extra_link_dict[link].get_link(task, ti_key=key) for link in task.extra_links}
         found[dag_id] = links
 
-    assert sorted(found["stream__games"]) == ["Driver log", "Last progress", "Spark UI"]
-    assert sorted(found["relay__landing"]) == ["Driver log", "Last progress"]
-    assert found["stream__games"]["Last progress"] == "/deltaworks/streams/games"
-    assert found["gold__games"]["Last progress"] == "/deltaworks/streams/games"
-    assert found["relay__landing"]["Last progress"] == "/deltaworks/dag/relay__landing"
+    assert sorted(found["stream__games"]) == ["Alerts", "Console", "Driver log", "Spark UI"]
+    assert sorted(found["relay__landing"]) == ["Alerts", "Console", "Driver log"]
+    assert {dag_id: links["Console"] for dag_id, links in found.items()} == {
+        "stream__games": "/deltaworks/streams/games",
+        "gold__games": "/deltaworks/gold/games",
+        "maintenance__games": "/deltaworks/nights/games",
+        "restore__games": "/deltaworks/tables?pipeline=games",
+        "relay__landing": "/deltaworks/dag/relay__landing",
+    }
+    assert found["gold__games"]["Alerts"] == "/deltaworks/alerts?only=games"
     expected_log = f"/dags/stream__games/runs/{quote(run, safe='')}/tasks/ingest?try_number=2"
     assert found["stream__games"]["Driver log"] == expected_log
     assert found["stream__games"]["Spark UI"] == ""
@@ -207,6 +227,69 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
     assert (viewer.status_code, foreign.status_code) == (403, 403)
     runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
     assert "console__nonce-of-this-test-2" not in {run["dag_run_id"] for run in runs}
+
+
+def test_a_run_that_waits_for_a_person_is_on_the_overview_until_it_is_answered(
+    server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acting(server, monkeypatch)
+    answer = ask_for_approval("control__games")
+    shown = server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"]
+
+    (waits,) = shown
+    assert (waits["dag_id"], waits["subject"]) == ("control__games", "restart games?")
+    assert waits["address"] == "/dags/control__games/runs/asks/tasks/approve/required_actions"
+    assert "Waiting for an answer: 1" in server.get("/deltaworks/", headers={**OWN, **as_user(*VIC)}).text
+
+    answer()
+    monkeypatch.setattr(console_host, "_QUESTIONS_SECONDS", -1.0)
+    assert server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"] == []
+
+
+def ask_for_approval(dag_id: str) -> Callable[[], None]:
+    """A run whose task `approve` waits, as Airflow has it in its database; what answers it."""
+    from airflow._shared.timezones import timezone
+    from airflow.models.dag_version import DagVersion
+    from airflow.models.dagrun import DagRun
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState, TaskInstanceState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    with create_session() as session:
+        version = DagVersion.get_latest_version(dag_id, session=session)
+        assert version is not None
+        run = DagRun(
+            dag_id=dag_id,
+            run_id="asks",
+            run_type=DagRunType.MANUAL,
+            run_after=timezone.utcnow(),
+            state=DagRunState.RUNNING,
+            triggered_by=DagRunTriggeredByType.TEST,
+        )
+        session.add(run)
+        session.flush()
+        task = TaskInstance(EmptyOperator(task_id="approve"), run_id="asks", dag_version_id=version.id)
+        task.dag_id = dag_id
+        task.state = TaskInstanceState.AWAITING_INPUT
+        session.add(task)
+        session.flush()
+        asked = HITLDetail(ti_id=task.id, options=["Approve", "Reject"], subject="restart games?", params={})
+        session.add(asked)
+        task_id = task.id
+    assert SerializedDagModel.has_dag(dag_id)
+
+    def answer() -> None:
+        with create_session() as session:
+            stored = session.get(HITLDetail, task_id)
+            assert stored is not None
+            stored.responded_at = timezone.utcnow()
+            stored.chosen_options = ["Approve"]
+
+    return answer
 
 
 def test_what_airflow_does_not_take_is_said_in_its_words(

@@ -21,6 +21,7 @@ __all__ = ["dags_on_record", "server"]
 
 LIST = "/deltaworks/erasures"
 SAVED = f"{LIST}/players/e1/certificate"
+CHAIN = f"{LIST}/players/certificates"
 PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
 
 
@@ -66,20 +67,22 @@ def certificate() -> Certificate:
 
 
 def viewer() -> dict[str, str]:
-    return as_user("vic", "viewer")
+    return {"Accept": "text/html", **as_user("vic", "viewer")}
 
 
-@pytest.mark.parametrize("page", [LIST, SAVED])
+@pytest.mark.parametrize("page", [LIST, SAVED, CHAIN])
 def test_nobody_sees_a_request_without_logging_in(server: Any, requests: Path, page: str) -> None:
     assert server.get(page).status_code == 401
+    assert server.get(page, headers={"Accept": "text/html"}).status_code == 303
 
 
 def test_requests_are_shown_with_what_is_due(server: Any, requests: Path) -> None:
     page = server.get(LIST, headers=viewer())
     assert page.status_code == 200
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert page.text.index("e2") < page.text.index("e1"), "what is open comes first"
-    assert 'class="critical"' in page.text
+    assert page.headers["cache-control"] == "no-store"
+    assert page.text.index(">e2<") < page.text.index(">e1<"), "what is open comes first"
+    assert "critical</strong>" in page.text
     assert f'href="{SAVED}"' in page.text
 
 
@@ -90,6 +93,10 @@ def test_a_certificate_is_handed_out_as_it_is_stored(server: Any, requests: Path
     assert server.get(f"{LIST}/players/e2/certificate", headers=viewer()).status_code == 404
 
 
+def test_the_chain_of_certificates_is_compared(server: Any, requests: Path) -> None:
+    assert "1 certificates" in server.get(CHAIN, headers=viewer()).text
+
+
 def test_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:
     from airflow.api_fastapi.app import get_auth_manager
 
@@ -98,6 +105,7 @@ def test_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> N
 
     with patch.object(type(get_auth_manager()), "is_authorized_dag", staticmethod(only_others)):
         listed = server.get(LIST, headers=viewer())
-        saved = server.get(SAVED, headers=viewer())
+        hidden = [server.get(page, headers=viewer()) for page in (SAVED, CHAIN, "/deltaworks/")]
     assert "players" not in listed.text
-    assert saved.status_code == 403
+    assert [answer.status_code for answer in hidden] == [404, 404, 200]
+    assert "players" not in hidden[-1].text

@@ -10,8 +10,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -22,13 +24,15 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
+from airflow.models.hitl import HITLDetail
+from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
 from fastapi import FastAPI, Request
 from sqlalchemy import select
 
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
-from deltaworks.airflow.erasure_page import add_erasures
 from deltaworks.airflow.page_access import may_read_runs
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.console.acts.rest import RestActs
@@ -36,12 +40,14 @@ from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
-from deltaworks.console.seams import Person
+from deltaworks.console.seams import Person, Question
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
 _THREADS = 4
 _PAUSED_SECONDS = 10.0
+_QUESTIONS_SECONDS, _MOST_QUESTIONS = 5.0, 200
 _MAIN: Final = "airflow.api_fastapi.main"
 
 
@@ -99,6 +105,7 @@ class AirflowActs(RestActs):
     def __init__(self) -> None:
         super().__init__(_connected, address=_prefix)
         self._paused: tuple[float, frozenset[str]] | None = None
+        self._questions: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
     def unavailable(self) -> str:
         """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
@@ -112,6 +119,40 @@ class AirflowActs(RestActs):
                 ids = session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)).all()
             self._paused = (now, frozenset(ids))
         return self._paused[1]
+
+    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+        """The approvals of our DAGs that wait for a person, a few seconds old at most; the oldest first."""
+        now = time.monotonic()
+        if self._questions is None or now - self._questions[0] > _QUESTIONS_SECONDS:
+            self._questions = (now, _open_questions())
+        return tuple(
+            Question(
+                dag_id=dag_id,
+                run_id=run_id,
+                subject=subject,
+                since=since,
+                address=f"{airflow or ''}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+                f"/tasks/{APPROVE_TASK}/required_actions",
+            )
+            for dag_id, run_id, subject, since in self._questions[1]
+        )
+
+
+def _open_questions() -> list[tuple[str, str, str, datetime]]:
+    """DAG, run, subject and begin of each question that nobody has answered and whose task still waits."""
+    query = (
+        select(TaskInstance.dag_id, TaskInstance.run_id, HITLDetail.subject, HITLDetail.created_at)
+        .join(TaskInstance, TaskInstance.id == HITLDetail.ti_id)
+        .where(
+            HITLDetail.responded_at.is_(None),
+            TaskInstance.task_id == APPROVE_TASK,
+            TaskInstance.state.in_((TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)),
+        )
+        .order_by(HITLDetail.created_at)
+        .limit(_MOST_QUESTIONS)
+    )
+    with create_session() as session:
+        return [tuple(row) for row in session.execute(query)]
 
 
 def _prefix(request: Request) -> str:
@@ -155,5 +196,4 @@ def build_host() -> FastAPI:
     console = Console(people=AirflowPeople(), acts=AirflowActs(), records=CachedObjects(opened), catalog=catalog)
     app = build_console(console)
     add_dashboards(app)
-    add_erasures(app)
     return app

@@ -1,4 +1,4 @@
-"""Links on a task's page: its Spark UI, its driver's log, its pipeline's page of the console.
+"""Links on a task's page: its Spark UI, its driver's log, the console's page of what it works on, its alerts.
 
 The plugin registers them, so the API server computes them live: they work while an endless task still runs.
 They are relative to the server's root, so they hold whatever address the server is reached by.
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from deltaworks.airflow import names
+from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.server_paths import server_path
 
@@ -45,17 +46,45 @@ class DriverLogLink(BaseOperatorLink):
         return server_path(f"/dags/{ti_key.dag_id}/runs/{run}/tasks/{ti_key.task_id}?try_number={ti_key.try_number}")
 
 
-class LastProgressLink(BaseOperatorLink):
-    """The console's page of the stream or relay; of the pipeline's stream for other jobs."""
+#: Kinds of DAGs whose jobs work for a pipeline, by the page of the console that shows what they do.
+_PAGES = {
+    "stream": "/deltaworks/streams/{}",
+    "gold": "/deltaworks/gold/{}",
+    "maintenance": "/deltaworks/nights/{}",
+    "mutations": "/deltaworks/mutations/{}",
+    "reprocess": "/deltaworks/streams/{}",
+    "restore": "/deltaworks/tables?pipeline={}",
+    "replay_quarantine": "/deltaworks/quarantine/{}",
+    "optimize_tables": "/deltaworks/tables?pipeline={}",
+    "vacuum_tables": "/deltaworks/tables?pipeline={}",
+    "rebuild_gold": "/deltaworks/gold/{}",
+    "mutate_tables": "/deltaworks/mutations/{}",
+    "erase": "/deltaworks/erasures?only={}",
+}
 
-    name = "Last progress"
-    operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
+
+class ConsoleLink(BaseOperatorLink):
+    """The console's page of what the task works on; the page of its DAG where there is none of its own."""
+
+    name = "Console"
+    operators = [SparkJobOperator, ProcessOperator, OperationApproval]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         kind, name = names.named_in(ti_key.dag_id)
-        if kind in ("relay", "rules", "feeds", "remediation", names.GROUP_KIND):
-            return server_path(f"/deltaworks/dag/{ti_key.dag_id}")
-        return server_path(f"/deltaworks/streams/{name}")
+        if not name or kind not in _PAGES:
+            return server_path(f"/deltaworks/dag/{quote(ti_key.dag_id, safe='')}")
+        return server_path(_PAGES[kind].format(quote(name, safe="")))
 
 
-LINKS: tuple[BaseOperatorLink, ...] = (SparkUiLink(), DriverLogLink(), LastProgressLink())
+class AlertsLink(BaseOperatorLink):
+    """Alerts that name the pipeline, relay or namespace of the DAG."""
+
+    name = "Alerts"
+    operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        _, name = names.named_in(ti_key.dag_id)
+        return server_path(f"/deltaworks/alerts?only={quote(name or ti_key.dag_id, safe='')}")
+
+
+LINKS: tuple[BaseOperatorLink, ...] = (SparkUiLink(), DriverLogLink(), ConsoleLink(), AlertsLink())

@@ -6,7 +6,7 @@ while there is time to act, and not on the eve of its deadline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -14,8 +14,11 @@ from typing import Final
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
+from deltaworks.control.summaries.base import failing_nobody
+from deltaworks.control.summaries.erasures import note_requests
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import Severity
+from deltaworks.specs.pipeline import PipelineSpec
 
 DUE, OVERDUE = "ERASURE_DUE", "ERASURE_OVERDUE"
 #: Beside the retention, before the last purge that can end in time.
@@ -40,16 +43,24 @@ def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
     """
     if not request.open:
         return None
-    left = request.deadline_at - now
-    where = f"It is {request.state} and due by {request.deadline_at:%Y-%m-%d %H:%M} UTC"
+    purged = request.has_reached("purged")
+    terms = {"purge_by": request.purge_by, "deadline_at": request.deadline_at}
+    return judge_terms(request.state, purged=purged, retention=retention, now=now, **terms)
+
+
+def judge_terms(
+    state: str, *, purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
+) -> ErasureFinding | None:
+    """What is wrong with a request that is open, by how far it is and its terms; None where it has time. Pure."""
+    left = deadline_at - now
+    where = f"It is {state} and due by {deadline_at:%Y-%m-%d %H:%M} UTC"
     if left <= timedelta():
         return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}, which has passed.")
     if left < _CRITICAL:
         return ErasureFinding(
             cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h."
         )
-    purged = request.has_reached("purged")
-    if not purged and (left < retention + _WARN or now > request.purge_by):
+    if not purged and (left < retention + _WARN or now > purge_by):
         hours = retention.total_seconds() / 3600
         text = f"{where}; its rows are still in the tables, and their files stay for {hours:.0f} h behind that."
         return ErasureFinding(cause=DUE, severity="warning", summary=text)
@@ -57,7 +68,8 @@ def judge_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
 
 
 def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raise and resolve the alerts of all requests; the subjects that are due or overdue. Idempotent.
+    """Raise and resolve the alerts of all requests, and keep how far they are for pages; the subjects that are due or
+    overdue. Idempotent.
 
     Raises:
         ContractError: ERASURE_UNREADABLE.
@@ -80,6 +92,14 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
 
 def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:
     for namespace, pipelines in catalog.namespaces.items():
-        hours = max(spec.maintenance.kept_hours for spec in pipelines)
-        for request in Erasures(objects, namespace).open():
-            yield request, timedelta(hours=hours)
+        requests = list(Erasures(objects, namespace).all())
+        with failing_nobody(f"The summary of erasures of {namespace}"):
+            note_requests(objects, namespace, requests)
+        for request in requests:
+            if request.open:
+                yield request, retention_of(pipelines)
+
+
+def retention_of(pipelines: Iterable[PipelineSpec]) -> timedelta:
+    """For how long files stay that rows of a namespace were taken out of."""
+    return timedelta(hours=max(spec.maintenance.kept_hours for spec in pipelines))

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import socket
+
 import typer
 
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line
+from deltaworks.errors import ConfigError
 
-_PORTS = (1, 65_535)
+_PORTS = (0, 65_535)
+_LOOPBACK = "127.0.0.1"
 
 
 def console(
-    port: int = typer.Option(8990, min=_PORTS[0], max=_PORTS[1], help="The port on the loopback address."),
+    port: int = typer.Option(8990, min=_PORTS[0], max=_PORTS[1], help="The port there; 0 takes a free one."),
+    host: str = typer.Option(_LOOPBACK, help="The address it binds to: the loopback address, and no other."),
 ) -> None:
     """Serve the operator console on this machine alone, read-only, until it is ended."""
     use_settings()
     catalog()  # what is declared wrongly is told here, not on the first page
+    listener = listener_on(host, port)
     import uvicorn
 
-    from deltaworks.console.alone import HOST, OneReader, build_alone
+    from deltaworks.console.alone import OneReader, build_alone
 
     reader = OneReader()
-    line(f"The console is at http://{HOST}:{port}/open/{reader.key}")
+    line(f"The console is at http://{_LOOPBACK}:{listener.getsockname()[1]}/open/{reader.key}")
     line("The address works once and for this machine alone. Ctrl-C ends it.")
-    uvicorn.run(build_alone(reader), host=HOST, port=port, log_level="warning", access_log=False)
+    config = uvicorn.Config(build_alone(reader), log_level="warning", access_log=False)
+    uvicorn.Server(config).run([listener])
+
+
+def listener_on(host: str, port: int) -> socket.socket:
+    """A socket on the loopback address.
+
+    Raises:
+        ConfigError: CONSOLE_NOT_LOOPBACK, CONSOLE_PORT_TAKEN.
+    """
+    if host not in (_LOOPBACK, "localhost"):
+        raise ConfigError(
+            "CONSOLE_NOT_LOOPBACK",
+            f"The console alone has no logins of its own, so it does not bind to {host!r}.",
+            hint=f"From another machine: `ssh -L {port}:{_LOOPBACK}:{port} THIS_MACHINE` and open its address there. "
+            "For several people it is in Airflow, below /deltaworks/, behind Airflow's logins.",
+        )
+    try:
+        return socket.create_server((_LOOPBACK, port))
+    except OSError as error:
+        raise ConfigError(
+            "CONSOLE_PORT_TAKEN", f"{_LOOPBACK}:{port} cannot be bound: {error}.", hint="Give a free one with --port."
+        ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from deltaworks.operations.registry import operation
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ def pipeline_of(catalog: Catalog, subject: str) -> str:
 def alert_dag(catalog: Catalog, subject: str) -> str:
     """The DAG of a subject: `stream games`, `games.purchase`, `gold__games.rebuild` and so on."""
     words = [word for word in _WORDS.split(subject) if word]
+    namespace, separator, _ = subject.partition(" ")
+    if separator and namespace in catalog.namespaces:
+        # A request to be erased: what is due of it is for who may see the requests.
+        return operation("erase").dag_id(namespace)
     pipeline = pipeline_of(catalog, subject)
     if pipeline and words[0] != "relay":
         return stream_dag_id(pipeline, group_of(catalog, pipeline))

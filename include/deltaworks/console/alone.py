@@ -20,7 +20,7 @@ from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import HEADERS, Console
-from deltaworks.console.seams import Person
+from deltaworks.console.seams import Person, Question
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 
@@ -110,6 +110,10 @@ class NoActs:
     def paused(self) -> frozenset[str] | None:
         """Nobody knows."""
         return None
+
+    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+        """None: nobody is asked without an Airflow."""
+        return ()
 
     def airflow_address(self, request: Request) -> str | None:
         """There is none."""

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from deltaworks.console.acts.routes import add_acts
 from deltaworks.console.console import HEADERS, Console
+from deltaworks.console.downloads import add_downloads
 from deltaworks.console.look import PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
@@ -50,6 +51,7 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
     for page in pages:
         _add_page(app, console, page)
     add_acts(app, console)
+    add_downloads(app, console)
     _add_refusals(app, console)
     return app
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
+from deltaworks.console.turn import waiting
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, Patience, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
@@ -24,7 +25,9 @@ from deltaworks.errors import DeltaworksError, TransientError
 #: How a client of the console waits: pages answer within a second whatever the storage does.
 PATIENCE: Final = Patience(connect_seconds=1.0, read_seconds=2.0, tries=2, connections=16)
 #: What changes by the second, by the last part of its key; everything else may be a minute old.
-QUICK_NAMES: Final = frozenset({"heartbeat.json", "stop.json", "recent.json", "verdicts.json", "health.json"})
+QUICK_NAMES: Final = frozenset(
+    {"heartbeat.json", "stop.json", "recent.json", "verdicts.json", "health.json", "erasures.json"}
+)
 QUICK_SECONDS, SLOW_SECONDS = 5.0, 60.0
 #: After a failure the same key is left alone for so long.
 _REST_SECONDS = 5.0
@@ -155,7 +158,8 @@ class CachedReader:
         entries = self._cache.begin(keys)
         flights = [entry.flight for entry in entries if entry.flight is not None]
         if flights:
-            wait(flights, timeout=max(self._cache.seconds_to_wait(entry, self._deadline) for entry in entries))
+            with waiting():
+                wait(flights, timeout=max(self._cache.seconds_to_wait(entry, self._deadline) for entry in entries))
 
     def get(self, key: str) -> StoredObject | None:
         """The object, as it is or was last.
@@ -205,7 +209,8 @@ class CachedReader:
         (entry,) = self._cache.begin([key])
         flight = entry.flight
         if flight is not None:
-            wait([flight], timeout=self._cache.seconds_to_wait(entry, self._deadline))
+            with waiting():
+                wait([flight], timeout=self._cache.seconds_to_wait(entry, self._deadline))
         if not self._cache.is_current(key, entry):
             self._trouble.note(entry)
         if entry.read_at is None:

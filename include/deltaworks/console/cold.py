@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from deltaworks.console.turn import waiting
+
 #: How long a page waits for the child, and for one that another page has started.
 DEADLINE_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 1.0
@@ -37,11 +39,16 @@ def read_cold(
     Args:
         read, values: as `deltaworks.operations.cold_reads` has them.
     """
+    with waiting():
+        return _read(json.dumps({"read": read, **values}), command, seconds)
+
+
+def _read(question: str, command: Sequence[str], seconds: float) -> ColdAnswer:
     if not _turn.acquire(timeout=_TURN_SECONDS):
         return ColdAnswer(unfinished=True)
     try:
         done = subprocess.run(
-            [*command, json.dumps({"read": read, **values})],
+            [*command, question],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=seconds,

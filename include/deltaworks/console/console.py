@@ -19,6 +19,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
 from deltaworks.console.seams import Acts, People, Person, Records
+from deltaworks.console.turn import Turn
 from deltaworks.control.clock import utc_now
 
 #: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
@@ -55,6 +56,7 @@ class Console:
         self.records = records
         self.catalog = catalog
         self._limiter: anyio.CapacityLimiter | None = None
+        self._turn = Turn()
 
     @property
     def limiter(self) -> anyio.CapacityLimiter:
@@ -76,6 +78,7 @@ class Console:
             paused=self.acts.paused(),
             acts_missing=self.acts.unavailable(),
             airflow=request.airflow,
+            questions=tuple(one for one in self.acts.questions(request.airflow) if person.may_read(one.dag_id)),
         )
 
     def answer(self, page: Page, request: PlainRequest, person: Person) -> Response:
@@ -87,6 +90,10 @@ class Console:
         look = self.look(request, person)
         if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
             raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
+        with self._turn.taken():
+            return self._made(page, request, look)
+
+    def _made(self, page: Page, request: PlainRequest, look: Look) -> Response:
         view = page.view(look)
         frame = self.frame(request, look, title=page.title_of(look), current=page.name)
         data = orjson.dumps(
@@ -95,7 +102,7 @@ class Console:
             default=list,
         )
         kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
-        tag = _tag(kind, request.root, person.name, look.acts_missing, data)
+        tag = _tag(kind, request.root, look.person.name, look.acts_missing, data)
         headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.keep else "no-store"}
         if page.keep and tag in {part.strip() for part in request.known_tag.split(",")}:
             return Response(status_code=304, headers=headers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
-    from deltaworks.console.seams import Person, Reader
+    from deltaworks.console.seams import Person, Question, Reader
     from deltaworks.specs.catalog import Catalog
 
 
@@ -24,6 +24,7 @@ class Look:
 
     `paused` are the DAGs that Airflow starts no runs of, None where nobody knows. `acts_missing` is why no act can be
     offered, empty where acts can. `airflow` is what addresses of Airflow's own pages begin with, if there is one.
+    `questions` are approvals that the person may see and that wait for somebody.
     """
 
     person: Person
@@ -35,6 +36,7 @@ class Look:
     paused: frozenset[str] | None = None
     acts_missing: str = ""
     airflow: str | None = None
+    questions: tuple[Question, ...] = ()
 
     def stream_dag(self, pipeline: str) -> str:
         """The DAG that runs the stream of a pipeline, whose readers may see the pipeline."""

@@ -75,6 +75,17 @@ class RunSeen:
         return self.state in ("success", "failed")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A run that waits for the answer of a person. `address` is the page on which it is given."""
+
+    dag_id: str
+    run_id: str
+    subject: str
+    since: datetime | None
+    address: str
+
+
 class Acts(Protocol):
     """How runs of DAGs are started, with the right and in the name of the person who asks."""
 
@@ -113,6 +124,13 @@ class Acts(Protocol):
 
     def paused(self) -> frozenset[str] | None:
         """The DAGs that are paused; None where nobody knows."""
+
+    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+        """The approvals that wait for a person, the oldest first; none where nobody knows.
+
+        Args:
+            airflow: what the addresses of Airflow's own pages begin with.
+        """
 
     def airflow_address(self, request: Request) -> str | None:
         """What the addresses of Airflow's own pages begin with; None where there is no Airflow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.control import paths
+from deltaworks.privacy.paths import privacy_control
 
 
 def recent_batches(pipeline: str) -> str:
@@ -43,3 +44,8 @@ def silence(silence_id: str) -> str:
 def mutations_summary(pipeline: str) -> str:
     """The object with the last mutation batches of a pipeline, and the requests that wait."""
     return paths.pipeline_control(pipeline, "mutations.json")
+
+
+def erasures_summary(namespace: str) -> str:
+    """The object with the requests of a namespace to be erased, their states and terms."""
+    return privacy_control(namespace, "erasures.json")

@@ -1,7 +1,8 @@
 """`python -m deltaworks.operations.cold_reads JSON`: what a page has to read from tables, in a process of its own.
 
 A page asks for one thing and waits for a few seconds: the last commits of a table, the newest rows of quarantine, what
-has become of an entity. The answer is one line of JSON, of bounded size; an error is an answer too. Reads only.
+has become of an entity, whether certificates are a chain. The answer is one line of JSON, of bounded size; an error is
+an answer too. Reads only.
 """
 
 from __future__ import annotations
@@ -111,7 +112,27 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
     return rows[: MOST_MOVES + 1]
 
 
-READS: Final[Mapping[str, Callable[..., Rows]]] = {"history": history, "samples": samples, "cascade": cascade}
+def certificates(*, namespace: str) -> Rows:
+    """How many certificates of erasures a namespace has, each compared with the one before.
+
+    Raises:
+        ConfigError: NAMESPACE_UNKNOWN; ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.
+    """
+    from deltaworks.control.objects import open_objects
+    from deltaworks.control.records.certificate import Certificates
+    from deltaworks.specs.project import load_catalog
+
+    catalog = load_catalog(tolerant=True)
+    catalog.namespace(namespace)
+    return [{"certificates": Certificates(open_objects(catalog.environment.lake), namespace).check()}]
+
+
+READS: Final[Mapping[str, Callable[..., Rows]]] = {
+    "history": history,
+    "samples": samples,
+    "cascade": cascade,
+    "certificates": certificates,
+}
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:

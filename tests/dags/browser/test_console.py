@@ -12,6 +12,7 @@ import pytest
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import open_objects
+from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from deltaworks.specs.project import load_catalog
 from tests.console_stage import ago, write_beat
@@ -28,7 +29,10 @@ PAGES = (
     "/streams/games/batches/812",
     "/dag/stream__games",
     "/dag/none",
+    "/erasures",
+    "/erasures/players/certificates",
 )
+PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
 HOSTILE = '<img src=x onerror=window.__xss=1>"><script>window.__xss=1</script>{{7*7}}\u202e'
 #: Pages that answer with 404, which a browser reports.
 _REPORTED = ("Failed to load resource: the server responded with a status of 404",)
@@ -38,6 +42,10 @@ _REPORTED = ("Failed to load resource: the server responded with a status of 404
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose streams say hostile things."""
     root = write_project(tmp_path_factory.mktemp("console") / "project")
+    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(
+        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+    )
     objects = open_objects(load_catalog("local", root=root, tolerant=True).environment.lake)
     error = {"condition": HOSTILE, "message": HOSTILE, "hint": HOSTILE}
     held = ({"table": HOSTILE, "reason": "suspended", "since_batch": 790, "at": ago(4_000), "message": HOSTILE},)
@@ -68,6 +76,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         problems=(ProblemSummary(at=iso_now(), text=HOSTILE),),
     )
     objects.put(summary_paths.recent_batches("games"), record.encode())
+    terms = {
+        "since": ago(60),
+        "received_at": ago(29 * 86_400),
+        "purge_by": ago(9 * 86_400),
+        "deadline_at": ago(-86_400),
+    }
+    states = {"e1": "certified", "e2": "received", HOSTILE: "suppressed"}
+    rows = tuple(ErasureRow(request_id=name, state=state, **terms) for name, state in states.items())
+    summary = ErasuresSummary(namespace="players", requests=rows)
+    objects.put(summary_paths.erasures_summary("players"), summary.encode())
     return root
 
 

@@ -14,6 +14,7 @@ from deltaworks.console.pages import cold_pages
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.troubles import next_step_of
 from deltaworks.errors import TransientError
 from tests.console_stage import ConsoleStage, console_stage
 from tests.unit.console.summaries_stage import put_tables, table
@@ -41,6 +42,10 @@ ANSWERS = {
     "/tables/{pipeline}/{table}/history": (303, 403, 404, 200, 200),
     # Raw values: a viewer may not reprocess.
     "/quarantine/{pipeline}/samples": (303, 403, 404, 404, 200),
+    "/erasures": (303, 403, 200, 200, 200),
+    # Games has no personal data.
+    "/erasures/{namespace}/certificates": (303, 403, 404, 404, 404),
+    "/erasures/{namespace}/{request_id}/certificate": (303, 403, 404, 404, 404),
     "/assets/{digest}/{name}": (303, 403, 200, 200, 200),
     "/acts/{operation}/{subject}": (303, 403, 404, 200, 200),
     # Of runs that are not there.
@@ -60,6 +65,7 @@ def address_of(route: str) -> str:
         "name": "console.css",
     }
     values |= {"operation": "control", "subject": "games", "run_id": "r"}
+    values |= {"namespace": "players", "request_id": "e1"}
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 
@@ -157,6 +163,8 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert answer.status_code == 200
     assert "The storage has not answered" in answer.text
     assert "could not read &lt;b&gt;" in answer.text
+    assert "<code>CONTROL_UNREADABLE</code>" in answer.text
+    assert next_step_of("CONTROL_UNREADABLE") in answer.text
 
 
 def test_an_object_store_is_opened_once(project: Path) -> None:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.alerts.silences import Silence
 from deltaworks.console.cold import ColdAnswer
-from deltaworks.console.pages import alerts, cold_pages, mutations, nights, quarantine, table, tables
+from deltaworks.console.pages import alerts, cold_pages, erasures, mutations, nights, quarantine, table, tables
 from deltaworks.console.rendering import Frame, render
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
+from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -128,6 +130,20 @@ def test_what_alerts_and_silences_say(catalog: Catalog, tmp_path: Path, name: st
     page = shown("alerts", alerts.view(look_at(catalog, objects)))
 
     assert page.text.count(name[:150]) >= 5
+
+
+@examples
+@given(name=hostile)
+def test_requests_to_be_erased(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    objects = LocalObjects(tmp_path)
+    namespace = next(iter(catalog.namespaces))
+    times = dict.fromkeys(("since", "received_at", "purge_by", "deadline_at"), "2026-03-01T00:00:00+00:00")
+    rows = (ErasureRow(request_id=name, state=name, **times), ErasureRow(request_id=name, state="certified", **times))
+    objects.put(erasures_summary(namespace), ErasuresSummary(namespace=namespace, requests=rows).encode())
+
+    page = shown("erasures", erasures.view(look_at(catalog, objects)))
+
+    assert page.text.count(name[:150]) >= 3
 
 
 @examples

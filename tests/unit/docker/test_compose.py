@@ -16,6 +16,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
+from deltaworks.cli import metrics
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.known_secrets import weakness
 from deltaworks.specs.project import load_catalog
@@ -48,6 +49,7 @@ SECRETS = {
     "airflow-dag-processor": {"airflow", "lake", "landing", "alerts"},
     "airflow-triggerer": {"airflow", "airflow-logs"},
     "deadman": {"lake", "landing", "alerts"},
+    "metrics": {"lake"},
     "collector": {"lake", "landing"},
     "spark-master": {"spark"},
     "spark-worker-1": {"spark"},
@@ -77,6 +79,7 @@ def test_the_services_have_airflows_official_names() -> None:
     assert set(SERVICES) == AIRFLOW | {
         "postgres",
         "deadman",
+        "metrics",
         "collector",
         "spark-master",
         "spark-worker-1",
@@ -107,8 +110,19 @@ def test_a_service_of_the_default_profile_waits_for_none_of_another(name: str) -
 
 
 def test_what_watches_and_reads_the_lake_waits_for_the_one_of_the_local_profile() -> None:
-    for name in ("deadman", "airflow-scheduler"):
+    for name in ("deadman", "metrics", "airflow-scheduler"):
         assert SERVICES[name]["depends_on"]["landing-init"]["condition"] == "service_completed_successfully"
+
+
+def test_figures_are_served_where_their_health_check_and_their_port_are() -> None:
+    service = SERVICES["metrics"]
+    words = service["command"][service["command"].index("metrics") :]
+    port = words[words.index("--port") + 1]
+
+    assert words[words.index("--host") + 1] == "0.0.0.0", "else nobody beside the container reaches them"
+    assert service["ports"] == [f"{LOOPBACK}{port}:{port}"]
+    assert service["healthcheck"]["test"][-1] == f"http://localhost:{port}/metrics"
+    assert int(port) == metrics.PORT
 
 
 @pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))

@@ -17,7 +17,7 @@ import anyio.from_thread
 import httpx
 from fastapi import Request
 
-from deltaworks.console.seams import RunSeen, Started
+from deltaworks.console.seams import Question, RunSeen, Started
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import RESULTS_KEY
 
@@ -98,6 +98,10 @@ class RestActs:
     def paused(self) -> frozenset[str] | None:
         """Nobody knows: it would be a request for each look."""
         return None
+
+    def questions(self, airflow: str | None) -> tuple[Question, ...]:
+        """Nobody knows: it would be a request for each look."""
+        return ()
 
     def airflow_address(self, request: Request) -> str | None:
         """What the addresses of Airflow's own pages begin with."""

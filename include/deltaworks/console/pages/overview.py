@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+import orjson
+
 from deltaworks.console.alert_subjects import HEALTH_DAG
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.erasures import NamespaceCounts, near_deadlines
 from deltaworks.console.pages.needs import Need, health_judged_at, needs_of, since_of
 from deltaworks.console.readings import instant, tolerant
+from deltaworks.console.seams import Question
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
@@ -60,7 +63,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the page shows. `judged_at` is when the health check last ran."""
+    """What the page shows. `judged_at` is when the health check last ran, `erasures` are namespaces in which a deadline
+    nears, `approvals` runs that wait for the answer of a person.
+    """
 
     needs: tuple[Need, ...]
     streams: tuple[Row, ...]
@@ -69,12 +74,15 @@ class Overview:
     warning: str
     only: str
     hidden: int
+    erasures: tuple[NamespaceCounts, ...] = ()
+    approvals: tuple[Question, ...] = ()
 
     @property
     def announced(self) -> str:
         """What is said aloud when it changes."""
         bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.others))
-        return f"{len(self.needs)} need you, {bad} unhealthy"
+        asked = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
+        return f"{len(self.needs)} need you, {bad} unhealthy{asked}"
 
 
 def view(look: Look) -> Overview:
@@ -93,6 +101,8 @@ def view(look: Look) -> Overview:
         warning=channel_warning(look.catalog.environment.alerts),
         only=only,
         hidden=len(rows) - len(kept),
+        erasures=near_deadlines(look),
+        approvals=look.questions,
     )
 
 
@@ -189,18 +199,15 @@ def row_of(look: Look, item: Report, judged: Mapping[str, Verdict]) -> Row:
 def _day(look: Look, pipeline: str) -> tuple[float | None, ...]:
     """Rows of each of the last 24 hours; None where no batch landed within it."""
     stored = tolerant(lambda: look.objects.get(summary_paths.stream_hours(pipeline)))
-    by_hour = dict(_rows_by_hour(stored.data)) if stored else {}
-    if not by_hour:
-        return ()
-    last = look.now.replace(minute=0, second=0, microsecond=0)
-    return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1))
+    return _day_of(stored.data, look.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
 
 
 @lru_cache(maxsize=256)
-def _rows_by_hour(data: bytes) -> tuple[tuple[datetime | None, float], ...]:
-    """Rows of the last 25 hours on record. Kept: an object of 60 days is the same for a minute."""
-    hours = tolerant(lambda: json.loads(data)["hours"][-25:]) or ()
-    return tolerant(lambda: tuple((instant(hour["at"]), float(hour["rows"])) for hour in hours)) or ()
+def _day_of(data: bytes, last: datetime) -> tuple[float | None, ...]:
+    """The 24 hours that end with that of `last`. Kept: an object of 60 days is the same for a minute."""
+    hours = tolerant(lambda: orjson.loads(data)["hours"][-25:]) or ()
+    by_hour = tolerant(lambda: {instant(hour["at"]): float(hour["rows"]) for hour in hours})
+    return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1)) if by_hour else ()
 
 
 PAGE = Page(name="overview", route="/", title="Overview", view=view, menu="Overview")

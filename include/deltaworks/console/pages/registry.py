@@ -9,6 +9,7 @@ from deltaworks.console.pages import (
     batch,
     cold_pages,
     costs,
+    erasures,
     gold,
     lineage,
     mutations,
@@ -36,5 +37,6 @@ PAGES: Final[tuple[Page, ...]] = (
     lineage.PAGE,
     costs.PAGE,
     *mutations.PAGES,
+    *erasures.PAGES,
     *cold_pages.PAGES,
 )

@@ -19,6 +19,8 @@ from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
+from deltaworks.control.summaries.base import failing_nobody
+from deltaworks.control.summaries.erasures import note_request
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.suppression import SuppressionRecord
@@ -210,7 +212,7 @@ class Erasures:
             subjects_digest=digest,
         )
         self._records.fix(self._key(request_id, 1), first)
-        return self.request(request_id)
+        return self._noted(self.request(request_id))
 
     def append(
         self,
@@ -248,7 +250,7 @@ class Erasures:
                 f"Another process has brought the erasure {request.request_id} on.",
                 hint="Nothing: run it again, and it continues from there.",
             )
-        return ErasureRequest((*request.steps, step))
+        return self._noted(ErasureRequest((*request.steps, step)))
 
     def refuse(self, request: ErasureRequest, *, reason: str, by: str) -> ErasureRequest:
         """Refuse a request for good (article 17(3)), before anything of it is done.
@@ -294,6 +296,12 @@ class Erasures:
         return self.append(
             request, "extended", by=by, detail={"reason": reason}, purge_by=purge_by, deadline_at=deadline_at
         )
+
+    def _noted(self, request: ErasureRequest) -> ErasureRequest:
+        """The request, once pages may know of it; the health check notes what could not be noted here."""
+        with failing_nobody(f"How far the erasure {request.request_id} is, for pages,"):
+            note_request(self._objects, request)
+        return request
 
     def _key(self, request_id: str, number: int) -> str:
         return erasure_paths.erasure_step(self._namespace, request_id, number)

@@ -96,6 +96,17 @@ STACK: Final = (
             "give a free one with `--port`",
         ),
         Trouble(
+            "CONSOLE_PORT_TAKEN",
+            "another process has the port on which the console was to be served",
+            "give a free one with `--port`",
+        ),
+        Trouble(
+            "CONSOLE_NOT_LOOPBACK",
+            "`deltaworks console` was to be reached from other machines; it has no logins of its own",
+            "`ssh -L 8990:127.0.0.1:8990` that machine, or the console in Airflow, behind its logins",
+            runbook="console.md#alone",
+        ),
+        Trouble(
             "AIRFLOW_CONNECTION_MISSING",
             "a command does not know where Airflow's API is",
             "declare `airflow` in the environment, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.alerts.deadman import beat_health
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.acts.remedies import acts_of, form_of_command, remedy
 from deltaworks.control import paths
@@ -56,13 +57,19 @@ def spec_breaks(stage: ConsoleStage) -> None:
     file.write_text(file.read_text() + "\nno_such_key: 1\n")
 
 
+def health_dies(stage: ConsoleStage) -> None:
+    beat_health(stage.objects, run="r", judged=3, unhealthy=0, now=utc_now() - timedelta(hours=2))
+
+
 @dataclass(frozen=True)
 class Trouble:
-    """What happens, what the overview has to call it, and the form that mends it; empty where a file is to be."""
+    """What happens, what the overview has to call it, and the form that mends it; where nothing that can be pressed
+    does, the page that says more."""
 
     happens: Callable[[ConsoleStage], None]
     cause: str
     form: str
+    page: str = ""
 
 
 def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleStage], None]:
@@ -90,8 +97,11 @@ TROUBLES = {
         "/acts/control/games?verb=restart",
     ),
     "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/acts/control/games?verb=restart"),
-    "a broken spec": Trouble(spec_breaks, "DECLARED_WRONGLY", ""),
-    "a dead channel": Trouble(alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", ""),
+    "a broken spec": Trouble(spec_breaks, "DECLARED_WRONGLY", "", "/streams/games"),
+    "a dead channel": Trouble(
+        alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
+    ),
+    "nobody watches": Trouble(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
 }
 
 
@@ -110,6 +120,21 @@ def test_the_overview_names_the_cause_and_offers_the_act(stage: ConsoleStage, tr
     forms = set.union(*map(forms_in, items))
 
     assert forms == ({trouble.form} if trouble.form else set())
+    for item in items:
+        step = item.partition("<strong>Next:</strong>")[2].partition("</span>")[0]
+        assert len(step.rpartition(">")[2]) > 20, "the next step is in words"
+        links = re.findall(r'class="acts"><a href="([^"]*)"', item)
+        assert list(map(html.unescape, links)) == [trouble.form or trouble.page]
+        assert stage.get(trouble.page or "/").status_code == 200
+
+
+@pytest.mark.parametrize("cause", sorted(ALERTS))
+def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(stage: ConsoleStage, cause: str) -> None:
+    raise_alert(stage.objects, cause=cause, subject="games.purchase", summary="seen")
+    (need,) = [one for one in stage.view("/")["needs"] if (one["cause"], one["subject"]) == (cause, "games.purchase")]
+
+    assert need["next_step"].endswith(".")
+    assert need["since"]
 
 
 @pytest.mark.parametrize("trouble", [one for one in TROUBLES.values() if one.form], ids=lambda one: one.cause)

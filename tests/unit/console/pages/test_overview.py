@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.alerts.deadman import beat_health
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.pages.overview import report_of_stream, reports_of
+from deltaworks.console.seams import Question
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
@@ -67,6 +69,105 @@ def test_an_open_alert_on_something_else_needs_somebody_too(stage: ConsoleStage)
 
     assert "JOB_OVERDUE" in {need["cause"] for need in stage.view("/")["needs"]}
     assert "JOB_OVERDUE" not in {need["cause"] for need in stage.view("/", by="eve")["needs"]}
+
+
+SUSPENDED = {"table": "purchase", "reason": "suspended", "since_batch": 790, "condition": "TABLE_SCHEMA_DIFFERS"}
+
+
+def needs(stage: ConsoleStage, **query: str) -> list[tuple[str, str]]:
+    return [(need["cause"], need["subject"]) for need in stage.view("/", **query)["needs"]]
+
+
+def only_games(stage: ConsoleStage) -> None:
+    """All but games is well."""
+    stage.beat("edits")
+    write_beat(stage.objects, paths.relay_control("landing"), "landing", batch_id=None)
+
+
+def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(stage: ConsoleStage) -> None:
+    only_games(stage)
+    stage.beat("games", written_at=ago(4_000))
+    for cause in ("STREAM_HUNG", "RESTARTS_EXHAUSTED"):
+        raise_alert(stage.objects, cause=cause, subject="stream games", summary=f"{cause} was raised")
+
+    (need,) = stage.view("/")["needs"]
+    assert (need["cause"], need["subject"]) == ("HEARTBEAT_STALE", "stream games")
+    assert need["since"] is not None, "the health check has not judged it yet, and the alert knows"
+    assert "RESTARTS_EXHAUSTED was raised" in need["detail"], "that nothing restarts it any more is not left out"
+
+
+@pytest.mark.parametrize("subject", ["stream games", "games.purchase"])
+def test_a_suspended_table_is_shown_once_whoever_raised_it_and_is_resumed_by_its_name(
+    stage: ConsoleStage, subject: str
+) -> None:
+    only_games(stage)
+    stage.beat("games", held=({**SUSPENDED, "at": ago(600), "message": "column amount"},))
+    raise_alert(stage.objects, cause="TABLE_SUSPENDED", subject=subject, summary="seen")
+
+    (need,) = stage.view("/")["needs"]
+    assert (need["cause"], need["subject"], need["pipeline"]) == ("TABLE_SUSPENDED", "games.purchase", "games")
+    assert "deltaworks tables resume games purchase" in need["next_step"]
+    assert need["since"]
+    assert "target=purchase" in stage.get("/").text
+
+
+def test_each_of_two_suspended_tables_is_shown(stage: ConsoleStage) -> None:
+    only_games(stage)
+    held = tuple({**SUSPENDED, "table": name, "at": ago(600)} for name in ("purchase", "events"))
+    stage.beat("games", held=held)
+
+    assert needs(stage) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
+
+
+def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(stage: ConsoleStage) -> None:
+    only_games(stage)
+    stage.beat("games", written_at=ago(4_000))
+    for cause in ("LOSS_NEAR", "STREAM_HUNG"):
+        raise_alert(stage.objects, cause=cause, subject="stream games", summary="seen")
+
+    assert needs(stage) == [("HEARTBEAT_STALE", "stream games"), ("LOSS_NEAR", "stream games")]
+
+
+def health_ran(stage: ConsoleStage, *, seconds_ago: float) -> None:
+    beat_health(stage.objects, run="r", judged=3, unhealthy=0, now=utc_now() - timedelta(seconds=seconds_ago))
+
+
+def test_a_silent_health_check_is_named_by_its_own_record_and_once(stage: ConsoleStage) -> None:
+    only_games(stage)
+    stage.beat("games")
+    health_ran(stage, seconds_ago=7_200)
+    assert needs(stage) == [("HEALTH_SILENT", "stream_health")]
+
+    raise_alert(stage.objects, cause="HEALTH_SILENT", subject="stream_health", summary="for 120 min")
+    assert needs(stage) == [("HEALTH_SILENT", "stream_health")]
+    assert needs(stage, by="eve") == [], "whoever may not see the health check"
+
+
+def test_a_health_check_that_runs_needs_nobody(stage: ConsoleStage) -> None:
+    only_games(stage)
+    stage.beat("games")
+    health_ran(stage, seconds_ago=20)
+
+    assert needs(stage) == []
+
+
+def question(dag_id: str, subject: str = "vacuum games?") -> Question:
+    return Question(dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r")
+
+
+def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:
+    stage.acts.asked = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+
+    assert [one["dag_id"] for one in stage.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
+    assert [one["dag_id"] for one in stage.view("/", by="eve")["approvals"]] == ["stream__edits"]
+    html = stage.get("/").text
+    assert "Waiting for an answer: 2" in html
+    assert 'data-airflow-link href="/dags/vacuum_tables__games/runs/r"' in html
+    assert "&lt;b&gt;edits&lt;/b&gt;" in html
+
+
+def test_where_nobody_waits_nothing_is_said_of_answers(stage: ConsoleStage) -> None:
+    assert "Waiting for an answer" not in stage.get("/").text
 
 
 def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(stage: ConsoleStage) -> None:

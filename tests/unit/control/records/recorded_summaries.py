@@ -1,10 +1,11 @@
-"""Records that pages and people read: summaries of streams, tables, nights, quarantine and mutations, and silences."""
+"""Records that pages and people read: summaries of streams, tables, nights, quarantine and more, and silences."""
 
 from __future__ import annotations
 
 from deltaworks.alerts.silences import Silence
 from deltaworks.control.records.store import UnversionedRecord
 from deltaworks.control.summaries import mutations
+from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
 from deltaworks.control.summaries.nights import Night, NightResult, NightsSummary, NightTask
 from deltaworks.control.summaries.quarantine import OpenRows, QuarantineSummary
 from deltaworks.control.summaries.stream import (
@@ -117,6 +118,22 @@ SUMMARIES: dict[str, UnversionedRecord] = {
         waiting=3204,
         oldest_at=AT,
         judged_at=AT,
+    ),
+    "erasures_summary": ErasuresSummary(
+        namespace="players",
+        requests=(
+            ErasureRow(
+                request_id="e20260102-0a1b2c3d4e",
+                state="purged",
+                since=AT,
+                received_at=AT,
+                purge_by=AT,
+                deadline_at=AT,
+                extended=True,
+                steps=6,
+            ),
+        ),
+        omitted=1,
     ),
     "silence": Silence(
         id="0a1b",

@@ -1,0 +1,48 @@
+"""What is handed out as a file: the certificate of an erasure, as it is stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import anyio.to_thread
+from fastapi import FastAPI, Request, Response
+
+from deltaworks.console.console import HEADERS, Console, PlainRequest
+from deltaworks.console.look import PageMissingError
+from deltaworks.console.pages.erasures import certified_request
+from deltaworks.console.seams import Person
+from deltaworks.control import erasure_paths
+from deltaworks.errors import DeltaworksError
+
+ROUTE: Final = "/erasures/{namespace}/{request_id}/certificate"
+_UNSAFE_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def add_downloads(app: FastAPI, console: Console) -> None:
+    """Add the routes of files."""
+
+    async def certificate(request: Request) -> Response:
+        plain, person = console.plain(request), request.state.person
+        return await anyio.to_thread.run_sync(_certificate, console, plain, person, limiter=console.limiter)
+
+    app.add_api_route(ROUTE, certificate, methods=["GET"], response_model=None)
+
+
+def _certificate(console: Console, request: PlainRequest, person: Person) -> Response:
+    look = console.look(request, person)
+    namespace = request.values["namespace"]
+    request_id = certified_request(look, namespace, request.values["request_id"])
+    try:
+        stored = look.objects.get(erasure_paths.certificate(namespace, request_id))
+    except DeltaworksError:
+        stored = None
+    if stored is None:
+        raise PageMissingError(f"The certificate of {request_id!r} cannot be read now.")
+    name = _UNSAFE_IN_NAMES.sub("-", f"erasure-{namespace}-{request_id}")
+    headers = {
+        **HEADERS,
+        "Cache-Control": "no-store",
+        "Content-Disposition": f'attachment; filename="{name}.json"',
+    }
+    return Response(stored.data, media_type="application/json", headers=headers)

@@ -1,0 +1,221 @@
+"""Requests to be erased, for a data protection officer: how far each is, what is due of it, and its certificate.
+
+A namespace is shown to those who may read the DAG that erases from it. Nobody's identifier is shown: the lake has none.
+What is refused or extended is so by command, where who does it is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from deltaworks.alerts.erasures import OVERDUE, ErasureFinding, judge_terms, retention_of
+from deltaworks.console.cold import read_cold
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.paging import Rows, rows_of
+from deltaworks.console.stored import Stored, instant, read_summaries, read_summary
+from deltaworks.control.summaries.erasures import WAY, ErasureRow, ErasuresSummary
+from deltaworks.control.summary_paths import erasures_summary
+from deltaworks.operations.registry import operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRow:
+    """One request. `place` is how far it is of `places`, None where it was refused; `due` is what is wrong with it."""
+
+    namespace: str
+    request_id: str
+    state: str
+    place: int | None
+    places: int
+    open: bool
+    since: datetime | None
+    received_at: datetime | None
+    purge_by: datetime | None
+    deadline_at: datetime | None
+    extended: bool
+    due: str
+    severity: str
+    certified: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceCounts:
+    """A namespace: its open requests, how many of them are due and overdue, and the nearest deadline."""
+
+    namespace: str
+    open: int
+    due: int
+    overdue: int
+    certified: int
+    nearest_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasuresView:
+    """The page: requests of all namespaces that the person may see, the open ones first, the nearest deadline on top.
+
+    `quiet` are namespaces of which nobody has asked.
+    """
+
+    listed: Rows[RequestRow]
+    namespaces: tuple[NamespaceCounts, ...]
+    quiet: tuple[str, ...]
+    omitted: int
+    problems: tuple[str, ...]
+
+    @property
+    def announced(self) -> str:
+        """What is said aloud when it changes."""
+        overdue = sum(one.overdue for one in self.namespaces)
+        return f"{sum(one.open for one in self.namespaces)} open, {overdue} overdue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The certificates of a namespace, each compared with the one before."""
+
+    namespace: str
+    certificates: int | None
+    unfinished: bool
+    problem: str
+
+
+_KEYS = {
+    "deadline": lambda row: (not row.open, row.deadline_at) if row.deadline_at else None,
+    "request": lambda row: (row.namespace, row.request_id),
+    "received": lambda row: row.received_at,
+    "state": lambda row: (row.place or 0, row.state),
+    "purge": lambda row: row.purge_by,
+}
+
+
+def readable(look: Look) -> list[str]:
+    """The namespaces whose requests the person may see."""
+    return [name for name in look.catalog.namespaces if look.person.may_read(operation("erase").dag_id(name))]
+
+
+def view(look: Look) -> ErasuresView:
+    """Every namespace that the person may see."""
+    stored = _summaries(look)
+    summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
+    rows = [row for name, summary in summaries.items() for row in _rows(look, name, summary)]
+    return ErasuresView(
+        listed=rows_of(
+            look,
+            rows,
+            keys=_KEYS,
+            sort="deadline",
+            text=lambda row: f"{row.namespace} {row.request_id} {row.state} {row.severity} {row.due}",
+        ),
+        namespaces=tuple(_counts(name, [row for row in rows if row.namespace == name]) for name in summaries),
+        quiet=tuple(name for name, one in stored.items() if one.never),
+        omitted=sum(summary.omitted for summary in summaries.values()),
+        problems=tuple(f"{name}: {one.problem}" for name, one in stored.items() if one.problem),
+    )
+
+
+def near_deadlines(look: Look) -> tuple[NamespaceCounts, ...]:
+    """Of each namespace that the person may see in which a deadline nears or has passed, how many requests."""
+    counts = (
+        _counts(name, list(_rows(look, name, one.summary)))
+        for name, one in _summaries(look).items()
+        if one.summary is not None
+    )
+    return tuple(one for one in counts if one.due or one.overdue)
+
+
+def certified_request(look: Look, namespace: str, request_id: str) -> str:
+    """The id of a request of a namespace whose certificate the person may have.
+
+    Raises:
+        PageMissingError: there is none, or none that they may see.
+    """
+    # First: who may not read a namespace learns nothing of it, not even whether it is there.
+    if namespace in readable(look):
+        stored = read_summary(look, ErasuresSummary, erasures_summary(namespace))
+        requests = stored.summary.requests if stored.summary is not None else ()
+        for row in requests:
+            if (row.request_id, row.state) == (request_id, "certified"):
+                return row.request_id
+    raise PageMissingError(f"There is no certificate of {request_id!r} that you may see.")
+
+
+def view_chain(look: Look) -> Chain:
+    """The certificates of the namespace that the address names, all of which are read to be compared.
+
+    Raises:
+        PageMissingError: there is no such namespace that the person may see.
+    """
+    namespace = look.values["namespace"]
+    if namespace not in readable(look):
+        raise PageMissingError(f"There is no namespace {namespace!r} that you may see.")
+    answer = read_cold("certificates", namespace=namespace)
+    counted = next((row.get("certificates") for row in answer.rows), None)
+    return Chain(
+        namespace=namespace,
+        certificates=counted if isinstance(counted, int) else None,
+        unfinished=answer.unfinished,
+        problem=answer.problem,
+    )
+
+
+def _summaries(look: Look) -> dict[str, Stored[ErasuresSummary]]:
+    return read_summaries(look, ErasuresSummary, {name: erasures_summary(name) for name in readable(look)})
+
+
+def _rows(look: Look, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
+    retention = retention_of(look.catalog.namespaces[namespace])
+    for row in summary.requests:
+        finding = _finding(row, retention, look.now)
+        yield RequestRow(
+            namespace=namespace,
+            request_id=row.request_id,
+            state=row.state,
+            place=row.place,
+            places=len(WAY),
+            open=row.open,
+            since=instant(row.since),
+            received_at=instant(row.received_at),
+            purge_by=instant(row.purge_by),
+            deadline_at=instant(row.deadline_at),
+            extended=row.extended,
+            due="" if finding is None else finding.summary,
+            severity="" if finding is None else "overdue" if finding.cause == OVERDUE else finding.severity,
+            certified=row.state == "certified",
+        )
+
+
+def _finding(row: ErasureRow, retention: timedelta, now: datetime) -> ErasureFinding | None:
+    purge_by, deadline_at = instant(row.purge_by), instant(row.deadline_at)
+    if not row.open or purge_by is None or deadline_at is None:
+        return None
+    terms = {"purge_by": purge_by, "deadline_at": deadline_at}
+    return judge_terms(row.state, purged=row.purged, retention=retention, now=now, **terms)
+
+
+def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
+    still = [row for row in rows if row.open]
+    return NamespaceCounts(
+        namespace=namespace,
+        open=len(still),
+        due=sum(bool(row.due) and row.severity != "overdue" for row in still),
+        overdue=sum(row.severity == "overdue" for row in still),
+        certified=sum(row.certified for row in rows),
+        nearest_at=min((row.deadline_at for row in still if row.deadline_at is not None), default=None),
+    )
+
+
+#: No browser keeps them: they are about people, though they name nobody.
+PAGES = (
+    Page(name="erasures", route="/erasures", title="Erasures", view=view, menu="Erasures", keep=False),
+    Page(
+        name="certificates",
+        route="/erasures/{namespace}/certificates",
+        title="Certificates of {namespace}",
+        view=view_chain,
+        keep=False,
+    ),
+)

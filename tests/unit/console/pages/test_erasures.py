@@ -1,0 +1,122 @@
+"""Requests to be erased: who sees them, what is due, and certificates to download."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from deltaworks.console.cold import ColdAnswer
+from deltaworks.console.pages import erasures as page
+from deltaworks.control import erasure_paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.records.erasure import Erasures
+from tests.console_stage import ConsoleStage, console_stage, person
+
+PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+SAVED = "/erasures/players/e1/certificate"
+CHAIN = "/erasures/players/certificates"
+
+
+@pytest.fixture
+def stage(project: Path) -> ConsoleStage:
+    """Games have personal data: a request is certified, one nearly due, one overdue, one has time."""
+    declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(declared.read_text() + PRIVACY)
+    stage = console_stage(project)
+    stage.people["dpo"] = person("dpo", reads=("erase__players",), starts=())
+    for name, days_ago in (("e1", 20), ("e2", 28), ("e3", 31), ("e4", 1)):
+        receive(stage, name, days_ago=days_ago)
+    erasures = Erasures(stage.objects, "players")
+    erasures.append(erasures.request("e1"), "certified", by="tests")
+    stage.objects.put(erasure_paths.certificate("players", "e1"), b'{"request_id": "e1"}')
+    return stage
+
+
+def receive(stage: ConsoleStage, name: str, *, days_ago: float) -> None:
+    received = utc_now() - dt.timedelta(days=days_ago)
+    terms = {"purge_by": received + dt.timedelta(days=21), "deadline_at": received + dt.timedelta(days=30)}
+    Erasures(stage.objects, "players").receive(name, received_at=received, digest="d", by="dpo", **terms)
+
+
+def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(stage: ConsoleStage) -> None:
+    shown = stage.view("/erasures", by="dpo")
+
+    assert [(row["request_id"], row["severity"]) for row in shown["listed"]["rows"]] == [
+        ("e3", "overdue"),
+        ("e2", "critical"),
+        ("e4", ""),
+        ("e1", ""),
+    ]
+    (counts,) = shown["namespaces"]
+    assert {name: counts[name] for name in ("open", "due", "overdue", "certified")} == {
+        "open": 3,
+        "due": 1,
+        "overdue": 1,
+        "certified": 1,
+    }
+
+
+def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_stored(stage: ConsoleStage) -> None:
+    html = stage.get("/erasures", by="dpo").text
+    saved = stage.get(SAVED, by="dpo")
+
+    assert f'href="{SAVED}"' in html
+    assert "/erasures/players/e2/certificate" not in html
+    assert (saved.status_code, saved.content) == (200, b'{"request_id": "e1"}')
+    assert saved.headers["content-disposition"] == 'attachment; filename="erasure-players-e1.json"'
+    assert saved.headers["cache-control"] == "no-store"
+    assert stage.get("/erasures/players/e2/certificate", by="dpo").status_code == 404
+    assert stage.get("/erasures/players/..%2Fe1/certificate", by="dpo").status_code == 404
+
+
+def test_who_may_not_read_the_dag_that_erases_learns_nothing(stage: ConsoleStage) -> None:
+    listed = stage.get("/erasures", by="eve")
+
+    assert listed.status_code == 200
+    assert "players" not in listed.text
+    refused = [stage.get(path, by="eve") for path in (SAVED, CHAIN, "/erasures/none/certificates")]
+    assert {answer.status_code for answer in refused} == {404}
+    assert "players" not in stage.get("/", by="eve").text
+
+
+def test_the_overview_says_where_a_deadline_nears_to_who_may_know(stage: ConsoleStage) -> None:
+    (counts,) = stage.view("/", by="dpo")["erasures"]
+
+    assert (counts["namespace"], counts["due"], counts["overdue"], counts["open"]) == ("players", 1, 1, 3)
+    assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
+    assert stage.view("/", by="eve")["erasures"] == []
+
+
+def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
+    declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(declared.read_text() + PRIVACY)
+    stage = console_stage(project)
+    receive(stage, "e4", days_ago=1)
+
+    assert stage.view("/")["erasures"] == []
+
+
+def test_the_chain_is_compared_by_the_process_that_reads_much(
+    stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(rows=({"certificates": 12},)))
+    assert "12 certificates" in stage.get(CHAIN, by="dpo").text
+
+    monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(problem="[CERTIFICATES_BROKEN] at <e1>"))
+    broken = stage.get(CHAIN, by="dpo").text
+    assert "CERTIFICATES_BROKEN" in broken
+    assert "each bound to" not in broken
+
+
+def test_no_page_of_them_is_kept_by_a_browser(stage: ConsoleStage) -> None:
+    assert stage.get("/erasures", by="dpo").headers["cache-control"] == "no-store"
+
+
+def test_a_summary_that_is_torn_is_said_and_breaks_nothing(stage: ConsoleStage) -> None:
+    stage.objects.put(f"{erasure_paths.privacy_control('players')}/erasures.json", b"{")
+    answer = stage.get("/erasures", by="dpo")
+
+    assert answer.status_code == 200
+    assert "cannot be read" in answer.text

@@ -1,0 +1,80 @@
+"""One page at a time is made, and whoever waits gives the turn away."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from deltaworks.console.turn import Turn, waiting
+from tests.waiting import eventually
+
+
+def test_two_are_never_within_it_at_once() -> None:
+    turn, inside, most = Turn(), [], []
+
+    def make() -> None:
+        for _ in range(50):
+            with turn.taken():
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert max(most) == 1
+
+
+def test_who_waits_for_something_lets_another_make_its_page() -> None:
+    turn, answered, made = Turn(), threading.Event(), []
+
+    def slow() -> None:
+        with turn.taken():
+            with waiting():
+                answered.wait(timeout=30)
+            made.append("slow")
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    with turn.taken():
+        made.append("quick")
+    answered.set()
+    thread.join()
+
+    assert made == ["quick", "slow"]
+
+
+def test_others_get_the_interpreter_sooner_only_while_a_page_is_made() -> None:
+    turn, usual = Turn(), sys.getswitchinterval()
+    with turn.taken():
+        within = sys.getswitchinterval()
+        with waiting():
+            outside = sys.getswitchinterval()
+
+    assert within < usual
+    assert (outside, sys.getswitchinterval()) == (usual, usual)
+
+
+def test_a_page_that_fails_leaves_the_turn() -> None:
+    turn = Turn()
+    with pytest.raises(ValueError, match="torn"), turn.taken():
+        raise ValueError("torn")
+    done = threading.Event()
+
+    def next_page() -> None:
+        with turn.taken():
+            done.set()
+
+    threading.Thread(target=next_page, daemon=True).start()
+
+    eventually(done.is_set, "the next page has its turn")
+
+
+def test_waiting_outside_of_a_page_is_just_waiting() -> None:
+    with waiting():
+        assert True

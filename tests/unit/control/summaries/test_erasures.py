@@ -1,0 +1,135 @@
+"""The summary of erasures says what the records say, whoever wrote last and whatever was lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.records.erasure import WAY, ErasureRequest, Erasures
+from deltaworks.control.summaries import erasures as summaries
+from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary, note_request, note_requests
+from deltaworks.control.summary_paths import erasures_summary
+from deltaworks.errors import TransientError
+
+RECEIVED = dt.datetime(2026, 11, 2, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> LocalObjects:
+    return LocalObjects(tmp_path)
+
+
+def received(objects: LocalObjects, name: str = "e1", *, days: int = 0) -> ErasureRequest:
+    at = RECEIVED + dt.timedelta(days=days)
+    return Erasures(objects, "players").receive(
+        name,
+        received_at=at,
+        purge_by=at + dt.timedelta(days=21),
+        deadline_at=at + dt.timedelta(days=30),
+        digest="d",
+        by="tests",
+    )
+
+
+def rows(objects: LocalObjects) -> dict[str, ErasureRow]:
+    stored = objects.get(erasures_summary("players"))
+    assert stored is not None
+    return {row.request_id: row for row in ErasuresSummary.decode(stored.data, key="k").requests}
+
+
+def test_the_way_is_that_of_the_records() -> None:
+    assert summaries.WAY == WAY
+
+
+def test_a_request_is_in_it_from_the_begin_and_at_each_state(objects: LocalObjects) -> None:
+    request = received(objects)
+    assert (rows(objects)["e1"].state, rows(objects)["e1"].place) == ("received", 1)
+
+    erasures = Erasures(objects, "players")
+    purged = erasures.append(request, "purged", by="tests")
+    extended = erasures.extend(purged, reason="many", by="tests", now=RECEIVED)
+
+    row = rows(objects)["e1"]
+    assert (row.state, row.purged, row.extended) == ("purged", True, True)
+    assert row.deadline_at == extended.deadline_at.isoformat()
+
+
+def test_the_nearest_deadline_is_on_top_and_what_has_ended_comes_last(objects: LocalObjects) -> None:
+    for name, days in (("e1", 9), ("e2", 3), ("e3", 1)):
+        received(objects, name, days=days)
+    erasures = Erasures(objects, "players")
+    erasures.append(erasures.request("e3"), "certified", by="tests")
+
+    assert list(rows(objects)) == ["e2", "e1", "e3"]
+
+
+def test_a_row_that_was_read_earlier_takes_no_step_back(objects: LocalObjects) -> None:
+    before = received(objects)
+    Erasures(objects, "players").append(before, "resolved", by="tests")
+
+    note_request(objects, before)
+    assert rows(objects)["e1"].state == "resolved"
+    note_requests(objects, "players", [before])
+    assert rows(objects)["e1"].state == "resolved"
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 99}'])
+def test_what_is_torn_or_lost_is_made_anew_from_the_records(objects: LocalObjects, torn: bytes) -> None:
+    received(objects)
+    objects.put(erasures_summary("players"), torn)
+
+    note_requests(objects, "players", Erasures(objects, "players").all())
+
+    assert list(rows(objects)) == ["e1"]
+
+
+def test_a_request_that_is_gone_from_the_records_goes(objects: LocalObjects) -> None:
+    received(objects)
+    note_requests(objects, "players", [])
+
+    assert rows(objects) == {}
+
+
+def test_what_has_not_changed_is_not_written(objects: LocalObjects) -> None:
+    received(objects)
+    key = erasures_summary("players")
+    before = objects.etag(key)
+    note_requests(objects, "players", Erasures(objects, "players").all())
+
+    assert objects.etag(key) == before
+
+
+class NoSummaries(LocalObjects):
+    """A storage that takes everything but the summary."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if key == erasures_summary("players"):
+            raise TransientError("STORAGE_UNREACHABLE", "no", hint="")
+        return super().put_if_absent(key, data)
+
+
+def test_a_summary_that_cannot_be_written_keeps_no_request_back(tmp_path: Path) -> None:
+    objects = NoSummaries(tmp_path)
+
+    assert received(objects).state == "received"
+    assert objects.get(erasures_summary("players")) is None
+
+
+def test_beyond_the_bound_what_ended_longest_ago_is_left_out(
+    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "MOST_REQUESTS", 2)
+    for name, days in (("e1", 1), ("e2", 2), ("e3", 3)):
+        received(objects, name, days=days)
+    erasures = Erasures(objects, "players")
+    for name in ("e1", "e2"):
+        erasures.append(erasures.request(name), "certified", by="tests")
+    note_requests(objects, "players", erasures.all())
+
+    stored = objects.get(erasures_summary("players"))
+    assert stored is not None
+    summary = ErasuresSummary.decode(stored.data, key="k")
+    assert ([row.request_id for row in summary.requests], summary.omitted) == (["e3", "e2"], 1)
