@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 
-from deltaworks.airflow import console_host
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.project import load_catalog
@@ -242,6 +241,8 @@ def test_a_run_that_waits_for_a_person_is_on_the_overview_until_it_is_answered(
     assert "Waiting for an answer: 1" in server.get("/deltaworks/", headers={**OWN, **as_user(*VIC)}).text
 
     answer()
+    from deltaworks.airflow import console_host
+
     monkeypatch.setattr(console_host, "_QUESTIONS_SECONDS", -1.0)
     assert server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"] == []
 
