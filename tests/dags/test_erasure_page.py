@@ -94,7 +94,7 @@ def test_a_certificate_is_handed_out_as_it_is_stored(server: Any, requests: Path
 
 
 def test_the_chain_of_certificates_is_compared(server: Any, requests: Path) -> None:
-    assert "1 certificates" in server.get(CHAIN, headers=viewer()).text
+    assert "Certificates: 1" in server.get(CHAIN, headers=viewer()).text
 
 
 def test_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:

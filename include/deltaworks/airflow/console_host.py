@@ -152,7 +152,7 @@ def _open_questions() -> list[tuple[str, str, str, datetime]]:
         .limit(_MOST_QUESTIONS)
     )
     with create_session() as session:
-        return [tuple(row) for row in session.execute(query)]
+        return [(dag_id, run_id, subject, since) for dag_id, run_id, subject, since in session.execute(query)]
 
 
 def _prefix(request: Request) -> str:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from deltaworks.control.summaries.base import Piece, Summary, decoded
+from deltaworks.control.records.store import Record
+from deltaworks.control.summaries.base import Piece, decoded
 from deltaworks.errors import DeltaworksError
 
 if TYPE_CHECKING:
     from deltaworks.console.look import Look
 
-S = TypeVar("S", bound=Summary)
+S = TypeVar("S", bound=Record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

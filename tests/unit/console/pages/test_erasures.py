@@ -102,7 +102,7 @@ def test_the_chain_is_compared_by_the_process_that_reads_much(
     stage: ConsoleStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(rows=({"certificates": 12},)))
-    assert "12 certificates" in stage.get(CHAIN, by="dpo").text
+    assert "Certificates: 12" in stage.get(CHAIN, by="dpo").text
 
     monkeypatch.setattr(page, "read_cold", lambda *_, **__: ColdAnswer(problem="[CERTIFICATES_BROKEN] at <e1>"))
     broken = stage.get(CHAIN, by="dpo").text
