@@ -22,6 +22,7 @@ from deltaworks.control.summaries.stream import (
     ranked,
     read_hours,
     read_recent,
+    recent_freshness,
 )
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
@@ -152,3 +153,19 @@ def test_only_what_was_read_lately_counts_as_fresh() -> None:
 
     assert record.freshness(NOW) == (9.0, 40.0)
     assert record.freshness(NOW + timedelta(hours=3)) is None
+
+
+def test_freshness_of_a_list_is_that_of_the_record_at_the_minute_and_follows_both(tmp_path: Path) -> None:
+    objects = LocalObjects(tmp_path)
+    arrived = (9.0, 40.0)
+    older = batch(1, at=NOW, files=2).replace(arrived=arrived)
+    record = RecentBatches(pipeline="games", written_at=NOW.isoformat(), batches=(older,))
+    objects.put(summary_paths.recent_batches("games"), record.encode())
+
+    assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == record.freshness(NOW)
+    assert recent_freshness(objects, "games", NOW + timedelta(hours=3)) is None
+    newer = record.replace(batches=(older.replace(arrived=(1.0, 2.0)),))
+    objects.put(summary_paths.recent_batches("games"), newer.encode())
+    assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == newer.freshness(NOW)
+    objects.put(summary_paths.recent_batches("games"), b"{")
+    assert recent_freshness(objects, "games", NOW) is None
