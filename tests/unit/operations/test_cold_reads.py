@@ -10,14 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.control import paths
+from deltaworks.control import erasure_paths, paths
+from deltaworks.control.objects import open_objects
+from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.operations import cold_reads
 from deltaworks.operations.cold_reads import MOST_COMMITS, MOST_MOVES, MOST_SAMPLES, answer, main
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
+from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
+from tests.dags.airflow_project import write_project
+from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.rework.replay_stage import Stage, orders, shop
 
 PROJECT = "deltaworks.specs.project.load_catalog"
@@ -46,6 +51,29 @@ def test_the_last_commits_come_newest_first_and_no_more_than_are_shown(
 
     assert [row["version"] for row in rows] == list(range(MOST_COMMITS + 2, 2, -1))
     assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
+
+
+def test_certificates_are_counted_as_long_as_none_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_project(tmp_path / "project")
+    declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(
+        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+    )
+    monkeypatch.setenv("DELTAWORKS_PROJECT", str(root))
+    monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
+    objects = open_objects(load_catalog().environment.lake)
+    chain, recorded = Certificates(objects, "players"), ERASURE["certificate"]
+    assert isinstance(recorded, Certificate)
+    for number in (1, 2):
+        before = chain.newest()[1]
+        chain.append(recorded.replace(request_id=f"e{number}", number=number, previous_sha256=before))
+    question = {"read": "certificates", "namespace": "players"}
+
+    assert answer(question) == {"rows": [{"certificates": 2}]}
+    first = erasure_paths.certificate("players", "e1")
+    objects.put(first, recorded.replace(request_id="e1", number=1, previous_sha256="", tokens=99).encode())
+    assert "CERTIFICATES_BROKEN" in answer(question)["error"]
+    assert "NAMESPACE_UNKNOWN" in answer({**question, "namespace": "player"})["error"]
 
 
 def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
