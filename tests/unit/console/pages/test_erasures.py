@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.cold import ColdAnswer
 from deltaworks.console.pages import erasures as page
 from deltaworks.control import erasure_paths
@@ -87,6 +88,15 @@ def test_the_overview_says_where_a_deadline_nears_to_who_may_know(stage: Console
     assert (counts["namespace"], counts["due"], counts["overdue"], counts["open"]) == ("players", 1, 1, 3)
     assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
     assert stage.view("/", by="eve")["erasures"] == []
+
+
+def test_an_alert_on_a_request_is_for_who_may_see_the_requests(stage: ConsoleStage) -> None:
+    raise_alert(stage.objects, cause="ERASURE_DUE", subject="players e2", summary="due in 48 h")
+
+    (need,) = stage.view("/", by="dpo")["needs"]
+    assert (need["cause"], need["subject"]) == ("ERASURE_DUE", "players e2")
+    assert 'href="/erasures?only=players"' in stage.get("/", by="dpo").text
+    assert stage.view("/", by="eve")["needs"] == []
 
 
 def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
