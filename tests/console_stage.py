@@ -72,7 +72,7 @@ class ActsOfTests:
     forms: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     results: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     ends: str = "success"
-    asked: tuple[Question, ...] = ()
+    questions_open: tuple[Question, ...] = ()
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
@@ -109,7 +109,7 @@ class ActsOfTests:
         return frozenset()
 
     def questions(self, airflow: str | None) -> tuple[Question, ...]:
-        return self.asked
+        return self.questions_open
 
     def airflow_address(self, request: Request) -> str | None:
         return ""

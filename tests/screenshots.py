@@ -155,7 +155,7 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
         since=utc_now() - timedelta(minutes=12),
         address="/dags/restore__games/runs/console__1/tasks/approve/required_actions",
     )
-    acts.asked = (waits,)
+    acts.questions_open = (waits,)
     people = EverybodyIsAda({"ada": person()})
     console = Console(
         people=people, acts=acts, records=CachedObjects(lambda: objects), catalog=CatalogCache(lambda: catalog)

@@ -278,8 +278,8 @@ def ask_for_approval(dag_id: str) -> Callable[[], None]:
         task.state = TaskInstanceState.AWAITING_INPUT
         session.add(task)
         session.flush()
-        asked = HITLDetail(ti_id=task.id, options=["Approve", "Reject"], subject="restart games?", params={})
-        session.add(asked)
+        question = HITLDetail(ti_id=task.id, options=["Approve", "Reject"], subject="restart games?", params={})
+        session.add(question)
         task_id = task.id
     assert SerializedDagModel.has_dag(dag_id)
 

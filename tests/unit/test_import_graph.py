@@ -27,7 +27,8 @@ class Walk:
 
 
 WALKS = (
-    Walk("restore", "deltaworks.rework.restore.one_table", 200, 24),
+    # Requests to be erased, of which a restore asks, note for pages how far they are: three modules.
+    Walk("restore", "deltaworks.rework.restore.one_table", 203, 24),
     Walk("batch", "deltaworks.engine.batches", 171, 22),
     Walk("stream", "deltaworks.engine.runner", 190, 24),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 93, 14),

@@ -164,4 +164,4 @@ def test_the_answer_is_one_line_of_json(
     assert main([json.dumps({"read": "history", "pipeline": "shop", "table": "orders"})]) == 0
 
     assert json.loads(capsys.readouterr().out) == {"rows": []}
-    assert set(cold_reads.READS) == {"history", "samples", "cascade"}
+    assert set(cold_reads.READS) == {"history", "samples", "cascade", "certificates"}

@@ -81,8 +81,8 @@ class Overview:
     def announced(self) -> str:
         """What is said aloud when it changes."""
         bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.others))
-        asked = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
-        return f"{len(self.needs)} need you, {bad} unhealthy{asked}"
+        waiting = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
+        return f"{len(self.needs)} need you, {bad} unhealthy{waiting}"
 
 
 def view(look: Look) -> Overview:

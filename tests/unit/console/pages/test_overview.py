@@ -156,7 +156,7 @@ def question(dag_id: str, subject: str = "vacuum games?") -> Question:
 
 
 def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(stage: ConsoleStage) -> None:
-    stage.acts.asked = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+    stage.acts.questions_open = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
 
     assert [one["dag_id"] for one in stage.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
     assert [one["dag_id"] for one in stage.view("/", by="eve")["approvals"]] == ["stream__edits"]
