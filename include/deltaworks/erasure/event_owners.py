@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from deltaworks.erasure.token_search import TOKEN_FORM, TokenSearch, all_of
+from deltaworks.erasure.token_search import TokenSearch, all_of, stands_in_bytes
 from deltaworks.events.budget import OverBudget
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
@@ -39,7 +39,7 @@ class EventOwners:
         self._searches = searches
         self._everybody = all_of(searches.values())
         #: Ids that mutations gave, which have not the form of a token.
-        self._others = {token for token in self._everybody.tokens if not TOKEN_FORM.fullmatch(token.encode())}
+        self._others = {token for token in self._everybody.tokens if not stands_in_bytes(token)}
 
     def of_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
         """How many events a piece holds, and which of them go.

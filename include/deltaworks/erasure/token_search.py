@@ -25,6 +25,11 @@ _MOST_ANSWERS: Final = 1_000_000
 Mask = npt.NDArray[np.bool_]
 
 
+def stands_in_bytes(token: str) -> bool:
+    """Whether a token is told from other texts by its form, wherever it stands. Ids that mutations gave are not."""
+    return token.startswith(PREFIX) and is_token(token)
+
+
 class TokenSearch:
     """Looks for some tokens. Stateless once built, safe to share between threads.
 
@@ -37,9 +42,7 @@ class TokenSearch:
         self.tokens = frozenset(tokens)
         self._names = names
         self._answers: dict[bytes, bool] = {}
-        self._encoded = frozenset(
-            token.encode() for token in self.tokens if token.startswith(PREFIX) and is_token(token)
-        )
+        self._encoded = frozenset(token.encode() for token in self.tokens if stands_in_bytes(token))
         self._values = pa.array(sorted(self.tokens), pa.string())
 
     def in_bytes(self, data: bytes | memoryview) -> set[str]:

@@ -13,7 +13,7 @@ from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.overview import rank_of
+from deltaworks.console.pages.needs import rank_of
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.control import paths

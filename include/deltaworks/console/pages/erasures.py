@@ -15,7 +15,8 @@ from deltaworks.console.cold import read_cold
 from deltaworks.console.look import Look, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, rows_of
-from deltaworks.console.stored import Stored, instant, read_summaries, read_summary
+from deltaworks.console.readings import instant
+from deltaworks.console.stored import Stored, read_summaries, read_summary
 from deltaworks.control.summaries.erasures import WAY, ErasureRow, ErasuresSummary
 from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.operations.registry import operation
