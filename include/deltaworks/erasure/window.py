@@ -20,6 +20,7 @@ from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
+from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.erasure.namespace import Namespace, privacy_of
 from deltaworks.erasure.purge_table import Mode, TablePurger, erasure_step
 from deltaworks.erasure.remnants import remove_remnants
@@ -102,9 +103,7 @@ def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
         yield f"the restore of {pipeline}.{rollback.table}"
     if not home.start_overs.newest()[1]:
         yield f"the start-over of {pipeline}"
-    folder = home.control("reprocess") + "/"
-    names = {key.removeprefix(folder).partition("/")[0].partition(".")[0] for key in home.objects.list(folder)}
-    for name in sorted(names):
+    for name in reprocess_ids(home.objects, pipeline):
         records = home.reprocess(name)
         if records.plan() is not None and records.end() is None:
             yield f"the reprocess {name} of {pipeline}"

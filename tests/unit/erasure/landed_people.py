@@ -15,9 +15,10 @@ from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.reconcile import Reconciliation, reconcile
 from deltaworks.sources.objects.relay.relay import Relay
+from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.lake import Lake
-from tests.unit.erasure.lakes import SHOP, PeopleLake, project_again
+from tests.unit.erasure.lakes import SHOP, PeopleLake
 
 REQUEST = "e20260301-0123456789"
 AT = "2026-03-01T10:00:00Z"
@@ -44,7 +45,7 @@ class LandedPeople(PeopleLake):
             storage = json.dumps(json.loads(landing.storage.model_dump_json(exclude_defaults=True)))
             text = declared.read_text().replace(f'landing: {{root: "file://{root}/landing"}}', f"landing: {storage}")
             declared.write_text(text)
-            self.catalog = project_again(root)
+            self.catalog = load_catalog("local", root=root / "project")
         else:
             (root / "landing").mkdir()
             relay = {"listing": {"grace_minutes": 0}, **relay}

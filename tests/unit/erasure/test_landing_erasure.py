@@ -14,7 +14,7 @@ from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.erase import EraseOptions, erase
 from deltaworks.operations.registry import operation
-from tests.unit.erasure.lakes import project_again
+from deltaworks.specs.project import load_catalog
 from tests.unit.erasure.landed_people import LandedPeople, order
 from tests.unit.erasure.test_advance import ask
 
@@ -83,7 +83,7 @@ def test_without_a_second_look_what_came_late_is_certified_as_gone(
 def test_objects_that_expire_are_left_to_do_so(people: LandedPeople) -> None:
     declared = people.root / "project" / "include" / "pipelines" / "shop" / "pipeline.yaml"
     declared.write_text(declared.read_text().replace("tables:\n", "  erase: {landing: expire}\ntables:\n", 1))
-    people.catalog = project_again(people.root)
+    people.catalog = load_catalog("local", root=people.root / "project")
     request = ask(people, "player", "ann")
     people.advance()
     people.pass_time(days=8)

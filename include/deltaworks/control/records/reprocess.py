@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -26,6 +26,8 @@ _KIND = RecordKind(
 )
 Mode = Literal["in_place", "shadow"]
 _ID = re.compile(r"[a-z0-9][a-z0-9_]{0,39}")
+#: What lies beside the plans: the lease of whoever reads landed rows again.
+LEASE_NAME: Final = "lease.json"
 
 
 class ReprocessPlan(Record):
@@ -92,15 +94,22 @@ class ReprocessEnd(Record):
     tables: tuple[dict[str, Any], ...]
 
 
+def reprocess_ids(objects: ObjectStore, pipeline: str) -> list[str]:
+    """The reprocesses of a pipeline that have a plan, ended ones too."""
+    folder = paths.reprocess(pipeline, "")
+    names = (key.removeprefix(folder) for key in objects.list(folder))
+    return sorted(name.removesuffix(".json") for name in names if "/" not in name and name != LEASE_NAME)
+
+
 class ReprocessRecords:
     """The three objects of one reprocess."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, reprocess_id: str) -> None:
-        if not _ID.fullmatch(reprocess_id):
+        if not _ID.fullmatch(reprocess_id) or f"{reprocess_id}.json" == LEASE_NAME:
             raise ConfigError(
                 "REPROCESS_ID_INVALID",
                 f"{reprocess_id!r} cannot name a reprocess.",
-                hint="Use at most 40 lower-case letters, digits and underscores.",
+                hint="Use at most 40 lower-case letters, digits and underscores, and not the word lease.",
             )
         self.id = reprocess_id
         self._plan_key = paths.reprocess(pipeline, f"{reprocess_id}.json")
