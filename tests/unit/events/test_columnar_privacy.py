@@ -217,7 +217,6 @@ def test_each_value_at_each_personal_field_is_what_the_row_path_makes_of_it() ->
     parser = held_to_rows(DECODED["everything"], [Payload(1, "k", raw)])
 
     assert parser.by_columns > len(paths) * 10
-    held_to_rows(DECODED["rescue"], [Payload(1, "k", raw)], 997)
 
 
 def shipped(name: str, **more: Any) -> PipelineSpec:
@@ -267,10 +266,9 @@ def test_what_is_masked_and_looked_up_too_is_left_to_the_row_path() -> None:
 CONTACTS = [{"name": name, "path": name, "type": "string"} for name in ("org_id", "contact", "title")]
 
 
-def test_mutable_rows_of_contacts_are_stripped_to_the_same_rows() -> None:
-    mutable = {"id": "contact", "origin": "first_contact", "fields": {}}
+def test_rows_of_contacts_under_two_columns_are_stripped_to_the_same_rows() -> None:
     columns = [*CONTACTS, {"name": "first_contact", "path": "contact", "type": "string", "required": True}]
-    orders = ORDERS | {"columns": columns, "mutable": mutable, "partition_by": ["org_id"]}
+    orders = ORDERS | {"columns": columns, "partition_by": ["org_id"]}
     privacy = {
         "namespace": "contacts",
         "subject": "contact",
