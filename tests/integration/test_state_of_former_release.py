@@ -137,7 +137,7 @@ def test_a_rollback_that_was_planned_is_finished_by_its_record(stage: Stage) -> 
 
 
 def test_a_reprocess_that_had_read_everything_is_committed(stage: Stage) -> None:
-    done = Reprocess(stage.spark, stage.catalog, "reread").run("again")
+    done = Reprocess(lambda: stage.spark, stage.catalog, "reread").run("again")
     assert done.objects == 2
     assert stage.ids("reread") == declared.expected_ids((1, 2))
 

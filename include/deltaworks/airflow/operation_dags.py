@@ -84,7 +84,7 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{**job_settings(share), **settings},
+            **{"looks_first": str(declared.tries_without), **job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,

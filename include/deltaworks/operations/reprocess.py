@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from deltaworks.control.listing import Listing, readable_bytes
-from deltaworks.errors import ConfigError
+from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from deltaworks.rework.reprocess.count import ReprocessCount
     from deltaworks.rework.reprocess.plan import ReprocessRequest
 
 _KEYS_SHOWN = 10
+SPARK_ABSENT = "SPARK_ABSENT"
 _MORE = Section("What becomes of the rows")
 
 
@@ -53,6 +57,9 @@ class ReprocessOptions(Options):
     id: Annotated[str | None, _MORE] = Field(
         None, description="Go on with the reprocess of this id, or begin it under it."
     )
+    spark: Annotated[bool, _MORE] = Field(
+        True, description="Off: do only what is small enough to need no Spark, and say whether that was all."
+    )
     dry_run: bool = Field(True, description="Only count what would be replaced; the stream continues in either case.")
 
 
@@ -65,7 +72,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
                 "Nothing is selected.",
                 "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
             )
-        return _count(context, request, exact=options.exact)
+        return _count(context, request, exact=options.exact, spark=options.spark)
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
     from deltaworks.rework.quarantine.summary import recount_quarantine
     from deltaworks.rework.reprocess.run import Reprocess
@@ -75,7 +82,13 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     context.say(
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
     )
-    result = Reprocess(context.spark(), context.catalog, context.subject).run(name, request)
+    spark = context.spark if options.spark else _no_session
+    try:
+        result = Reprocess(spark, context.catalog, context.subject).run(name, request)
+    except TransientError as error:
+        if error.condition != SPARK_ABSENT or options.spark:
+            raise
+        return Report(parts=[f"The rest of {name} is for Spark."], results=[ReprocessLeft(id=name)])
     recount_quarantine(context.catalog.environment.lake, context.subject)
     listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))
     for table in result.tables:
@@ -84,6 +97,18 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     summary = f"{_amount(result.objects, result.bytes, result.origins)}, {result.seconds:.1f} s."
     rest = _rest(result.gone, result.not_fitting, result.kept_in_quarantine)
     return Report(parts=[listing, summary, *rest], results=[result])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReprocessLeft:
+    """A reprocess of which something is left that needs Spark; it is gone on with under its id."""
+
+    id: str
+    for_spark: int = 1
+
+
+def _no_session() -> SparkSession:
+    raise TransientError(SPARK_ABSENT, "What is to be read again or replaced is too much to do without Spark.")
 
 
 def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
@@ -142,7 +167,7 @@ def _invalid(message: str, hint: str) -> ConfigError:
     return ConfigError("REPROCESS_SELECTION", message, hint=hint)
 
 
-def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool) -> Report:
+def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool, spark: bool) -> Report:
     from deltaworks.control.home import PipelineHome
     from deltaworks.rework.reprocess.count import ReprocessCounter
     from deltaworks.rework.reprocess.plan import Planner, record_resolver
@@ -153,6 +178,8 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool)
     lake, home = Lake(environment.lake), PipelineHome.open(environment.lake, spec.pipeline)
     records = record_resolver(context.catalog, spec, lake, home)
     counter = ReprocessCounter(Planner(lake, home.objects, spec, records=records), lake, home.objects, spec)
+    if records is not None and not spark:
+        return Report(parts=["Records of a stream are read by Spark."], results=[ReprocessLeft(id="")])
     if records is not None:
         count = counter.of_records(context.spark(), request, exact=exact)
     else:

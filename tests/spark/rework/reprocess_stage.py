@@ -8,10 +8,13 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.rework.reprocess.plan import ReprocessRequest
+from deltaworks.rework.reprocess.replace_directly import DIRECT_BYTES
 from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.rework.reprocess.selection import Selection
 from deltaworks.sources.base import ObjectSlice
@@ -66,6 +69,9 @@ class Stage:
         self.landed_seqs: list[int] = []
         self.batches = 0
         self.processor = shop.processor()
+        #: 0 has everything done by Spark.
+        self.direct_bytes = DIRECT_BYTES
+        self.sessions = 0
         self.note_spec()
 
     def note_spec(self) -> None:
@@ -110,7 +116,16 @@ class Stage:
                 raise Crash(point)
 
         asked = ReprocessRequest(**({"selection": Selection(from_start=True)} | options))
-        return Reprocess(self.shop.spark, self.catalog(), "shop", fault=stop_at).run(name, asked)
+        return self.job(fault=stop_at).run(name, asked)
+
+    def job(self, **settings: Any) -> Reprocess:
+        """A reprocess of the shop, in the way that the stage is for."""
+        return Reprocess(self.spark, self.catalog(), "shop", **({"direct_bytes": self.direct_bytes} | settings))
+
+    def spark(self) -> SparkSession:
+        """The session, which is counted."""
+        self.sessions += 1
+        return self.shop.spark
 
     def landed(self) -> Counter[Row]:
         return self.shop.landed()

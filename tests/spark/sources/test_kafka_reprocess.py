@@ -60,7 +60,7 @@ class Landed:
                 raise Crash(point)
 
         request = ReprocessRequest(**options) if options else None
-        return Reprocess(self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
 
     def count(self, **options: Any) -> ReprocessCount:
         lake, spec = self.project.lake, self.project.spec("shop")

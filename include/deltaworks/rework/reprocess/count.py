@@ -60,6 +60,7 @@ class ReprocessCount:
     tables: tuple[TableCount, ...]
     origins: Mapping[str, int] = field(default_factory=dict)
     from_archive: tuple[str, ...] = ()
+    for_spark: int = 0
 
 
 class ReprocessCounter:

@@ -49,14 +49,6 @@ class RowReplacer:
         self._key = key
         self._uri = lake.storage.spark_uri(key)
 
-    def landed(self, step: Step) -> int | None:
-        """The table's version, where the step has landed; None where it has not."""
-        table = self._lake.open(self._key)
-        if table is None:
-            return None
-        committed = table.transaction_version(step.app_id)
-        return table.version() if committed is not None and committed >= step.version else None
-
     def replace(
         self,
         ranges: SeqRanges,
@@ -75,7 +67,7 @@ class RowReplacer:
         Raises:
             ConcurrencyError: DELTA_CONFLICT when every attempt met another writer of the same dates.
         """
-        version = self.landed(step)
+        version = landed_version(self._lake, self._key, step)
         rows = self._spark.read.parquet(*staged) if staged else None
         rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
         if version is not None:
@@ -135,6 +127,15 @@ class RowReplacer:
     def _done(outcome: str, rows_out: int, rows_in: int, dates: set[dt.date | None], version: int) -> Replaced:
         texts = tuple(sorted(date.isoformat() for date in dates if date is not None))
         return Replaced(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
+
+
+def landed_version(lake: Lake, key: str, step: Step) -> int | None:
+    """The table's version, where the step has landed; None where it has not."""
+    table = lake.open(key)
+    if table is None:
+        return None
+    committed = table.transaction_version(step.app_id)
+    return table.version() if committed is not None and committed >= step.version else None
 
 
 def table_absent(key: str) -> ContractError:

@@ -10,7 +10,9 @@ some of its tables and missing in the rest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,7 @@ from deltaworks.events.evolution import Evolved
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
 from deltaworks.events.reasons import QUARANTINE
-from deltaworks.rework.reprocess.selection import SourceObject
+from deltaworks.rework.reprocess.selection import READERS, SourceObject
 from deltaworks.sources.base import balanced
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
@@ -107,10 +109,12 @@ class Rereader:
         scope: RereadScope,
         opener: Opener | None = None,
         *,
+        readers: int = 1,
         evolved: Evolved | None = None,
         inputs: ParserInputs = NOTHING_BESIDE,
     ) -> None:
-        """`opener` reads objects; records need none."""
+        """`opener` reads objects, so many of them at once; records need none."""
+        self._readers = readers
         self._parser = inputs.parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
@@ -139,14 +143,14 @@ class Rereader:
     def _opened(self, objects: Iterable[SourceObject]) -> Iterator[Stamped]:
         if self._opener is None:
             raise TypeError("objects are read by an opener")
-        for source in objects:
-            payload = self._opener(
-                FileReference(source.seq, source.key, source.etag, source.version_id, source.arrived_at_us)
-            )
-            if payload.data is None:
-                self.did.gone[source.seq] = source.key
-            else:
-                yield (source.batch_id, source.ingested_at_us), payload
+        with ThreadPoolExecutor(self._readers) as pool:
+            waiting = iter(objects)
+            while some := list(itertools.islice(waiting, self._readers)):
+                for source, payload in zip(some, pool.map(self._opener, map(_reference, some)), strict=True):
+                    if payload.data is None:
+                        self.did.gone[source.seq] = source.key
+                    else:
+                        yield (source.batch_id, source.ingested_at_us), payload
 
     def _beside_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
         """A payload with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
@@ -167,6 +171,10 @@ class Rereader:
                 kept = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))
                 if kept.num_rows:
                     yield table, kept
+
+
+def _reference(source: SourceObject) -> FileReference:
+    return FileReference(source.seq, source.key, source.etag, source.version_id, source.arrived_at_us)
 
 
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
@@ -216,6 +224,26 @@ def reread(
     for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(task).collect():
         files = {table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()}
         did.add(Reread(files=files, **record))
+    refuse_failure(did, spec)
+    return did
+
+
+def reread_directly(objects: Sequence[SourceObject], *, opener: Opener, spec: PipelineSpec, work: Pass) -> Reread:
+    """What `reread` does, in this process: a few objects are read sooner than a session is open.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED.
+    """
+    rereader = Rereader(
+        spec,
+        work.scope,
+        opener,
+        readers=READERS,
+        evolved=work.evolved,
+        databases=work.databases,
+        strip_keys=work.strip_keys,
+    )
+    did = staged(rereader.rows(objects), rereader, work.target)
     refuse_failure(did, spec)
     return did
 

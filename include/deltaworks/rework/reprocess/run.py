@@ -1,7 +1,7 @@
 """Reads landed objects or records again with the present declaration, and puts the rows in place or into shadows.
 
-A reprocess is planned (what is read, up to which complete batch), read (one Spark pass stages files), committed (one
-Delta commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
+A reprocess is planned (what is read, up to which complete batch), read (one pass stages files), committed (one Delta
+commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
 id. In place, all rows of the selected objects are taken out and the new ones put in, whatever happened before: no event
 is lost or doubled, and repeating changes nothing. The stream runs meanwhile; it yields each table for the moment of its
 commit.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import Schema
 
@@ -29,7 +29,8 @@ from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTI
 from deltaworks.rework.quarantine.open_rows import landed_seqs, note_reprocessed
 from deltaworks.rework.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, record_resolver
-from deltaworks.rework.reprocess.replace_rows import Replaced, RowReplacer
+from deltaworks.rework.reprocess.replace_directly import DIRECT_BYTES, DirectReplacer
+from deltaworks.rework.reprocess.replace_rows import Replaced, RowReplacer, landed_version
 from deltaworks.rework.reprocess.reread import landing_opener
 from deltaworks.rework.reprocess.seq_ranges import SeqRanges
 from deltaworks.rework.reprocess.staging import Again, ObjectsAgain, RecordsAgain, Stager, staging_folder
@@ -61,7 +62,10 @@ class TableReprocess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessResult:
-    """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records."""
+    """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records.
+
+    Nothing of it is left for Spark (`for_spark`).
+    """
 
     id: str
     objects: int
@@ -72,26 +76,33 @@ class ReprocessResult:
     tables: tuple[TableReprocess, ...]
     seconds: float
     origins: Mapping[str, int] = field(default_factory=dict)
+    for_spark: int = 0
 
 
 class Reprocess:
     """One reprocess of a pipeline, new or resumed. Call `run` once.
 
+    What is small is read and committed in this process; Spark is asked for only where that is not enough.
+
     Args:
+        spark: gives the session, when it is needed first; it may raise.
+        direct_bytes: of objects, of staged files and of the files that are written anew, what is done without Spark.
         turn_of: gives the turn of a table for the time of its commit; by default the stream's write turn.
         fault: called at `planned`, `staged`, `committed:<table>` and `committed`, by tests.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Callable[[], SparkSession],
         catalog: Catalog,
         pipeline: str,
         *,
         turn_of: TurnOf | None = None,
+        direct_bytes: int = DIRECT_BYTES,
         fault: Callable[[str], None] = lambda point: None,
     ) -> None:
         self._spark = spark
+        self._direct_bytes = direct_bytes
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
@@ -114,7 +125,8 @@ class Reprocess:
             ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and what planning raises.
             ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER, REPROCESS_OBJECTS_GONE,
                 REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, REPROCESS_STOPPED, START_OVER_UNFINISHED.
-            ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT.
+            ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT,
+                COMMIT_CONTENDED.
         """
         started = time.monotonic()
         pipeline = self._spec.pipeline
@@ -171,10 +183,11 @@ class Reprocess:
             return staged
         again: Again
         if self._resolver is not None:
-            again = RecordsAgain(self._spark, self._lake, self._spec, self._resolver)
+            again = RecordsAgain(self._spark(), self._lake, self._spec, self._resolver)
         else:
             opener = landing_opener(self._catalog.environment, self._spec)
-            again = ObjectsAgain(self._spark, self._lake, self._objects, self._spec, opener)
+            stores = (self._lake, self._objects, self._spec)
+            again = ObjectsAgain(self._spark, *stores, opener, direct_bytes=self._direct_bytes)
         return records.fix_files(Stager(self._lake, self._spec).stage(plan, again))
 
     def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocess:
@@ -192,22 +205,26 @@ class Reprocess:
         )
         if plan.mode == "shadow":
             self._ensure_shadow(staged.table, key, metadata)
-        replacer = RowReplacer(self._spark, self._lake, key)
-        addresses = [
-            self._lake.storage.spark_uri(f"{staging_folder(plan, staged.table)}/{path}") for path in staged.files
-        ]
-        landed = replacer.landed(step)
+        landed = landed_version(self._lake, key, step)
         if landed is not None:
             done = Replaced(outcome="already_committed", rows_out=0, rows_in=staged.rows, dates=(), version=landed)
         else:
             with self._turn(plan, target) as turn:
-                done = replacer.replace(
-                    SeqRanges(staged.ranges), addresses, step=step, user_metadata=metadata, before_commit=turn.check
-                )
+                done = self._replaced(plan, staged, key, step=step, user_metadata=metadata, before_commit=turn.check)
         self._fault(f"committed:{staged.table}")
         log.warning("reprocess=%s table=%s %s", plan.id, target, done)
         seconds = time.monotonic() - started
         return TableReprocess(table=staged.table, target=target, seconds=seconds, **asdict(done))
+
+    def _replaced(self, plan: ReprocessPlan, staged: StagedTable, key: str, **commit: Any) -> Replaced:
+        ranges = SeqRanges(staged.ranges)
+        files = [f"{staging_folder(plan, staged.table)}/{path}" for path in staged.files]
+        if self._direct_bytes:
+            direct = DirectReplacer(self._lake, self._objects, key, most_bytes=self._direct_bytes)
+            if (done := direct.replace(ranges, files, **commit)) is not None:
+                return done
+        addresses = [self._lake.storage.spark_uri(file) for file in files]
+        return RowReplacer(self._spark(), self._lake, key).replace(ranges, addresses, **commit)
 
     def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
         return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)

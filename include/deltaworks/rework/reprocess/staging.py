@@ -5,7 +5,7 @@ Files lie in a folder of the reprocess's own until they are committed. Nothing h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +24,7 @@ from deltaworks.rework.quarantine.open_rows import Quarantine
 from deltaworks.rework.reprocess.read_records import read_records, refuse_gone, refuse_missing
 from deltaworks.rework.reprocess.records import RecordResolver
 from deltaworks.rework.reprocess.replace_rows import table_absent
-from deltaworks.rework.reprocess.reread import Opener, Pass, Reread, RereadScope, reread
+from deltaworks.rework.reprocess.reread import Opener, Pass, Reread, RereadScope, reread, reread_directly
 from deltaworks.rework.reprocess.selection import Resolved, Resolver
 from deltaworks.rework.reprocess.seq_ranges import SeqRanges
 from deltaworks.specs.pipeline import PipelineSpec
@@ -67,11 +67,19 @@ class Again(Protocol):
 
 
 class ObjectsAgain:
-    """Reads objects of the landing bucket again."""
+    """Reads objects of the landing bucket again: as many as come to `direct_bytes` without Spark."""
 
     def __init__(
-        self, spark: SparkSession, lake: Lake, objects: ObjectStore, spec: PipelineSpec, opener: Opener
+        self,
+        spark: Callable[[], SparkSession],
+        lake: Lake,
+        objects: ObjectStore,
+        spec: PipelineSpec,
+        opener: Opener,
+        *,
+        direct_bytes: int,
     ) -> None:
+        self._direct_bytes = direct_bytes
         self._spark = spark
         self._resolver = Resolver(lake, objects, spec)
         self._spec = spec
@@ -80,7 +88,10 @@ class ObjectsAgain:
     def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
         """See Again. Raises ContractError REPROCESS_OBJECTS_GONE."""
         resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
-        did = reread(self._spark, resolved.objects, opener=self._opener, spec=self._spec, work=work)
+        if resolved.bytes < self._direct_bytes:
+            did = reread_directly(resolved.objects, opener=self._opener, spec=self._spec, work=work)
+        else:
+            did = reread(self._spark(), resolved.objects, opener=self._opener, spec=self._spec, work=work)
         gone = self._newly_gone(plan, did, quarantined)
         return Reading(did, without(resolved, did.gone), gone)
 

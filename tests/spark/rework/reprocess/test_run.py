@@ -16,9 +16,9 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.rework.reprocess.count import ReprocessCounter
 from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest
+from deltaworks.rework.reprocess.replace_directly import DIRECT_BYTES
 from deltaworks.rework.reprocess.replace_rows import RowReplacer
 from deltaworks.rework.reprocess.reread import landing_opener
-from deltaworks.rework.reprocess.run import Reprocess
 from deltaworks.rework.reprocess.selection import Selection
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
@@ -29,13 +29,20 @@ from tests.spark.rework.reprocess_stage import BIG, BY_SPARK, EVENTS, MENDED, ME
 pytestmark = pytest.mark.spark
 
 
+BY_WAY = pytest.mark.parametrize("direct_bytes", [DIRECT_BYTES, 0], ids=["directly", "by Spark"])
+
+
 @pytest.fixture
 def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage(EVENTS, ORDERS)
 
 
-def test_a_mended_declaration_is_laid_over_all_that_has_landed(make_stage: Callable[..., Stage]) -> None:
+@BY_WAY
+def test_a_mended_declaration_is_laid_over_all_that_has_landed(
+    make_stage: Callable[..., Stage], direct_bytes: int
+) -> None:
     stage = make_stage(EVENTS, ORDERS, BY_SPARK)
+    stage.direct_bytes = direct_bytes
     before, stamps = stage.landed(), stage.stamps()
     stage.redeclare(EVENTS, MENDED, MENDED_BY_SPARK)
 
@@ -51,6 +58,7 @@ def test_a_mended_declaration_is_laid_over_all_that_has_landed(make_stage: Calla
     }
     assert result.tables[1].dates == ("2023-11-14", "2023-11-15", "2023-11-16")
     assert not stage.shop.objects.list(paths.reprocess("shop", "r1/staging/"))
+    assert (stage.sessions == 0) == bool(direct_bytes)
 
 
 @pytest.mark.integration
@@ -106,7 +114,7 @@ def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: Stage, 
         stage.reprocess(fault=point)
     stage.land()
 
-    Reprocess(stage.shop.spark, stage.catalog(), "shop").run("r1")
+    stage.job().run("r1")
 
     assert stage.landed() == stage.expected()
 
@@ -160,11 +168,13 @@ class LandsOnce:
 
 
 def reprocess_while_a_batch_lands(stage: Stage) -> None:
-    job = Reprocess(stage.shop.spark, stage.catalog(), "shop", turn_of=lambda table: nullcontext(LandsOnce(stage)))
+    job = stage.job(turn_of=lambda table: nullcontext(LandsOnce(stage)))
     job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
 
 
-def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Stage) -> None:
+@BY_WAY
+def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Stage, direct_bytes: int) -> None:
+    stage.direct_bytes = direct_bytes
     reprocess_while_a_batch_lands(stage)
 
     assert stage.landed() == stage.expected()
@@ -174,7 +184,7 @@ def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Sta
 def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    versions = stage.versions()
+    versions, stage.direct_bytes = stage.versions(), 0
 
     def read_first(self: RowReplacer, rows: Any, condition: str, step: Step, user_metadata: str) -> None:
         name = self._key.rpartition("/")[2]
@@ -291,7 +301,7 @@ def test_a_plan_is_gone_on_with_under_its_own_declaration_only(stage: Stage) -> 
 
 def test_there_must_be_something_to_go_on_with(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_UNKNOWN"):
-        Reprocess(stage.shop.spark, stage.catalog(), "shop").run("r9")
+        stage.job().run("r9")
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
         stage.reprocess(tables=("order",))
     with pytest.raises(ConfigError, match="REPROCESS_ID_INVALID"):
@@ -304,7 +314,7 @@ def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> 
             raise ConcurrencyError("TURN_LOST", "lost", hint="")
 
     versions = stage.versions()
-    job = Reprocess(stage.shop.spark, stage.catalog(), "shop", turn_of=lambda table: nullcontext(Refused()))
+    job = stage.job(turn_of=lambda table: nullcontext(Refused()))
 
     with pytest.raises(ConcurrencyError, match="TURN_LOST"):
         job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))

@@ -64,7 +64,7 @@ class Landed:
                 raise Crash(point)
 
         request = ReprocessRequest(**options) if options else None
-        return Reprocess(self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
+        return Reprocess(lambda: self.spark, self.project.catalog, "shop", fault=stop_at).run(name, request)
 
 
 @pytest.mark.integration

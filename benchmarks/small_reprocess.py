@@ -1,0 +1,153 @@
+"""`small_reprocess`: a few thousand events in a few hundred objects read again, without Spark and with it.
+
+Both sides are a process each, from its start to the end of the reprocess, on a copy of the same lake on local disk:
+four tables and quarantine, landed by relay and stream. `cpu_seconds` is what the process and its JVM took of the
+processors: on a busy machine that is the figure to compare. `sessions` is 1 where Spark was started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.project import declare_project
+from benchmarks.scratch import copied, scratch_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deltaworks.specs.catalog import Catalog
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PIPELINE = "small"
+_KINDS = ("view", "click", "buy")
+_OBJECTS, _EVENTS = 314, 4_270
+_DAY = 86_400
+
+
+def run(options: Options) -> list[Figure]:
+    """Land the objects once, and read them all again from a copy in each repetition."""
+    with _landed(options) as template:
+        comparison = Comparison(
+            metric="reprocess_without_spark_vs_spark",
+            ours=Side("without_spark", _Again(template, "without")),
+            other=Side("spark", _Again(template, "spark")),
+            sizes={"objects": _OBJECTS, "events": _EVENTS},
+        )
+        return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+
+
+@contextmanager
+def _landed(options: Options) -> Iterator[Path]:
+    from benchmarks import sides
+    from deltaworks.engine.runner import IngestRun
+    from deltaworks.sources.objects.relay.relay import Relay
+
+    with scratch_folder("small_reprocess") as root:
+        options.progress(f"small_reprocess: {_EVENTS:,} events in {_OBJECTS} objects")
+        catalog, spark = _project(root), sides.session()
+        (root / "landing").mkdir()
+        for number in range(_OBJECTS):
+            lines = [_event(at) for at in range(number, _EVENTS, _OBJECTS)]
+            (root / "landing" / f"{number:04}.json").write_text("\n".join(lines))
+        try:
+            environment = catalog.environment
+            relay = catalog.relay("landing")
+            Relay(relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True).run()
+            rows = IngestRun(spark, catalog, _PIPELINE, available_now=True).run().rows
+        finally:
+            spark.stop()
+        if rows < _EVENTS:
+            raise RuntimeError(f"of {_EVENTS} events {rows} rows were landed")
+        yield root
+
+
+def _event(number: int) -> str:
+    name = "odd" if number % 100 == 0 else _KINDS[number % 3]
+    return json.dumps({"name": name, "id": str(number), "at": 1_767_225_600 + number % 3 * _DAY, "price": number / 4})
+
+
+def _project(root: Path) -> Catalog:
+    price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
+    tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
+    declared = {
+        "pipeline": _PIPELINE,
+        "description": "A few events.",
+        "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
+        "tables": [{"name": "events", "catch_all": True}, *tables],
+    }
+    return declare_project(root, declared, landing=root / "landing")
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """One reprocess of everything, in a process of its own."""
+
+    template: Path
+    way: str
+
+    def __call__(self, clock: Clock) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": f"{_ROOT / 'include'}{os.pathsep}{_ROOT}",
+            "DELTAWORKS_PROJECT": str(_ROOT),
+        }
+        with copied(self.template) as root:
+            command = [sys.executable, "-m", "benchmarks.small_reprocess", str(root), self.way]
+            with clock:
+                done = subprocess.run(
+                    command, env=environment, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True
+                )
+        clock.note(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def main(root: str, way: str) -> None:
+    """Read everything again, and print what that took."""
+    import psutil
+
+    from deltaworks.rework.reprocess.plan import ReprocessRequest
+    from deltaworks.rework.reprocess.replace_directly import DIRECT_BYTES
+    from deltaworks.rework.reprocess.run import Reprocess
+    from deltaworks.rework.reprocess.selection import Selection
+
+    sessions: list[SparkSession] = []
+    catalog = _project(Path(root))
+
+    def spark() -> SparkSession:
+        from deltaworks.tables.spark.session import build_session
+
+        if not sessions:
+            sessions.append(build_session(catalog.environment, app_name="small_reprocess"))
+        return sessions[0]
+
+    job = Reprocess(spark, catalog, _PIPELINE, direct_bytes=0 if way == "spark" else DIRECT_BYTES)
+    result = job.run("again", ReprocessRequest(selection=Selection(from_start=True)))
+    if any(table.rows_out != table.rows_in for table in result.tables):
+        raise RuntimeError(f"rows were lost or doubled: {result.tables}")
+    process = psutil.Process()
+    everything = [process, *process.children(recursive=True)]
+    figures = {
+        "cpu_seconds": round(sum(sum(one.cpu_times()[:2]) for one in everything), 2),
+        "reprocess_seconds": round(result.seconds, 2),
+        "sessions": len(sessions),
+    }
+    sys.stdout.write(json.dumps(figures) + "\n")
+    for session in sessions:
+        session.stop()
+
+
+BENCHMARK = Benchmark(
+    name="small_reprocess",
+    summary="a few thousand events in a few hundred objects read again, without Spark against with it: seconds",
+    run=run,
+)
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
