@@ -324,11 +324,6 @@ DECLARATIONS: Final = (
             "grant `s3:DeleteObject` on the bucket, `s3:PutObject` on the archive",
         ),
         Trouble(
-            "ERASURE_LANDING_REFUSED",
-            "an erasure may not read, put or delete landed objects, so that they keep the person's events",
-            "grant what the message names; or `erase: {landing: expire}`, see [erasing](erasure.md#landed-objects)",
-        ),
-        Trouble(
             "RELAY_LISTS_NOTHING",
             "a listing was asked of a relay that reads nothing but messages",
             "declare `listing: {}` for it and restart it",

@@ -28,6 +28,11 @@ ERASURE: Final = (
             runbook="erasure.md#receive-a-request",
         ),
         Trouble(
+            "ERASURE_LANDING_REFUSED",
+            "an erasure may not read, put or delete landed objects, so that they keep the person's events",
+            "grant what the message names; or `erase: {landing: expire}`, see [erasing](erasure.md#landed-objects)",
+        ),
+        Trouble(
             "ERASURE_ENDED",
             "the request is certified or refused, and nothing of it can be changed",
             "receive a new one, if the person asks again",

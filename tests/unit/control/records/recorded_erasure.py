@@ -5,6 +5,7 @@ from __future__ import annotations
 from deltaworks.control.records.certificate import Certificate, CertifiedScan, CertifiedTable
 from deltaworks.control.records.erasure import ErasureStep
 from deltaworks.control.records.erasure_window import ErasureWindow, PurgedTable
+from deltaworks.control.records.replacements import PutObject, ReplacedObject, ReplacementEnd, ReplacementPlan
 from deltaworks.control.records.store import UnversionedRecord
 
 AT = "2026-01-02T03:04:05.678+00:00"
@@ -52,6 +53,28 @@ ERASURE: dict[str, UnversionedRecord] = {
         dates={"2026-01-01": 3},
         removed=("event_date=2026-01-01/part-1.parquet",),
         bytes_written=1234,
+    ),
+    "replacement_plan": ReplacementPlan(
+        number=4,
+        namespace="players",
+        by=RUN,
+        at=AT,
+        objects=(
+            ReplacedObject(
+                bucket="landing",
+                key="games/1.json",
+                etag="900150983cd24fb0d6963f7d28e17f72",
+                version_id=None,
+                new_etag="d41d8cd98f00b204e9800998ecf8427e",
+                bytes_before=2048,
+                bytes_after=1024,
+                events=3,
+                made_at=AT,
+            ),
+        ),
+    ),
+    "replacement_end": ReplacementEnd(
+        number=4, at=AT, objects=(PutObject(etag="d41d8cd98f00b204e9800998ecf8427e", version_id="v2"),)
     ),
     "certificate": Certificate(
         namespace="players",
