@@ -20,6 +20,7 @@ from deltaworks.rework.reprocess.selection import Selection
 from tests.unit.engine.hold_stage import Crash, crash_at
 from tests.unit.rework.restore.source_stage import ALL, SourceStage
 
+UNSAID = ("spec_fingerprint", "arrived_at")
 BATCHES = (0, 1, 2, 3)
 
 
@@ -45,12 +46,12 @@ def stage(tmp_path: Path) -> SourceStage:
 
 
 def contents(stage: SourceStage) -> dict[str, list[dict[str, Any]]]:
-    """Every row of every table, whole but for the declaration by which it came into quarantine."""
+    """Every row of every table, but what the stage's batches do not say in quarantine."""
     found = {}
     for name in ALL:
         rows = stage.lake.rows(paths.table("shop", name))
         assert rows is not None
-        shown = [{column: row[column] for column in row if column != "spec_fingerprint"} for row in rows.to_pylist()]
+        shown = [{column: row[column] for column in row if column not in UNSAID} for row in rows.to_pylist()]
         found[name] = sorted(shown, key=lambda row: (row["_seq"], row["_position"]))
     return found
 
