@@ -52,6 +52,10 @@ Rejected or not answered, nothing is done.
 """
 
 
+#: Whose jobs run as a process first, with their option `spark` off, and are submitted for what that leaves.
+_TRIED_WITHOUT = frozenset({"reprocess"})
+
+
 def operation_task(
     name: str,
     subject: str,
@@ -84,7 +88,7 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{"looks_first": str(declared.tries_without), **job_settings(share), **settings},
+            **{"looks_first": str(declared.name in _TRIED_WITHOUT), **job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,

@@ -190,8 +190,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             output.hear(line)
         if done.returncode != 0 or not seen or any(result.get("for_spark", 1) for result in seen):
             return False
-        for line in done.stdout.splitlines():
-            self.log.info(line)
+        self.log.info(done.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=seen)
         return True
 

@@ -48,8 +48,6 @@ class Operation:
         scope: what it works on, a namespace being one of personal data; its name is the first argument of the command.
         needs_spark: its task is a spark-submit job; otherwise a plain process, which may still open a session where a
             table asks for one.
-        tries_without: its job is run as a process first, with its option `spark` off, and submitted where that leaves
-            something for Spark (`for_spark`).
         destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
         approval: under Airflow it counts first, and a person approves the count before it is done.
         bounds: of what needs approval, the options that bound it, with the field of its results that they bound.
@@ -72,7 +70,6 @@ class Operation:
     run: str
     scope: Scope = "pipeline"
     needs_spark: bool = False
-    tries_without: bool = False
     destructive: bool = False
     approval: bool = False
     bounds: Mapping[str, str] = field(default_factory=dict, hash=False)

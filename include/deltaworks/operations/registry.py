@@ -153,7 +153,6 @@ _OPERATIONS = (
         summary="Read landed objects or records again with the declaration as it is now, and replace their rows.",
         run="deltaworks.operations.reprocess:reprocess",
         needs_spark=True,
-        tries_without=True,
         destructive=True,
         beside=("stream", "gold"),
         family="recovery",
