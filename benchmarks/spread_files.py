@@ -21,6 +21,8 @@ from deltaworks.events.formats.json import values
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 
+_READERS = ("live", "references", "views", "dashboards", "alerts", "feeds", "models")
+
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:
     """The games pipeline with `tables` tables of equal columns, one a type of event, and nothing else."""
@@ -28,9 +30,10 @@ def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:
     declared = tuple(
         TableSpec(name=name, when={"eventName": (name,)}, columns=columns) for name in map(_name, range(tables))
     )
-    return games.model_copy(
-        update={"tables": declared, "live": (), "gold": games.gold.model_copy(update={"tables": ()})}
-    )
+    # What reads the tables of games goes with them: a task refuses a declaration that reads one which is not there.
+    nothing: dict[str, Any] = dict.fromkeys(_READERS, ())
+    gold = games.gold.model_copy(update={"tables": ()})
+    return games.model_copy(update={"tables": declared, "gold": gold, "mutations": None, **nothing})
 
 
 def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progress: Callable[[str], None]) -> GamesFiles:
