@@ -35,6 +35,7 @@ from benchmarks import (
     night,
     parser,
     partitioning,
+    peers,
     pipelines_1000,
     prices,
     privacy,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     for module in (
         single_table,
         fan_out,
+        peers,
         parser,
         growth,
         archive,

@@ -1,0 +1,184 @@
+"""`peers`: the same events into the same tables by what a Python user would take in place of Deltaworks.
+
+Events without faults, so that every side must land the same rows: after each repetition, the count of every table and a
+checksum of its ids are held against what was sent. All sides partition by date and write new tables on local disk.
+
+Ours: as in `single_table`: wrapped, gzipped objects as one batch, with quarantine, transaction ids and ledger.
+
+Others start from less work: their events were taken out of their wrapper beforehand, one a line.
+
+- `tables_30_vs_spark_loop`: read once with a schema and cached, then a filter and a write for each table.
+- `tables_30_vs_dlt`: dlt with its Delta tables, events as dicts (`benchmarks.peers_dlt`); nested columns stay JSON.
+
+dlt lives in an environment of its own, made on first use from PyPI with the pins below. Where that fails, the figures
+of dlt are left out, and progress says why. What starts a process or imports a library counts for no side.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.versions import cores
+
+if TYPE_CHECKING:
+    from benchmarks.games_files import GamesFiles
+    from benchmarks.peer_rows import Content
+    from benchmarks.places import Place
+    from deltaworks.specs.pipeline import PipelineSpec
+
+DLT = "dlt[deltalake]==1.31.0"
+_EVENTS = 300_000
+_INSTALL_SECONDS = 600
+_SCRIPT = Path(__file__).with_name("peers_dlt.py")
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure the comparisons, of at most 300,000 events."""
+    from benchmarks import places, sides
+    from benchmarks.games_files import games_files
+    from benchmarks.peer_rows import expecting
+    from generator.settings import FaultRates
+
+    files = games_files(min(options.events, _EVENTS), progress=options.progress, faults=FaultRates.none())
+    spec = sides.games_spec()
+    expected = sent(files, spec)
+    place = expecting(places.local_disk(), expected, column="event_id")
+    others: dict[str, Callable[[Clock], None]] = {}
+    python = dlt_python(options.progress)
+    if python is not None:
+        others["dlt"] = DltRun(python, job_of(files, spec), place)
+    spark = sides.session()
+    others["spark_loop"] = sides.write_tables(lambda: sides.read_unwrapped(spark, spec, files), spec.tables, place)
+    ours = Side("deltaworks", sides.FanOut(spark, spec, files, place))
+    sizes = files.sizes() | {"tables": len(spec.tables), "rows": sum(each.rows for each in expected.values())}
+    figures = measure(
+        BENCHMARK.name,
+        [
+            Comparison(metric=f"tables_30_vs_{name}", ours=ours, other=Side(name, other), sizes=sizes)
+            for name, other in others.items()
+        ],
+        repeats=options.repeats,
+        progress=options.progress,
+    )
+    spark.stop()
+    return figures
+
+
+def sent(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
+    """What every table must hold, from the events as they were sent, read with Python's own JSON."""
+    from benchmarks.peer_rows import content_of
+
+    ids: dict[str, list[str | None]] = {table.name: [] for table in spec.tables}
+    takers = {table.name: table.when.get("eventName") for table in spec.tables}
+    for path in sorted(files.unwrapped.iterdir()):
+        for line in gzip.decompress(path.read_bytes()).splitlines():
+            event = json.loads(line)
+            for name, names in takers.items():
+                if names is None or event["eventName"] in names:
+                    ids[name].append(event["eventParams"].get("event_id"))
+    return {name: content_of(iter(each)) for name, each in ids.items()}
+
+
+def job_of(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:
+    """What the script of dlt has to know: where the events are, and the declared tables."""
+    return {
+        "events": str(files.unwrapped),
+        "tables": [
+            {
+                "name": table.name,
+                "names": None if (names := table.when.get("eventName")) is None else [str(name) for name in names],
+                "partition_by": list(table.partition_by),
+                "columns": [
+                    {"name": column.name, "parameter": column.path.split(".")[-1], "type": column.type}
+                    for column in table.columns
+                ],
+            }
+            for table in spec.tables
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DltRun:
+    """A repetition of dlt: a process of its own, which takes the time itself."""
+
+    python: Path
+    job: dict[str, Any]
+    place: Place
+
+    def __call__(self, clock: Clock) -> None:
+        with self.place.new_root() as storage:
+            folder = Path(storage.root.removeprefix("file://"))
+            job = folder / "job.json"
+            job.write_text(json.dumps(self.job | {"root": f"file://{folder}/lake", "state": str(folder / "state")}))
+            ran = subprocess.run(
+                [str(self.python), str(_SCRIPT), str(job)],
+                env=_environment(),
+                cwd=folder,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            if ran.returncode != 0:
+                raise RuntimeError(f"dlt ended with {ran.returncode}: {ran.stderr[-2000:]}")
+            clock.seconds = json.loads(ran.stdout.splitlines()[-1])["seconds"]
+
+
+def _environment() -> dict[str, str]:
+    """Of a process of dlt: every core in use, files closed early enough for that, and no telemetry."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    return kept | {
+        "TZ": "UTC",
+        "RUNTIME__DLTHUB_TELEMETRY": "false",
+        "RUNTIME__LOG_LEVEL": "ERROR",
+        "NORMALIZE__WORKERS": str(cores()),
+        "EXTRACT__DATA_WRITER__FILE_MAX_ITEMS": "50000",
+        "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
+    }
+
+
+def dlt_python(progress: Callable[[str], None]) -> Path | None:
+    """The Python of the environment of dlt, which is made where it is not there; none where PyPI does not answer."""
+    from benchmarks.games_files import bench_folder
+
+    pins = [DLT, *(f"{name}=={version(name)}" for name in ("deltalake", "pyarrow")), f"orjson=={version('orjson')}"]
+    folder = bench_folder() / "environment-of-dlt"
+    record, python = folder / "installed.json", folder / "bin" / "python"
+    if record.is_file() and json.loads(record.read_text()) == pins:
+        return python
+    progress(f"{BENCHMARK.name}: installing {', '.join(pins)} into {folder} once")
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    try:
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_SECONDS,
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        said = (error.stderr or b"" if isinstance(error.stderr, bytes) else error.stderr or str(error))[-500:]
+        progress(f"{BENCHMARK.name}: dlt is left out, pip could not install it from PyPI: {said!r}")
+        return None
+    # Written last: an environment without it was interrupted and is made again.
+    record.write_text(json.dumps(pins))
+    return python
+
+
+BENCHMARK = Benchmark(
+    name="peers",
+    summary="30 tables exactly once, against dlt with Delta tables and a loop of Spark writes; rows are checked",
+    run=run,
+)
