@@ -120,7 +120,7 @@ def send(project: RunningProject, path: Path) -> None:
 
 def ports_are_published_on_loopback_alone(project: RunningProject) -> None:
     published = [port for service in project.spec.services.values() for port in service.ports]
-    assert {port.port for port in published} == {5000, 8080, 8081, 9000}
+    assert {port.port for port in published} == {5000, 8080, 8081, 8090, 9000, 9478}
     for port in published:
         at_home = project.on_host("curl", "--silent", "--output", "/dev/null", f"http://127.0.0.1:{port.port}/")
         from_elsewhere = project.on_host("curl", "--silent", "--max-time", "5", f"http://{GATEWAY}:{port.port}/")

@@ -234,15 +234,7 @@ def reread_directly(objects: Sequence[SourceObject], *, opener: Opener, spec: Pi
     Raises:
         ContractError: REPROCESS_STOPPED.
     """
-    rereader = Rereader(
-        spec,
-        work.scope,
-        opener,
-        readers=READERS,
-        evolved=work.evolved,
-        databases=work.databases,
-        strip_keys=work.strip_keys,
-    )
+    rereader = Rereader(spec, work.scope, opener, readers=READERS, evolved=work.evolved, inputs=work.inputs)
     did = staged(rereader.rows(objects), rereader, work.target)
     refuse_failure(did, spec)
     return did
