@@ -61,7 +61,7 @@ def run(options: Options) -> list[Figure]:
     spark = sides.session()
     others["spark_loop"] = sides.write_tables(lambda: sides.read_unwrapped(spark, spec, files), spec.tables, place)
     ours = Side("deltaworks", sides.FanOut(spark, spec, files, place))
-    sizes = files.sizes() | {"tables": len(spec.tables), "rows": sum(each.rows for each in expected.values())}
+    sizes = files.sizes() | {"tables": len(spec.tables), "rows": sum(table.rows for table in expected.values())}
     figures = measure(
         BENCHMARK.name,
         [
@@ -87,7 +87,7 @@ def sent(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
             for name, names in takers.items():
                 if names is None or event["eventName"] in names:
                     ids[name].append(event["eventParams"].get("event_id"))
-    return {name: content_of(iter(each)) for name, each in ids.items()}
+    return {name: content_of(iter(of_table)) for name, of_table in ids.items()}
 
 
 def job_of(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class SlotCondition:
     def places(self, values: Values, count: int, unsure: set[int]) -> list[int]:
         """The places of these events, in order. Adds to `unsure` where that cannot be said."""
         places: Sequence[int] = range(count) if self._fields else ()
-        for field, wanted in self._fields:
+        for field, meant in self._fields:
             if field is None or values[field.slot].count(None) == count:
                 return []
             holding = []
@@ -79,7 +79,7 @@ class SlotCondition:
                 value = field.value(values, place)
                 if is_wide(value):
                     unsure.add(place)
-                elif type(value) in _SCALARS and (type(value), value) in wanted:
+                elif type(value) in _SCALARS and (type(value), value) in meant:
                     holding.append(place)
             places = holding
         return list(places)

@@ -40,6 +40,7 @@ _CODE = (
     "deltaworks/control/__init__.py",
     "deltaworks/control/attempts.py",
     "deltaworks/control/aws_sessions.py",
+    "deltaworks/control/background.py",
     "deltaworks/control/objects.py",
     "deltaworks/errors.py",
     "deltaworks/operations/__init__.py",

@@ -276,15 +276,15 @@ class NewestDatabases(Databases):
 
 def _fixed_databases() -> None:
     """No version of a database is fixed for a batch."""
-    from deltaworks.engine import batches
+    from deltaworks.events import parser_inputs
 
-    original = batches.fixed_databases
+    original = parser_inputs.fixed_databases
 
     def unfixed(*positional: Any) -> NewestDatabases | None:
         fixed = original(*positional)
         return None if fixed is None else NewestDatabases(fixed.storage, fixed.variables, fixed.fixed)
 
-    _replace(batches, "fixed_databases", unfixed)
+    _replace(parser_inputs, "fixed_databases", unfixed)
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {

@@ -446,9 +446,7 @@ class TestArrival:
         before = pa.schema([field for field in QUARANTINE_SCHEMA if field.name != "arrived_at"])
         for module in (table_set, replay_stage):
             monkeypatch.setattr(module, "QUARANTINE_SCHEMA", before, raising=False)
-        monkeypatch.setattr(
-            replay_stage.Parser, "_quarantine", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"])
-        )
+        monkeypatch.setattr(Parser, "_quarantine", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"]))
         stage.ingest(spec_with(make_spec), *self.BODIES)
         monkeypatch.undo()
         assert "arrived_at" not in stage.rows("quarantine")[0]
