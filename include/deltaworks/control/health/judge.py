@@ -177,6 +177,10 @@ def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKin
 
 def _verdict(finding: Finding, kind: SubjectKind, name: str, now: datetime, previous: Verdict | None) -> Verdict:
     lasting = previous is not None and (previous.cause == finding.cause or previous.state == finding.state)
+    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and lasting else now)
+
+
+def _as_verdict(finding: Finding, kind: SubjectKind, name: str, *, since: datetime) -> Verdict:
     return Verdict(
         kind=kind,
         name=name,
@@ -184,7 +188,7 @@ def _verdict(finding: Finding, kind: SubjectKind, name: str, now: datetime, prev
         cause=finding.cause,
         detail=finding.detail,
         next_step=finding.next_step,
-        since=previous.since if previous is not None and lasting else now,
+        since=since,
     )
 
 
@@ -214,15 +218,7 @@ def verdict_of(
     two is enough, since its cause may change while it stays unhealthy.
     """
     lasting = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
-    return Verdict(
-        kind=kind,
-        name=name,
-        state=finding.state,
-        cause=finding.cause,
-        detail=finding.detail,
-        next_step=finding.next_step,
-        since=previous.since if previous is not None and lasting else now,
-    )
+    return _as_verdict(finding, kind, name, since=previous.since if previous is not None and lasting else now)
 
 
 def unreadable(
