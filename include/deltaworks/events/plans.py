@@ -7,7 +7,7 @@ row path reads that anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,23 +122,11 @@ class EventPlan:
         columns = [by_table[table] for table in tables]
         time, ids = _paths(spec.event.time.path), _paths(spec.event.id)
         name_path = None if spec.event.name.path is None else (spec.event.name.path,)
-        planned: dict[ColumnKey, PlannedColumn] = {}
         tree: Tree = {}
         for path in (*time, *ids):
             put(tree, path, Any)
-        for item in (item for of_table in columns for item in of_table.columns):
-            if _is_wide(item.kind):
-                raise Unslotted(f"a whole number beyond 64 bits would fit {item.name}: {item.kind}")
-            required = item.required or (item.key in planned and planned[item.key].required)
-            if item.path == name_path:
-                planned[item.key] = PlannedColumn(item, required, typed=False)
-                continue
-            kind = nested_type(item.kind)
-            alone = item.path not in (*time, *ids, *(key[0] for key in planned if key != item.key))
-            put(tree, item.path, kind if alone else Any)
-            planned[item.key] = PlannedColumn(item, required, typed=alone and kind is not Any)
-        # A field that two columns read differently has a slot for anything, so that neither can trust in its type.
-        typed = {key: _at(tree, key[0]) is not Any for key in planned if key[0] != name_path}
+        items = [item for of_table in columns for item in of_table.columns]
+        planned = _planned(tree, items, name_path, apart=(*time, *ids))
         if spec.privacy is not None and stripping is None:
             raise Unslotted("there is nothing to strip their personal data with")
         strip = None if stripping is None else SlotStrip(stripping, tree, name=name, name_path=name_path)
@@ -152,7 +140,7 @@ class EventPlan:
             slots=slots_of(tree, tag=None if name_path is None else (name_path[0], name)),
             tree=tree,
             columns=tuple(
-                PlannedColumn(one.item, one.required, one.typed and typed.get(key, False) and key[0] not in personal)
+                one if key[0] not in personal else PlannedColumn(one.item, one.required, typed=False)
                 for key, one in planned.items()
             ),
             time=time,
@@ -213,6 +201,38 @@ class EventPlan:
                 row for row, value in enumerate(values[path]) if value is not None and extra_fields({name: value}, read)
             )
         return unsure
+
+
+def _planned(
+    tree: Tree, items: Iterable[EventColumn], name_path: Path | None, *, apart: Sequence[Path]
+) -> dict[ColumnKey, PlannedColumn]:
+    """Columns by their key, once each, with slots for them in `tree`.
+
+    Args:
+        apart: fields that something else reads too, whose slots take anything.
+
+    Raises:
+        Unslotted: one of them may take whole numbers beyond 64 bits.
+    """
+    planned: dict[ColumnKey, PlannedColumn] = {}
+    for item in items:
+        if _is_wide(item.kind):
+            raise Unslotted(f"a whole number beyond 64 bits would fit {item.name}: {item.kind}")
+        required = item.required or (item.key in planned and planned[item.key].required)
+        if item.path == name_path:
+            planned[item.key] = PlannedColumn(item, required, typed=False)
+            continue
+        kind = nested_type(item.kind)
+        alone = item.path not in (*apart, *(key[0] for key in planned if key != item.key))
+        put(tree, item.path, kind if alone else Any)
+        planned[item.key] = PlannedColumn(item, required, typed=alone and kind is not Any)
+    # A field that two columns read differently has a slot for anything, so that neither can trust in its type.
+    return {
+        key: one
+        if not one.typed or _at(tree, key[0]) is not Any
+        else PlannedColumn(one.item, one.required, typed=False)
+        for key, one in planned.items()
+    }
 
 
 def undeclared(event: Mapping[str, Any], tree: Tree, above: Path = ()) -> list[Path]:
