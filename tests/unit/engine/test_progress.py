@@ -26,6 +26,7 @@ from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
+from tests.refusing_objects import RefusingObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -182,17 +183,7 @@ def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path)
 
 
 def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_path: Path) -> None:
-    class Refusing(LocalObjects):
-        """Takes no summary until it is told to."""
-
-        refuses = True
-
-        def put(self, key: str, data: bytes) -> None:
-            if self.refuses:
-                raise OSError("full")
-            super().put(key, data)
-
-    objects = Refusing(tmp_path / "objects")
+    objects = RefusingObjects(tmp_path / "objects")
     log = ProgressLog(
         StorageSpec(root=f"file://{tmp_path}"),
         "shop",

@@ -24,6 +24,7 @@ from deltaworks.control.summaries.stream import (
     read_recent,
     recent_freshness,
 )
+from tests.refusing_objects import RefusingObjects
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
 
@@ -88,24 +89,13 @@ def test_hours_are_written_once_a_minute_and_at_the_end(objects: LocalObjects) -
     assert totals == [1, 1, 3, 4]
 
 
-class Failing(LocalObjects):
-    """Takes nothing for a while."""
-
-    fails = True
-
-    def put(self, key: str, data: bytes) -> None:
-        if self.fails:
-            raise OSError("full")
-        super().put(key, data)
-
-
 def test_what_a_failing_storage_did_not_take_comes_with_the_next_write(tmp_path: Path) -> None:
-    objects = Failing(tmp_path)
+    objects = RefusingObjects(tmp_path)
     writer = StreamSummaryWriter(objects, "games")
     writer.add(batch(1))
     with pytest.raises(OSError, match="full"):
         writer.write(NOW)
-    objects.fails = False
+    objects.refuses = False
     writer.add(batch(2))
     writer.write(NOW)
     recent, hours = read_recent(objects, "games"), read_hours(objects, "games")
