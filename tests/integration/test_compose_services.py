@@ -141,7 +141,7 @@ def secrets_are_where_they_are_needed_and_on_no_command_line(project: RunningPro
         container = project.composition.container(name)
         properties = container.execute(["sh", "-c", "stat -c '%a %u' /tmp/spark-*.properties"])
         assert properties.output.splitlines() == ["600 50000"]
-        assert not any(spark in variables_of(process) for process in container.processes() if is_java(process))
+        assert not any(spark in variables_of(process) for process in container.processes() if is_daemon(process))
 
 
 def command_line(process: psutil.Process) -> list[str]:
@@ -158,8 +158,12 @@ def variables_of(process: psutil.Process) -> str:
         return ""
 
 
-def is_java(process: psutil.Process) -> bool:
-    return any(line.startswith(("java", "/usr/lib/jvm")) or "/bin/java" in line for line in command_line(process))
+def is_daemon(process: psutil.Process) -> bool:
+    """A Java process that is no executor: to those a worker gives the secret by their environment, as Spark has it."""
+    return any(
+        (line.startswith(("java", "/usr/lib/jvm")) or "/bin/java" in line) and "ExecutorBackend" not in line
+        for line in command_line(process)
+    )
 
 
 def spark_lets_nobody_in_without_the_secret(project: RunningProject) -> None:
