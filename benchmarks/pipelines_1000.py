@@ -194,12 +194,12 @@ class _Log:
     def delta_read(self, clock: Clock) -> None:
         import pyarrow.compute as pc
 
-        from deltaworks.control import paths
+        from deltaworks.sources.objects.log import file_events_key
         from deltaworks.tables.lake import Lake
 
         with clock:
             rows = Lake(self._storage()).rows(
-                paths.relay_file_events("bench"), filters=pc.starts_with(pc.field("key"), _PREFIX)
+                file_events_key("bench"), filters=pc.starts_with(pc.field("key"), _PREFIX)
             )
         self._check(0 if rows is None else rows.num_rows)
 
