@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 
-def declare_project(root: Path, pipeline: dict[str, Any], *, landing: Path) -> Catalog:
+def declare_project(
+    root: Path, pipeline: dict[str, Any], *, landing: Path, source: dict[str, Any] | None = None
+) -> Catalog:
     """Write the declarations below `root`, and read them: its lake is in `root/lake`.
 
     Args:
         pipeline: what is declared of it beside its owner and its source, which is the one bucket there is.
+        source: what else is declared of the source.
     """
     from deltaworks.specs.project import load_catalog
 
-    source = {"kind": "cloud_files", "relay": "landing", "bucket": "landing"}
+    source = {"kind": "cloud_files", "relay": "landing", "bucket": "landing"} | (source or {})
     declared: dict[str, dict[str, Any]] = {
         "relays/landing.yaml": {"relay": "landing", "buckets": ["landing"], "listing": {}},
         f"pipelines/{pipeline['pipeline']}/pipeline.yaml": {"owner": "benchmarks", "source": source, **pipeline},
