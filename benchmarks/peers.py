@@ -19,15 +19,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import subprocess
-import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.environments import python_with
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
 from benchmarks.versions import cores
 
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 DLT = "dlt[deltalake]==1.31.0"
 _EVENTS = 300_000
-_INSTALL_SECONDS = 600
 _SCRIPT = Path(__file__).with_name("peers_dlt.py")
 
 
@@ -149,32 +147,9 @@ def _environment() -> dict[str, str]:
 
 
 def dlt_python(progress: Callable[[str], None]) -> Path | None:
-    """The Python of the environment of dlt, which is made where it is not there; none where PyPI does not answer."""
-    from benchmarks.games_files import bench_folder
-
-    pins = [DLT, *(f"{name}=={version(name)}" for name in ("deltalake", "pyarrow")), f"orjson=={version('orjson')}"]
-    folder = bench_folder() / "environment-of-dlt"
-    record, python = folder / "installed.json", folder / "bin" / "python"
-    if record.is_file() and json.loads(record.read_text()) == pins:
-        return python
-    progress(f"{BENCHMARK.name}: installing {', '.join(pins)} into {folder} once")
-    shutil.rmtree(folder, ignore_errors=True)
-    venv.create(folder, with_pip=True)
-    try:
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *pins],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_INSTALL_SECONDS,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or b"" if isinstance(error.stderr, bytes) else error.stderr or str(error))[-500:]
-        progress(f"{BENCHMARK.name}: dlt is left out, pip could not install it from PyPI: {said!r}")
-        return None
-    # Written last: an environment without it was interrupted and is made again.
-    record.write_text(json.dumps(pins))
-    return python
+    """The Python of the environment of dlt; none where PyPI does not answer."""
+    same = [f"{name}=={version(name)}" for name in ("deltalake", "pyarrow", "orjson")]
+    return python_with([DLT, *same], name="dlt", benchmark=BENCHMARK.name, progress=progress)
 
 
 BENCHMARK = Benchmark(

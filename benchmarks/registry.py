@@ -46,6 +46,7 @@ from benchmarks import (
     single_table,
     small_reprocess,
     small_upkeep,
+    tpch,
     trigger,
     vacuum,
 )
@@ -85,6 +86,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         relay,
         feed,
         layout,
+        tpch,
         night,
         small_reprocess,
         small_upkeep,

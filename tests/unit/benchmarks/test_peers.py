@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from benchmarks import peers, peers_dlt
+from benchmarks import environments, peers, peers_dlt
 from benchmarks.peer_rows import Content, content_of, differences, expecting, read_contents
 from benchmarks.places import Place
 
@@ -105,8 +105,8 @@ def test_where_pypi_does_not_answer_dlt_is_left_out_with_a_reason(
         raise subprocess.CalledProcessError(1, command, stderr="no route to the registry")
 
     monkeypatch.setattr("benchmarks.games_files.bench_folder", lambda: tmp_path)
-    monkeypatch.setattr(peers.venv, "create", lambda *_, **__: None)
-    monkeypatch.setattr(peers.subprocess, "run", refuse)
+    monkeypatch.setattr(environments.venv, "create", lambda *_, **__: None)
+    monkeypatch.setattr(environments.subprocess, "run", refuse)
     lines: list[str] = []
 
     assert peers.dlt_python(lines.append) is None
