@@ -18,7 +18,8 @@ from typing import Any
 
 import uvicorn
 
-from collector.process import KEEP_ALIVE_SECONDS, CollectorProcess
+from collector.connections import KEEP_ALIVE_SECONDS
+from collector.process import CollectorProcess
 from deltaworks.specs.collector import CollectorSpec
 
 KEY = "bench"

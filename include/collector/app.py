@@ -7,20 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import orjson
 
 from collector.admission import FlightBytes, Hold, cors_headers
-from collector.door import Admitted, Door, Head, Taken, new_request_id
+from collector.door import Admitted, Door, Head, Taken, request_ids
 from collector.metrics import Metrics
-from collector.spool import NEARLY_FULL, Done, Entry, Written
-from collector.verdicts import JSON_TYPE, Answer, refusal
+from collector.spool import NEARLY_FULL
+from collector.submissions import Acceptance, Written
+from collector.verdicts import CLOSE, JSON_TYPE, Answer, refusal
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 log = logging.getLogger(__name__)
-_CLOSE = (b"connection", b"close")
 _SETTINGS = "/v1/projects/"
 #: How many times the limit is read of a body that is too large, so that its client reads the answer.
 _READ_TO_THE_END: Final = 4
@@ -34,19 +34,6 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Acceptance(Protocol):
-    """What makes events durable: the spool, or a sink itself."""
-
-    def submit(self, entries: list[Entry], done: Done) -> None:
-        """Have entries made durable; `done` is given what became of them."""
-
-    def refusal(self) -> str | None:
-        """Why nothing can be taken now."""
-
-    def fill(self) -> float:
-        """How full it is, from 0 to 1."""
-
-
 class CollectorApp:
     """Takes requests. Bodies that do not come and connections beyond the limit cost the others nothing."""
 
@@ -58,6 +45,7 @@ class CollectorApp:
         self._limits = door.spec.limits
         self._flight = FlightBytes(self._limits.in_flight_bytes)
         self._reading: dict[asyncio.Task[Any], float | None] = {}
+        self._new_id = request_ids()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -69,16 +57,68 @@ class CollectorApp:
             answer = await self._answer(head, receive)
         except Exception:  # a fault of ours turns one request away, which comes again
             log.exception("a request failed")
-            answer = refusal("internal", new_request_id())
+            answer = refusal("internal", self._new_id())
         if answer is None:
             return
-        self.metrics.requests[str(answer.status), answer.code] += 1
-        await self._send(head, answer, send)
+        answer = self._finished(head, answer)
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body if head.method != "HEAD" else b""})
+
+    def take_whole(self, head: Head, body: bytes, reply: Callable[[Answer], None]) -> bool:
+        """Take a POST whose body is there; False, and nothing done, for all other requests.
+
+        Args:
+            reply: is given the answer, once: at once where the request is turned away, else when its events are
+                durable.
+        """
+        if head.method != "POST" or self.state is State.CLOSED:
+            return False
+        whole = _Whole(self, head, self._new_id(), reply)
+        try:
+            answer = self._submitted(whole, body)
+        except Exception:  # as above
+            log.exception("a request failed")
+            answer = refusal("internal", whole.request_id)
+        if answer is not None:
+            whole.answer(answer)
+        return True
+
+    def _submitted(self, whole: _Whole, body: bytes) -> Answer | None:
+        """Have the events of a body made durable; the answer where none are."""
+        admitted = self._door.admit(whole.head, whole.request_id)
+        if isinstance(admitted, Answer):
+            return admitted
+        if not self._flight.take(len(body)):
+            return refusal("busy", whole.request_id)
+        whole.held_bytes = len(body)
+        taken = self._door.read(admitted, body)
+        if isinstance(taken, Answer):
+            return taken
+        if not taken.entries:
+            return taken.answer
+        whole.taken = taken
+        self._acceptance.submit(taken.submission, whole.written)
+        return None
+
+    def _count(self, taken: Taken) -> None:
+        events = self.metrics.events
+        events[taken.source, "accepted"] += len(taken.entries) - taken.kept
+        if taken.kept:
+            events[taken.source, "kept"] += taken.kept
+
+    def _finished(self, head: Head, answer: Answer) -> Answer:
+        """The answer as it goes out, counted."""
+        self.metrics.requests[answer.status, answer.code] += 1
+        answer = self._door.with_cors(head, answer)
+        if self.state is not State.RUNNING and not answer.closes:
+            return Answer(answer.status, answer.body, [*answer.headers, CLOSE], answer.code)
+        return answer
 
     async def _answer(self, head: Head, receive: Receive) -> Answer | None:
         if head.method != "POST":
             return self._without_body(head)
-        request_id = new_request_id()
+        request_id = self._new_id()
         if self.state is State.CLOSED:
             return refusal("draining", request_id)
         admitted = self._door.admit(head, request_id)
@@ -113,10 +153,7 @@ class CollectorApp:
         written = await future
         if written.problem is not None:
             return refusal(written.problem, request_id)
-        events = self.metrics.events
-        events[taken.source, "accepted"] += len(taken.entries) - taken.kept
-        if taken.kept:
-            events[taken.source, "kept"] += taken.kept
+        self._count(taken)
         return taken.answer
 
     async def _body(self, receive: Receive, hold: Hold) -> bytes | str | None:
@@ -170,17 +207,9 @@ class CollectorApp:
                 del self._reading[task]
                 task.cancel()
 
-    async def _send(self, head: Head, answer: Answer, send: Send) -> None:
-        headers = self._door.with_cors(head, answer).headers
-        if self.state is not State.RUNNING and _CLOSE not in headers:
-            headers = [*headers, _CLOSE]
-        headers = [*headers, (b"content-length", b"%d" % len(answer.body))]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body if head.method != "HEAD" else b""})
-
     def _without_body(self, head: Head) -> Answer:
         """Answers that need no body: health, readiness, settings, a browser's question before it sends."""
-        request_id = new_request_id()
+        request_id = self._new_id()
         if head.method == "OPTIONS":
             origin = head.headers.get(b"origin", b"")
             if origin and self._door.keys.anyone_takes_origin(origin.decode("latin-1")):
@@ -217,6 +246,34 @@ class CollectorApp:
             "remotePlugins": [],
         }
         return Answer(200, orjson.dumps(content), [JSON_TYPE])
+
+
+class _Whole:
+    """A request whose body was there at once, until it is answered."""
+
+    __slots__ = ("_app", "_reply", "head", "held_bytes", "request_id", "taken")
+
+    def __init__(self, app: CollectorApp, head: Head, request_id: str, reply: Callable[[Answer], None]) -> None:
+        self.head = head
+        self.request_id = request_id
+        self.held_bytes = 0
+        self.taken: Taken | None = None
+        self._app = app
+        self._reply = reply
+
+    def written(self, written: Written) -> None:
+        """Answer what became of the events."""
+        if written.problem is not None or self.taken is None:
+            self.answer(refusal(written.problem or "internal", self.request_id))
+            return
+        self._app._count(self.taken)
+        self.answer(self.taken.answer)
+
+    def answer(self, answer: Answer) -> None:
+        """Answer, and give back what the request had of the bytes under way."""
+        self._app._flight.give_back(self.held_bytes)
+        self.held_bytes = 0
+        self._reply(self._app._finished(self.head, answer))
 
 
 def _finish(future: asyncio.Future[Written], written: Written) -> None:

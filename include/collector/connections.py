@@ -1,45 +1,134 @@
-"""Connections of the HTTP server: counted, and closed where they send no request.
+"""Connections of the HTTP server: requests that are there at once cost no task, and those who say nothing are closed.
 
-uvicorn's own limit answers without `Retry-After`, and it waits for ever for the head of a first request.
+Most requests of SDKs arrive head and body in one piece. Such a request is handed to the application in the call that
+reads it, and answered in the call that says its events are durable: no task, one write. Everything else, such as a body
+in pieces, a second request before the first is answered, a client that does not read, goes uvicorn's way.
+
+uvicorn's own limit of connections answers without `Retry-After`, it waits for ever for the head of a first request, and
+it sets a timer for every answer to end a connection that stays open behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from collector.verdicts import refusal
+from collector.door import Head
+from collector.verdicts import Answer, refusal, wire_of
+
+#: Above that of balancers, which else send a request into a connection that is just being closed.
+KEEP_ALIVE_SECONDS = 75
+#: Takes a request whose body is there, and calls back with its answer, once; False where it does not.
+TakeWhole = Callable[[Head, bytes, Callable[[Answer], None]], bool]
+
+
+def take_none(_head: Head, _body: bytes, _reply: Callable[[Answer], None]) -> bool:
+    """Every request goes uvicorn's way."""
+    return False
 
 
 class CountedProtocol(HttpToolsProtocol):
-    """A connection that is turned away where there are too many."""
+    """A connection that is turned away where there are too many.
+
+    Attributes:
+        quiet_since: when it was opened or answered last, on the monotonic clock, while no request is under way.
+    """
 
     most_connections: ClassVar[int] = 10_000
+    take_whole: ClassVar[TakeWhole] = staticmethod(take_none)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or answer 503 to it unread."""
-        self.opened_at = time.monotonic()
+        self.quiet_since = time.monotonic()
+        self._feeding = False
+        self._unbegun: tuple[RequestResponseCycle, Any] | None = None
         super().connection_made(transport)
         if len(self.connections) > self.most_connections:
-            answer = refusal("busy", "")
-            lines = [b"HTTP/1.1 503 Service Unavailable", *(b"%s: %s" % header for header in answer.headers)]
-            lines += [b"content-length: %d" % len(answer.body), b"connection: close", b"", answer.body]
-            transport.write(b"\r\n".join(lines))
+            transport.write(wire_of(refusal("busy", ""), closes=True))
             transport.close()
 
-    def is_silent_since(self, moment: float) -> bool:
-        """Whether it was opened before then and has never sent the whole head of a request."""
-        cycle: object = self.cycle
-        return cycle is None and self.opened_at < moment
+    def data_received(self, data: bytes) -> None:
+        """Read what has come, and begin with a request whose body is still to come."""
+        self._feeding = True
+        super().data_received(data)
+        self._feeding = False
+        self._begin()
+
+    def on_message_complete(self) -> None:
+        """Take the request at once where nothing of it was waited for."""
+        super().on_message_complete()
+        if self._unbegun is None or self.flow.write_paused:
+            return
+        cycle, scope = self._unbegun[0], self.scope
+        peer = self.client[0] if self.client else ""
+        head = Head(scope["method"], scope["path"], scope["query_string"], dict(self.headers), peer)
+        if self.take_whole(head, bytes(cycle.body), partial(self._answer, cycle)):
+            self._unbegun = None
+
+    def on_response_complete(self) -> None:
+        """Go on with what was sent meanwhile. `end_quiet` ends the connection where nothing comes: no timer does."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self.quiet_since = time.monotonic()
+
+    def is_quiet_since(self, moment: float) -> bool:
+        """Whether no request is under way, nor was at any time since then."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return (cycle is None or cycle.response_complete) and self.quiet_since < moment
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has never sent the whole head of a request."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._feeding:
+            self._unbegun = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _begin(self) -> None:
+        unbegun, self._unbegun = self._unbegun, None
+        if unbegun is not None:
+            super()._start_asgi_task(*unbegun)
+
+    def _answer(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        """Write an answer as one piece, unless whoever waits for it is gone."""
+        if cycle.disconnected or cycle.response_complete:
+            return
+        data = answer.wire if cycle.keep_alive else b""
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(data or wire_of(answer, closes=not cycle.keep_alive))
+        if not cycle.keep_alive or answer.closes:
+            self.transport.close()
+        cycle.on_response()
+        cycle.on_response = _nothing  # it holds the connection, which holds the cycle
 
 
-def end_silent(connections: Iterable[Any], *, before: float) -> int:
-    """Close the connections that were opened before then and have sent no request; how many that were."""
-    silent = [item for item in connections if isinstance(item, CountedProtocol) and item.is_silent_since(before)]
-    for connection in silent:
+def _nothing() -> None:
+    pass
+
+
+def end_quiet(connections: Iterable[Any], *, now: float, head_seconds: float) -> int:
+    """Close connections on which nothing is under way; how many that were.
+
+    Those that have never sent the head of a request have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
+    """
+    quiet = [
+        item
+        for item in connections
+        if isinstance(item, CountedProtocol)
+        and item.is_quiet_since(now - (head_seconds if item.is_new else KEEP_ALIVE_SECONDS))
+    ]
+    for connection in quiet:
         connection.transport.close()
-    return len(silent)
+    return len(quiet)

@@ -23,8 +23,8 @@ from collector.drain import VAULT, LandingWay, Way
 from collector.packing import PackedObject, SpooledEvent, packed, planned
 from collector.sinks import RecordSink, SinkBusyError
 from collector.sinks.vault import VaultObjects, VaultSink
-from collector.spool import Entry
 from collector.stamps import Strip
+from collector.submissions import Entry
 from collector.verdicts import Answer, refusal
 from deltaworks.specs.collector import CollectorSpec
 

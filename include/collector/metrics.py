@@ -74,7 +74,7 @@ class Metrics:
     """What the process counts. Used by the thread of the event loop, but for the histograms of the spool."""
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str]] = Counter()
+        self.requests: Counter[tuple[int, str]] = Counter()
         self.events: Counter[tuple[str, str]] = Counter()
         self.sync_seconds = Histogram(SYNC_BUCKETS)
         self.group_requests = Histogram(GROUP_BUCKETS)

@@ -21,20 +21,20 @@ from typing import Any, Protocol
 import uvicorn
 
 from collector.app import CollectorApp, State
-from collector.connections import CountedProtocol, end_silent
+from collector.connections import KEEP_ALIVE_SECONDS, CountedProtocol, end_quiet
 from collector.disk import Disk
-from collector.door import Door
+from collector.door import Door, Head
 from collector.folder import SpoolFolder
 from collector.metrics import Metrics
 from collector.recovery import Recovered, recover
-from collector.spool import Done, Spool, Written
+from collector.spool import Spool
 from collector.stamps import Strip
+from collector.submissions import Done, HandOver, Written
+from collector.verdicts import Answer
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
-#: Above that of balancers, which else send a request into a connection that is just being closed.
-KEEP_ALIVE_SECONDS = 75
 _TICK_SECONDS = 1.0
 
 
@@ -119,7 +119,8 @@ class CollectorProcess:
 
     def _config(self) -> uvicorn.Config:
         limits = self._spec.limits
-        protocol = type("Protocol", (CountedProtocol,), {"most_connections": limits.connections})
+        methods = {"most_connections": limits.connections, "take_whole": staticmethod(self._take_whole)}
+        protocol = type("Protocol", (CountedProtocol,), methods)
         return uvicorn.Config(
             self._asgi,
             interface="asgi3",
@@ -138,6 +139,9 @@ class CollectorProcess:
     async def _asgi(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
 
+    def _take_whole(self, head: Head, body: bytes, reply: Callable[[Answer], None]) -> bool:
+        return self._app.take_whole(head, body, reply)
+
     async def _serve(self, config: uvicorn.Config, folder: SpoolFolder, recovered: Recovered) -> None:
         loop, leaving = asyncio.get_running_loop(), asyncio.Event()
         self._leaving = leaving
@@ -150,7 +154,7 @@ class CollectorProcess:
             refuses=spool.refusal,
             strips=self._strips,
         )
-        self._app = CollectorApp(door, spool, metrics=self._metrics)
+        self._app = CollectorApp(door, HandOver(spool, loop), metrics=self._metrics)
         beside = self._attach(self._spec, folder, spool, recovered)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, leaving.set)
@@ -211,8 +215,8 @@ class CollectorProcess:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             self._app.end_slow_bodies(loop.time())
-            silent_before = time.monotonic() - self._spec.limits.body_seconds
-            end_silent(list(server.server_state.connections), before=silent_before)
+            connections = list(server.server_state.connections)
+            end_quiet(connections, now=time.monotonic(), head_seconds=self._spec.limits.body_seconds)
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(spool.look_at_disk)
 

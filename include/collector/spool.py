@@ -15,47 +15,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from collector.disk import Disk, LocalDisk, SegmentFile, write_all
 from collector.folder import SpoolFolder
-from collector.segments import HEADER_BYTES, Kind, SegmentHeader, encode_frame, segment_name
+from collector.segments import HEADER_BYTES, SegmentHeader, segment_name
+from collector.submissions import Done, Entry, Submission, Wake, Written, frames_of, wake_at_once
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 
-#: What one sync covers at most, but for a request that is longer alone.
+#: A group takes requests until it is as long.
 GROUP_BYTES: Final = 4 << 20
 #: Failed syncs in a row that end the process: of the disk nothing is to be hoped for.
 MOST_FAILURES: Final = 2
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: From here on `fill` says that no more should come; at 1 nothing is taken.
 NEARLY_FULL: Final = 0.9
-
-
-class Entry(NamedTuple):
-    """What becomes a frame. Between the `parts` of an event's text its number is written; one part has no number."""
-
-    source: int
-    parts: tuple[bytes, ...]
-    kind: int = Kind.EVENT
-
-
-class Written(NamedTuple):
-    """What became of a request: the number of its first event, or why it is not in the spool (`spool_full`, `disk`)."""
-
-    first_seq: int | None = None
-    problem: str | None = None
-
-
-Done = Callable[[Written], None]
-
-
-class Submission(NamedTuple):
-    """The entries of one request, and who waits for them."""
-
-    entries: Sequence[Entry]
-    size_bytes: int
-    done: Done
 
 
 @dataclass(slots=True)
@@ -67,16 +42,6 @@ class _Open:
     file: SegmentFile
     good: int
     since: float
-
-
-#: Told of a group: who waited, and what became of each. Called in the writer's thread, once a group.
-Wake = Callable[[list[tuple[Done, Written]]], None]
-
-
-def wake_at_once(results: list[tuple[Done, Written]]) -> None:
-    """Answer in the writer's thread itself."""
-    for done, written in results:
-        done(written)
 
 
 class Spool:
@@ -136,14 +101,18 @@ class Spool:
         Args:
             done: is given what became of them, from the writer's thread or as `wake` has it.
         """
-        size = sum(len(part) for entry in entries for part in entry.parts)
+        self.submit_all([Submission(entries, done)])
+
+    def submit_all(self, submissions: Sequence[Submission]) -> None:
+        """Have the entries of several requests written, as `submit` does, in one hand-over."""
         with self._ready:
             if not self._closing:
-                self._waiting.append(Submission(entries, size, done))
+                self._waiting.extend(submissions)
                 if self._idle:
                     self._ready.notify()
                 return
-        done(Written(problem="draining"))
+        for submission in submissions:
+            submission.done(Written(problem="draining"))
 
     def durable(self) -> tuple[int, int]:
         """Up to where the folder may be read now: the first number of the newest segment that was written to, and the
@@ -225,20 +194,14 @@ class Spool:
                 self._idle = False
             group: list[Submission] = []
             size = 0
-            while self._waiting and (not group or size + self._waiting[0].size_bytes <= GROUP_BYTES):
+            while self._waiting and (size < GROUP_BYTES):
                 group.append(self._waiting.popleft())
                 size += group[-1].size_bytes
             return group
 
     def _commit(self, group: list[Submission]) -> None:
         """Write a group and sync it, then answer; where that fails cut it off, then answer."""
-        frames, firsts, seq = [], [], self._next_seq
-        for submission in group:
-            firsts.append(seq)
-            for entry in submission.entries:
-                frames.append(encode_frame(seq, entry.kind, entry.source, (b"%d" % seq).join(entry.parts)))
-                seq += entry.kind == Kind.EVENT
-        data = b"".join(frames)
+        data, firsts, seq = frames_of(group, self._next_seq)
         begun = time.perf_counter()
         try:
             segment = self._segment()

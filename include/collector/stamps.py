@@ -256,12 +256,15 @@ def epoch_ms(value: Any) -> int | None:
     return number if _FIRST_MS <= number <= _LAST_MS else None
 
 
-@lru_cache(maxsize=4096)
 def iso(epoch_milliseconds: int) -> str:
     """`2026-11-23T12:00:00.123Z`."""
     clamped = min(max(epoch_milliseconds, _FIRST_MS), _LAST_MS)
-    moment = datetime.fromtimestamp(clamped // 1000, UTC).replace(microsecond=clamped % 1000 * 1000)
-    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
+    return f"{_iso_second(clamped // 1000)}.{clamped % 1000:03d}Z"
+
+
+@lru_cache(maxsize=4096)
+def _iso_second(epoch_seconds: int) -> str:
+    return datetime.fromtimestamp(epoch_seconds, UTC).isoformat()[:19]
 
 
 @lru_cache(maxsize=4096)

@@ -10,12 +10,14 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 import orjson
 
 Headers = list[tuple[bytes, bytes]]
 JSON_TYPE: Final = (b"content-type", b"application/json")
+CLOSE: Final = (b"connection", b"close")
 KEPT_MALFORMED: Final = "kept:malformed"
 #: Of an event that may not be kept, whether its subject has refused or was erased: senders are not told which.
 DROPPED: Final = "dropped"
@@ -23,12 +25,22 @@ LONGEST_RETRY_SECONDS: Final = 30
 
 
 class Answer(NamedTuple):
-    """Status, body and headers of an answer. `code` names a refusal, and is empty for a success."""
+    """Status, body and headers of an answer. `code` names a refusal, and is empty for a success.
+
+    Attributes:
+        wire: the whole response of HTTP/1.1 where it is prepared, to a request whose connection stays.
+    """
 
     status: int
     body: bytes
     headers: Headers
     code: str = ""
+    wire: bytes = b""
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with the answer."""
+        return CLOSE in self.headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,7 @@ def refusal(code: str, request_id: str, *, retry_after_seconds: float | None = N
         seconds = random.uniform(1, 10) if retry_after_seconds is None else retry_after_seconds * random.uniform(1, 1.5)
         headers.append((b"retry-after", b"%d" % min(LONGEST_RETRY_SECONDS, max(1, round(seconds + 0.5)))))
     if row.closes:
-        headers.append((b"connection", b"close"))
+        headers.append(CLOSE)
     body = orjson.dumps({"code": code, "message": row.message, "request_id": request_id})
     return Answer(row.status, body, headers, code)
 
@@ -98,4 +110,17 @@ def success(count: int, verdicts: Mapping[int, str], *, kept: int | None = None)
 
 @lru_cache(maxsize=1024)
 def _all_accepted(count: int) -> Answer:
-    return Answer(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_TYPE])
+    answer = Answer(200, b'{"success":true,"accepted":%d,"kept":0}' % count, [JSON_TYPE])
+    return answer._replace(wire=wire_of(answer))
+
+
+def wire_of(answer: Answer, *, closes: bool = False) -> bytes:
+    """The whole response of HTTP/1.1 to a request with a body.
+
+    Args:
+        closes: the connection ends with it, whatever its headers say.
+    """
+    headers = [*answer.headers, CLOSE] if closes and not answer.closes else answer.headers
+    lines = [b"HTTP/1.1 %d %s" % (answer.status, HTTPStatus(answer.status).phrase.encode())]
+    lines += [b"%s: %s" % header for header in headers]
+    return b"\r\n".join([*lines, b"content-length: %d" % len(answer.body), b"", answer.body])

@@ -13,7 +13,7 @@ import uvicorn
 
 from collector.app import CollectorApp
 from collector.door import Door
-from collector.spool import Done, Entry, Written
+from collector.submissions import Done, Entry, Written
 from deltaworks.specs.collector import CollectorSpec
 from tests.waiting import eventually
 

@@ -12,7 +12,7 @@ import pytest
 
 from collector.app import CollectorApp, State
 from collector.door import Door
-from collector.spool import Done, Entry, Written
+from collector.submissions import Done, Entry, Written
 from tests.unit.collector.door_stage import KEY, ORIGIN, declared
 
 Message = dict[str, Any]

@@ -71,7 +71,7 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     assert not drain.delete_done()
     assert len(segments(spool.path)) == 2
     assert drain.free_up_to() <= 3  # what the shop waits with is behind it
-    assert "closed" in drain.states()["shop"].trouble
+    eventually(lambda: "closed" in drain.states()["shop"].trouble, "what the shop's sink says is kept")
     shop.open.set()
     eventually(lambda: shop.seqs == [4, 5], "the shop is delivered")
     eventually(lambda: len(segments(spool.path)) == 1, "the first segment is deleted")

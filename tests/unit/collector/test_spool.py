@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from collector.folder import SpoolFolder
 from collector.recovery import recover
 from collector.segments import Frame, Segment
-from collector.spool import Entry, Spool, Written
+from collector.spool import Spool
+from collector.submissions import Entry, Written
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 from tests.examples import examples
