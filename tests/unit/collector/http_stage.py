@@ -61,9 +61,10 @@ def app_of(spec: CollectorSpec, kept: Kept) -> CollectorApp:
 
 
 @contextmanager
-def listening(app: Any) -> Iterator[str]:
-    """The address at which an application answers."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+def listening(app: Any, **options: Any) -> Iterator[str]:
+    """The address at which an application answers. `options` are those of uvicorn."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="off", **options)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     eventually(lambda: server.started, "the server listens")

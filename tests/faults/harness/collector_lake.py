@@ -1,0 +1,123 @@
+"""What a lake makes of a collector's bucket, by the parser of streams, and whether it is what senders were promised."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from deltaworks.control import paths
+from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.specs.project import load_catalog
+from deltaworks.tables.query import QUARANTINE
+from tests.faults.harness.collector_stage import BUCKET, CollectorStage
+
+PIPELINE = """\
+pipeline: shop
+description: orders
+owner: tests
+source: {kind: s3_sqs, relay: landing, bucket: landing}
+event:
+  name: {path: name}
+  time: {path: _collector.time, unit: iso8601}
+  id: [event_id]
+tables:
+  - name: events
+    catch_all: true
+    columns:
+      - {name: sent_id, path: event_id, type: string}
+      - {name: collector, path: _collector.collector, type: string}
+      - {name: seq, path: _collector.seq, type: long}
+"""
+#: The id of an event that no parser reads, wherever it stands in a raw text.
+BROKEN_ID = re.compile(r"broken-\d+-id")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorVerdict:
+    """What is wrong, by ids of events: answered and nowhere, there twice, there and never sent."""
+
+    lost: frozenset[str]
+    doubled: frozenset[str]
+    strange: frozenset[str]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.lost or self.doubled or self.strange)
+
+    def __str__(self) -> str:
+        return f"lost {len(self.lost)}, doubled {len(self.doubled)}, never sent {len(self.strange)}"
+
+
+def judge_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) -> CollectorVerdict:
+    """Every event that was answered is there once; one that was sent and not answered is there once or not at all."""
+    counts = Counter(there)
+    doubled = frozenset(event for event, times in counts.items() if times > 1)
+    return CollectorVerdict(frozenset(answered - counts.keys()), doubled, frozenset(counts.keys() - sent))
+
+
+class CollectorLake:
+    """Bronze and quarantine of a stage's pipeline. Every version of an object counts, as each would be announced."""
+
+    def __init__(self, stage: CollectorStage) -> None:
+        self._stage = stage
+        self._root = stage.root / "lake"
+        self._read: set[tuple[str, str]] = set()
+        (stage.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+
+    def read(self) -> int:
+        """Land what the bucket has and the lake has not; how many objects those were."""
+        parser = Parser(load_catalog(root=self._stage.root).pipeline("shop"))
+        pages = self._stage.client.get_paginator("list_object_versions").paginate(Bucket=BUCKET)
+        versions = [(item["Key"], item["VersionId"]) for page in pages for item in page.get("Versions", [])]
+        waiting = [version for version in versions if version not in self._read]
+        for batch in (waiting[start : start + 200] for start in range(0, len(waiting), 200)):
+            payloads = [Payload(number, key, self._lines(key, version)) for number, (key, version) in enumerate(batch)]
+            for name, rows in parser.parse(payloads, BatchStamp(1, 1_700_000_000_000_000, "")):
+                write_deltalake(str(self._place(name)), rows, mode="append")
+            self._read |= set(batch)
+        return len(waiting)
+
+    def in_bronze(self) -> list[str]:
+        """The ids of all events in the table, however often they are there."""
+        return list(map(str, self._column("events", "sent_id")))
+
+    def in_quarantine(self) -> list[str]:
+        """The ids in all rows of quarantine."""
+        return [found for raw in self._column(QUARANTINE, "raw") for found in BROKEN_ID.findall(str(raw))]
+
+    def numbers(self) -> dict[str, list[int]]:
+        """The numbers that events in bronze and quarantine have, ascending, by process."""
+        table = self._table("events")
+        pairs = (
+            [] if table is None else list(zip(table["collector"].to_pylist(), table["seq"].to_pylist(), strict=True))
+        )
+        for raw in map(str, self._column(QUARANTINE, "raw")):
+            seq, collector = re.search(r'"seq":(\d+)', raw), re.search(r'"collector":"([0-9a-f]{32})"', raw)
+            assert seq is not None, raw
+            assert collector is not None, raw
+            pairs.append((collector[1], int(seq[1])))
+        owners = {owner for owner, _ in pairs}
+        return {owner: sorted(seq for of, seq in pairs if of == owner) for owner in owners}
+
+    def _lines(self, key: str, version: str) -> bytes:
+        answer = self._stage.client.get_object(Bucket=BUCKET, Key=key, VersionId=version)
+        return gzip.decompress(answer["Body"].read())
+
+    def _place(self, name: str) -> Path:
+        return self._root / paths.table("shop", name)
+
+    def _table(self, name: str) -> pa.Table | None:
+        place = self._place(name)
+        return pa.table(DeltaTable(str(place)).to_pyarrow_table()) if (place / "_delta_log").is_dir() else None
+
+    def _column(self, name: str, column: str) -> list[object]:
+        table = self._table(name)
+        return [] if table is None else list(table[column].to_pylist())

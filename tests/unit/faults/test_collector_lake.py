@@ -1,0 +1,30 @@
+"""The judge of a collector's soak sees each way in which a promise to a sender can be broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.harness.collector_lake import judge_collected
+
+SENT = {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("there", "wrong"),
+    [
+        (["a", "b"], {}),
+        (["b", "a", "c"], {}),
+        (["a"], {"lost": {"b"}}),
+        (["a", "b", "b"], {"doubled": {"b"}}),
+        (["a", "b", "c", "c"], {"doubled": {"c"}}),
+        (["a", "b", "x"], {"strange": {"x"}}),
+    ],
+)
+def test_what_was_answered_is_there_once_and_what_was_not_at_most_once(
+    there: list[str], wrong: dict[str, set[str]]
+) -> None:
+    verdict = judge_collected({"a", "b"}, SENT, there)
+
+    assert verdict.is_exact == (not wrong)
+    for name in ("lost", "doubled", "strange"):
+        assert getattr(verdict, name) == wrong.get(name, set())
