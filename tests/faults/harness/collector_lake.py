@@ -64,9 +64,14 @@ def judge_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) ->
 
 
 class CollectorLake:
-    """Bronze and quarantine of a stage's pipeline. Every version of an object counts, as each would be announced."""
+    """Bronze and quarantine of a stage's pipeline. Every version of an object counts, as each would be announced.
+
+    Attributes:
+        events_read: lines of all objects read so far.
+    """
 
     def __init__(self, stage: CollectorStage) -> None:
+        self.events_read = 0
         self._stage = stage
         self._root = stage.root / "lake"
         self._read: set[tuple[str, str]] = set()
@@ -109,7 +114,9 @@ class CollectorLake:
 
     def _lines(self, key: str, version: str) -> bytes:
         answer = self._stage.client.get_object(Bucket=BUCKET, Key=key, VersionId=version)
-        return gzip.decompress(answer["Body"].read())
+        lines = gzip.decompress(answer["Body"].read())
+        self.events_read += lines.count(b"\n")
+        return lines
 
     def _place(self, name: str) -> Path:
         return self._root / paths.table("shop", name)

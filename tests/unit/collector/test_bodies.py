@@ -144,6 +144,13 @@ def test_a_bomb_is_inflated_to_the_cap_and_no_further(encoding: bytes, monkeypat
     assert inflated(fits, encoding, most_bytes=1000) == b"x" * 1000
 
 
+def test_without_the_cap_all_of_a_bomb_would_be_inflated() -> None:
+    bomb = gzip.compress(bytes(8 << 20))
+
+    assert len(bomb) < 10_000
+    assert len(inflated(bomb, b"gzip", most_bytes=1 << 40)) == 8 << 20
+
+
 def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = zlib.decompressobj

@@ -188,6 +188,16 @@ def test_scripts_of_pages_that_are_declared_may_send_and_read_every_answer() -> 
         assert "access-control-allow-credentials" not in headers(answer)
 
 
+def test_without_its_headers_an_error_could_not_be_read_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    names = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
+    monkeypatch.setattr(stage.door, "with_cors", lambda head, answer: answer)
+    bare = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
+
+    assert b"access-control-allow-origin" in names
+    assert b"access-control-allow-origin" not in bare
+
+
 def test_scripts_of_other_pages_may_not() -> None:
     stage = Stage()
 

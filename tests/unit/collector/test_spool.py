@@ -297,6 +297,21 @@ def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp
     folder.close()
 
 
+def test_without_the_quota_nobody_would_be_turned_away(tmp_path: Path) -> None:
+    folder = SpoolFolder.take(tmp_path)
+    spool = Spool(folder, SpoolSpec(max_bytes=1 << 50, segment_bytes=1), next_seq=1)
+    spool.start()
+    for _ in range(3):
+        answered = threading.Event()
+        spool.submit([Entry(0, (b"x" * 950,))], lambda written, done=answered: done.set())  # type: ignore[misc]
+        assert answered.wait(WAIT_SECONDS)
+
+    assert spool.refusal() is None
+    assert folder.size_bytes() > 2500
+    spool.close()
+    folder.close()
+
+
 def test_a_disk_with_too_little_left_is_refused_before_it_is_full(tmp_path: Path) -> None:
     folder = SpoolFolder.take(tmp_path)
     spool = Spool(folder, SpoolSpec(min_free_percent=51), next_seq=1, disk=VolatileDisk())

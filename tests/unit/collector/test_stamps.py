@@ -90,6 +90,15 @@ def test_a_batch_without_ids_that_comes_twice_has_the_same_ids_both_times() -> N
     assert {stamp["id_from"] for stamp in stamps(stage)} == {"digest"}
 
 
+def test_ids_by_chance_would_make_two_events_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collector.stamps._id_of", lambda event, time, key: ("random", f'"{random.random()}"'))
+    stage = Stage()
+    for _ in range(2):
+        stage.send({"batch": [{"timestamp": at(seconds=5), "n": 1}], "sentAt": at(seconds=1)})
+
+    assert len({str(stamp["id"]) for stamp in stamps(stage)}) == 2
+
+
 def test_an_event_that_says_no_time_is_another_one_each_time() -> None:
     stage = Stage()
     stage.send({"batch": [{"n": 1}, {"n": 1}]})
