@@ -160,11 +160,15 @@ class _Handler(BaseHTTPRequestHandler):
             if method == "PATCH":
                 airflow.paused[dag_id] = body["is_paused"]
             return 200, self._dag(dag_id)
-        if path.endswith("/dagRuns") and method == "POST":
-            return self._triggered(dag_id, body)
+        if path.endswith("/dagRuns"):
+            if method == "POST":
+                return self._triggered(dag_id, body)
+            runs = [self._run(*key, self._state(key)) for key in reversed(airflow.runs) if key[0] == dag_id]
+            return 200, {"dag_runs": runs, "total_entries": len(runs)}
         match = re.fullmatch(_RUN + r"(?P<rest>/.*)?", path)
         if match is None:
-            return 404, {"detail": f"no such path: {path}"}
+            cleared = path.endswith("/clearTaskInstances")
+            return (200, {"task_instances": []}) if cleared else (404, {"detail": f"no such path: {path}"})
         return self._of_run((dag_id, unquote(match["run"])), match["rest"] or "")
 
     def _triggered(self, dag_id: str, body: Any) -> tuple[int, Any]:
@@ -176,6 +180,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 400, {"detail": "Invalid input for param dry_run"}
         airflow.runs[key] = (body["conf"], 0)
         return 200, self._run(*key, "queued")
+
+    def _state(self, key: tuple[str, str]) -> str:
+        steps, looks = self.server.scripts.get(key[0], Script()).steps, self.server.runs[key][1]
+        return steps[min(looks, len(steps) - 1)][0]
 
     def _of_run(self, key: tuple[str, str], rest: str) -> tuple[int, Any]:
         airflow = self.server

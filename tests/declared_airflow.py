@@ -38,9 +38,9 @@ def stop_flag(lake: ObjectStore) -> StopFlag:
     return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
 
 
-def beat(lake: ObjectStore, state: Any) -> None:
-    """Write the heartbeat of the stream as of now."""
-    now = iso_now()
+def beat(lake: ObjectStore, state: Any, *, at: str = "") -> None:
+    """Write the heartbeat of the stream as of now, or of another time."""
+    now = at or iso_now()
     heartbeat = Heartbeat(
         pipeline="shop", owner="o", epoch=1, run="r", state=state, written_at=now, started_at=now, trigger_seconds=60
     )

@@ -294,6 +294,45 @@ def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that
     assert not keep_success(objects, context_of(objects)), "there is nothing to tell"
 
 
+def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
+    """The context of a VACUUM by hand, as its DAG has it."""
+    from deltaworks.operations.registry import operation
+
+    context = context_of(objects)
+    context["ti"].dag_id = "vacuum_tables__games"
+    task = SimpleNamespace(task_id="vacuum_tables", operation=operation("vacuum_tables"), values=fixed)
+    task.downstream_task_ids = set()
+    return context | {"task": task, "params": form}
+
+
+@pytest.mark.parametrize(
+    ("form", "fixed", "made_good"),
+    [
+        ({"dry_run": False, "tables": None, "max_files": 5}, {"dry_run": False}, True),
+        ({"dry_run": False}, {}, True),
+        ({"dry_run": True}, {}, False),
+        ({"dry_run": False}, {"dry_run": "True"}, False),
+        ({"dry_run": False, "tables": ["events"]}, {"dry_run": False}, False),
+    ],
+)
+def test_a_failed_task_of_a_night_is_made_good_by_the_whole_of_it_in_earnest(
+    objects: LocalObjects, form: dict[str, Any], fixed: dict[str, Any], made_good: bool
+) -> None:
+    from deltaworks.airflow.job_alerts import keep_success, raise_failure
+
+    raise_failure(objects, context_of(objects, exception=RuntimeError("no")))
+    of_another = context_of(objects, exception=RuntimeError("no"))
+    of_another["ti"].dag_id = "maintenance__edits"
+    raise_failure(objects, of_another)
+
+    keep_success(objects, by_hand(objects, form, **fixed))
+
+    still = {subject for _, subject in open_ones(objects)}
+    assert still == {"maintenance__edits.vacuum_tables"} | (
+        set() if made_good else {"maintenance__games.vacuum_tables"}
+    )
+
+
 def test_a_night_has_come_to_its_end_with_the_task_before_its_note(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import keep_success, last_success
 

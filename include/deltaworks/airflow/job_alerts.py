@@ -20,8 +20,11 @@ from deltaworks.control.troubles import alert_of_failure, alerts_of_failures
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from deltaworks.operations.base import Operation
     from deltaworks.specs.environment import EnvironmentSpec
 
+#: The option of an operation that has it only count.
+DRY_RUN = "dry_run"
 log = logging.getLogger(__name__)
 
 
@@ -93,12 +96,43 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
 
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
-    resolved = [resolve_alert(objects, cause=cause, subject=subject) for cause in sorted(alerts_of_failures())]
+    resolved = [
+        resolve_alert(objects, cause=cause, subject=one)
+        for cause in sorted(alerts_of_failures())
+        for one in (subject, *_made_good(objects, context, cause))
+    ]
     # The note of a night comes after its end, whether that was reached or not.
     if not set(context["task"].downstream_task_ids) - {NOTE_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
     return any(notice is not None for notice in resolved)
+
+
+def _made_good(objects: ObjectStore, context: Context, cause: str) -> list[str]:
+    """The open failures of an operation in other DAGs of its pipeline, such as a night, that a whole run of it by hand
+    in earnest has made good. One that was told to leave something out makes nothing good."""
+    from deltaworks.alerts.raising import open_subjects
+
+    task, dag_id = context["task"], str(context["ti"].dag_id)
+    declared: Operation | None = getattr(task, "operation", None)
+    pipeline = dag_id.partition("__")[2]
+    if declared is None or declared.scope != "pipeline" or dag_id != declared.dag_id(pipeline):
+        return []
+    options = declared.options().model_fields
+    form = context.get("params") or {}
+    # As its job has them: what the DAG fixes wins over the form, and is text where it was a template.
+    chosen = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
+    # What bounds it or says why is no choice of what is done.
+    beside = {DRY_RUN, "reason", *declared.bounds}
+    left_out = any(value and value != options[name].default for name, value in chosen.items() if name not in beside)
+    if task.task_id != declared.name or left_out or str(chosen.get(DRY_RUN, False)) == "True":
+        return []
+    failed = (subject.partition(".") for subject in open_subjects(objects, cause))
+    return [
+        f"{other}.{task_id}"
+        for other, _, task_id in failed
+        if task_id == declared.name and other.partition("__")[2] == pipeline
+    ]
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:

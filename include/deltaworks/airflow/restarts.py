@@ -11,25 +11,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
-from deltaworks.operations.airflow_answers import DagRun, TaskInstance
+from deltaworks.operations.running_tasks import RunsApi, running_task
 
 HOUR = timedelta(hours=1)
-
-
-class Api(Protocol):
-    """The requests to Airflow that a restart needs."""
-
-    def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]: ...
-
-    def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]: ...
-
-    def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +51,7 @@ def hung_alone(reports: Iterable[Report]) -> list[Report]:
     return hung
 
 
-def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: datetime) -> list[str]:
+def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: RunsApi, *, now: datetime) -> list[str]:
     """Clear the running task of every hung stream, unless it was cleared too often within the hour.
 
     Returns:
@@ -74,8 +63,8 @@ def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: Api, *, now: d
     return [f"{stream.subject}: {_restart(objects, stream, api, now)}" for stream in hung]
 
 
-def _restart(objects: ObjectStore, hung: Hung, api: Api, now: datetime) -> str:
-    running = _running(api, hung.dag_id)
+def _restart(objects: ObjectStore, hung: Hung, api: RunsApi, now: datetime) -> str:
+    running = running_task(api, hung.dag_id)
     if running is None:
         return "no task of it runs, so none is cleared"
     run, task = running
@@ -93,16 +82,6 @@ def _restart(objects: ObjectStore, hung: Hung, api: Api, now: datetime) -> str:
         return f"it was restarted {hung.per_hour} times within the hour; left to people"
     api.clear_task(hung.dag_id, run.run_id, task.task_id)
     return f"cleared {task.task_id} of {run.run_id}, try {task.try_number}"
-
-
-def _running(api: Api, dag_id: str) -> tuple[DagRun, TaskInstance] | None:
-    for run in api.dag_runs(dag_id, limit=5):
-        if run.finished:
-            continue
-        for task in api.task_instances(dag_id, run.run_id):
-            if task.state == "running":
-                return run, task
-    return None
 
 
 def _counted(objects: ObjectStore, hung: Hung, now: datetime) -> bool:

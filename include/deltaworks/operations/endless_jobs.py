@@ -11,16 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from deltaworks.control import outward_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
+from deltaworks.control.clock import utc_now
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
 from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.limits import HealthLimits, age_seconds
+from deltaworks.control.health.report import limits_of
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.operations.running_tasks import RunsApi, running_task
 from deltaworks.specs.catalog import named
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
@@ -31,7 +35,7 @@ _ENDED = ("ended", "failed")
 _POLL_SECONDS = 1.0
 
 
-class Airflow(Protocol):
+class Airflow(RunsApi, Protocol):
     """What is asked of Airflow here."""
 
     def pause(self, dag_id: str) -> None: ...
@@ -61,6 +65,18 @@ class EndlessJob:
     backoffs: tuple[RestartBackoff, ...]
     heartbeats: tuple[str, ...]
     group: str = ""
+    limits: HealthLimits = field(default_factory=HealthLimits)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether its process has long said nothing and has not said that it ended: no stop flag reaches it. One of a
+        group does not count, whose driver has others to run, nor one in a pod, which its probe ends."""
+        if self.group or not self.dag_id or len(self.heartbeats) != 1:
+            return False
+        beat = read_heartbeat(self.objects, self.heartbeats[0])
+        if beat is None or beat.state in _ENDED:
+            return False
+        return age_seconds(beat.written_at, utc_now()) > self.limits.stale_seconds(beat.trigger_seconds)
 
     @property
     def group_is_stopped(self) -> bool:
@@ -147,15 +163,34 @@ def restart_job(
     """End it between two batches and let it run again, with what is declared by then.
 
     Its DAG is not paused in between: a run that starts before the flag is withdrawn ends by it, and the next one stays.
-    So Airflow has to be reached only for a DAG that was paused before.
+    So Airflow has to be reached only for a DAG that was paused before, and for one that hangs: its task is cleared,
+    which kills it.
 
     Raises:
         DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING.
     """
-    job.flag.set(by=by, reason=reason)
-    say(f"Asked {job.name} to end; waiting for its job.")
-    job.wait_until_ended(wait_seconds=wait_seconds)
+    if job.hangs:
+        _end_by_force(job, connect=connect, say=say)
+    else:
+        job.flag.set(by=by, reason=reason)
+        say(f"Asked {job.name} to end; waiting for its job.")
+        job.wait_until_ended(wait_seconds=wait_seconds)
     start_job(job, connect=connect, say=say)
+
+
+def _end_by_force(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) -> None:
+    """Clear the task of a job that hangs. One whose task has only just started is a successor, and is left alone."""
+    with connect() as airflow:
+        running = running_task(airflow, job.dag_id)
+        if running is None:
+            say(f"{job.name} has said nothing for long, and no task of it runs.")
+            return
+        run, task = running
+        if task.start is None or (utc_now() - task.start).total_seconds() < job.limits.grace_seconds:
+            say(f"The task of {job.name} has only just started ({task.start}); it is left alone.")
+            return
+        airflow.clear_task(job.dag_id, run.run_id, task.task_id)
+    say(f"{job.name} hangs: its task was cleared, which ends it, and its next try continues where it was.")
 
 
 def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
@@ -178,6 +213,9 @@ def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
         backoffs=(_backoff(objects, place.folder),),
         heartbeats=(paths.heartbeat(place.folder),),
         group=place.group,
+        limits=limits_of(catalog.pipelines[subject])
+        if kind == "stream" and subject in catalog.pipelines
+        else HealthLimits(),
     )
 
 

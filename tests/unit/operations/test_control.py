@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deltaworks.control import paths
+from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import iso_now
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
@@ -17,12 +19,13 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError, TransientError
+from deltaworks.operations import endless_jobs
 from deltaworks.operations.base import Report
 from deltaworks.operations.control import ControlResult
 from deltaworks.operations.job import run_operation
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
-from tests.airflow_server import AirflowServer, airflow_server
+from tests.airflow_server import AirflowServer, Script, airflow_server
 from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
 
 Press = Callable[..., Report]
@@ -84,6 +87,53 @@ def test_a_restart_leaves_the_flag_while_the_stream_has_not_ended(
 
     beat(lake, "ended")
     press("restart", wait_seconds=0)
+    assert flag.read() is None
+
+
+LONG_AGO = "2026-01-01T00:00:00+00:00"
+
+
+def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_it(
+    press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
+) -> None:
+    beat(lake, "running", at=LONG_AGO)
+    RestartBackoff(lake, paths.pipeline_control("shop", "failures.json")).failed()
+    airflow.runs[DAG, "r1"] = ({}, 0)
+    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
+
+    press("restart", wait_seconds=0)
+
+    cleared = [(path, body) for method, path, body in airflow.changes() if method == "POST"]
+    assert [(path, body["dag_run_id"], body["task_ids"], body["dry_run"]) for path, body in cleared] == [
+        (f"/api/v2/dags/{DAG}/clearTaskInstances", "r1", ["ingest"], False)
+    ]
+    assert flag.read() is None
+    assert lake.get(paths.pipeline_control("shop", "failures.json")) is None, "the next try waits for nothing"
+
+
+@pytest.mark.parametrize("task", ["queued", "running"])
+def test_of_a_stream_that_hangs_no_successor_is_killed(
+    press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    beat(lake, "running", at="2025-12-31T23:00:00+00:00")
+    airflow.runs[DAG, "r1"] = ({}, 0)
+    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": task})])
+    # A minute after the task has begun, as that Airflow has it.
+    monkeypatch.setattr(endless_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
+
+    press("restart", wait_seconds=0)
+
+    assert [method for method, _, _ in airflow.changes()] == ["PATCH"], "its DAG is unpaused, and nothing else"
+
+
+def test_a_stream_that_hangs_while_airflow_is_away_is_left_as_it_is(
+    press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
+) -> None:
+    beat(lake, "running", at=LONG_AGO)
+    airflow.forbidden = (f"GET /dags/{DAG}",)
+
+    with pytest.raises(ConfigError, match="AIRFLOW_FORBIDDEN"):
+        press("restart", wait_seconds=0)
     assert flag.read() is None
 
 

@@ -20,7 +20,7 @@ from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, is_live, judge, unreadable
 from deltaworks.control.health.limits import HealthLimits, InputNorm, duration, read_norm
 from deltaworks.control.health.stop import StopFlag, StopRequest
-from deltaworks.control.health.throughput import Throughput, read_throughput
+from deltaworks.control.health.throughput import Throughput, read_with_replays
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
@@ -130,7 +130,8 @@ def report(
     now: datetime | None = None,
 ) -> Report:
     """Read and judge one subject. A storage that does not answer is a verdict, not an error."""
-    return _judged(_read(subject, objects), paused=paused, previous=previous, now=now or utc_now())
+    now = now or utc_now()
+    return _judged(_read(subject, objects, now), paused=paused, previous=previous, now=now)
 
 
 def reports(
@@ -147,7 +148,7 @@ def reports(
         paused: is asked by one thread, and only of what does not run.
     """
     now = now or utc_now()
-    all_facts = concurrently(lambda subject: _read(subject, objects), several)
+    all_facts = concurrently(lambda subject: _read(subject, objects, now), several)
     return [_judged(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
 
 
@@ -163,7 +164,7 @@ class _Facts:
     error: Exception | None = None
 
 
-def _read(subject: Subject, objects: ObjectStore) -> _Facts:
+def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _Facts:
     control, streams = subject.control, subject.kind == "stream"
     try:
         return _Facts(
@@ -171,7 +172,7 @@ def _read(subject: Subject, objects: ObjectStore) -> _Facts:
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
             stop=StopFlag(objects, paths.stop_request(control)).read() or _stop_of_group(subject, objects),
             norm=read_norm(objects, f"{control}/input_norm.json") if streams else None,
-            throughput=read_throughput(objects, paths.throughput(control)) if streams else Throughput(),
+            throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:
         return _Facts(subject, error=error)

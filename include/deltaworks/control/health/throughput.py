@@ -2,7 +2,8 @@
 
 The stream's process keeps the record, one small object, and the health check reads it: neither needs the tables. Totals
 are of five minutes within the last hour and of an hour within the last day, and are then forgotten, so that a bad day
-is not held against a stream for ever.
+is not held against a stream for ever. Beside it lies what replays have landed of it since, by when it was quarantined:
+it counts as quarantined no longer.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import ObjectStore
@@ -52,6 +54,16 @@ class EventTotals:
             reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]),
         )
 
+    def without(self, landed: EventTotals) -> EventTotals:
+        """The same where these went to quarantine and have landed since. No count gets below nothing."""
+        left = {reason: number - landed.reasons.get(reason, 0) for reason, number in self.reasons.items()}
+        return EventTotals(
+            events=self.events,
+            rows=self.rows,
+            quarantined=max(0, self.quarantined - landed.quarantined),
+            reasons={reason: number for reason, number in left.items() if number > 0},
+        )
+
     @property
     def quarantined_share(self) -> float:
         """The share of events that went to quarantine."""
@@ -70,9 +82,10 @@ class EventTotals:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Totals by the time at which their span began. Immutable."""
+    """Totals by the time at which their span began, and those of what has `landed` again since. Immutable."""
 
     spans: Mapping[datetime, EventTotals] = field(default_factory=dict)
+    landed: Mapping[datetime, EventTotals] = field(default_factory=dict)
 
     def with_batch(self, at: datetime, total: EventTotals) -> Throughput:
         """The record with a batch that was complete at that time."""
@@ -90,7 +103,11 @@ class Throughput:
 
     def last_hour(self, now: datetime) -> EventTotals:
         """What was read within the last hour."""
-        return _sum(total for at, total in self.spans.items() if at + _FINE > now - HOUR)
+        return self._since(now - HOUR - _FINE)
+
+    def _since(self, first: datetime) -> EventTotals:
+        total, landed = (_sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.landed))
+        return total.without(landed)
 
     def newest(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
         """What was read within the last hour or, where that was fewer than `events`, within as many hours of the last
@@ -98,7 +115,7 @@ class Throughput:
         window, total = HOUR, self.last_hour(now)
         while total.events < events and window < DAY:
             window += HOUR
-            total = _sum(total for at, total in self.spans.items() if at > now - window)
+            total = self._since(now - window)
         return total, window
 
     def encode(self) -> bytes:
@@ -131,6 +148,21 @@ def read_throughput(objects: ObjectStore, key: str) -> Throughput:
     """The stored record; an empty one where there is none."""
     item = objects.get(key)
     return Throughput.decode(item.data) if item else Throughput()
+
+
+def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, now: datetime) -> Throughput:
+    """The stored record of a control folder. What replays have landed is read only where it may change a verdict."""
+    read = read_throughput(objects, paths.throughput(control))
+    if not rejection(read, limits, now):
+        return read
+    return replace(read, landed=read_throughput(objects, paths.replayed_throughput(control)).spans)
+
+
+def note_landed(objects: ObjectStore, control: str, landed: Throughput, *, now: datetime) -> None:
+    """Keep what a replay has landed, by when it was quarantined. Of replays, one writes at a time."""
+    if landed.spans:
+        key = paths.replayed_throughput(control)
+        objects.put(key, read_throughput(objects, key).merged(landed, now=now).encode())
 
 
 class ThroughputWriter:

@@ -18,13 +18,17 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.health.throughput import EventTotals, Throughput, note_landed
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.base import failing_nobody
 from deltaworks.engine.announcements import announcers, with_announcements
 from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
 from deltaworks.errors import ContractError
@@ -32,7 +36,13 @@ from deltaworks.events.evolution import Evolved, as_records
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.rework.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
 from deltaworks.rework.quarantine.replay_commit import Fault, ReplayCommits, rereading
-from deltaworks.rework.quarantine.replay_rows import LandedObjects, PayloadFinder, ReplayRows, replay_rows
+from deltaworks.rework.quarantine.replay_rows import (
+    LandedObjects,
+    PayloadFinder,
+    ReplayRows,
+    key_of,
+    replay_rows,
+)
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
@@ -161,7 +171,7 @@ class _Replayer:
 
     def count(self, keys: pa.Table) -> None:
         """What `land` would do, were no table held; nothing is written."""
-        rows, _ = self._read(keys)
+        rows, _, _ = self._read(keys)
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
         refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
         rows.without(dict.fromkeys(refused, "table_needs_spark"))
@@ -171,7 +181,7 @@ class _Replayer:
         """Land the rows of these keys that fit; False where another process prepared the next replay first."""
         # The ordinal first: what is selected after it has seen every replay before it.
         ordinal = self._commits.next_ordinal()
-        rows, new_columns = self._read(keys)
+        rows, new_columns, open_rows = self._read(keys)
         rows.without(self._blocked(rows))
         if rows.landed or rows.rejected:
             replay_id, at = uuid.uuid4().hex, utc_now()
@@ -190,10 +200,13 @@ class _Replayer:
             if not self._commits.land(ordinal, replay_id, shares, _outcomes(rows, shared)):
                 return False
             self._result.replays += 1
+            landed = [row for row in open_rows if key_of(row) in rows.landed]
+            with failing_nobody(f"What was quarantined lately of {self._spec.pipeline}"):
+                note_landed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
         self._result.add(rows)
         return True
 
-    def _read(self, keys: pa.Table) -> tuple[ReplayRows, Evolved]:
+    def _read(self, keys: pa.Table) -> tuple[ReplayRows, Evolved, list[dict[str, Any]]]:
         open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
         passes: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
@@ -207,7 +220,7 @@ class _Replayer:
             return Written(findings=parser.findings)
 
         written = with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
-        return passes[-1], written.new_columns
+        return passes[-1], written.new_columns, open_rows
 
     def _blocked(self, rows: ReplayRows) -> dict[str, str]:
         """The tables nothing can be added to now, and why."""
@@ -232,6 +245,22 @@ class _Replayer:
         announced = self._commits.tables.announced
         for name in sorted(parts, key=lambda name: (name in announced, name)):
             yield name, pa.concat_tables(parts[name])
+
+
+def _by_when(landed: Sequence[Mapping[str, Any]]) -> Throughput:
+    """Rows that have landed, by when they went to quarantine and why. An event is one row there."""
+    record, now = Throughput(), utc_now()
+    for at_us, rows in groupby(sorted(landed, key=_quarantined_us), key=_quarantined_us):
+        several = list(rows)
+        reasons = Counter((reason["code"], reason["path"] or "") for row in several for reason in row["reasons"])
+        total = EventTotals(quarantined=len(several), reasons=reasons)
+        at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
+        record = record.merged(Throughput().with_batch(at, total), now=now)
+    return record
+
+
+def _quarantined_us(row: Mapping[str, Any]) -> int:
+    return int(row["ingested_at_us"])
 
 
 def _outcomes(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltaworks.control import paths
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.throughput import (
     DAY,
@@ -16,7 +18,9 @@ from deltaworks.control.health.throughput import (
     EventTotals,
     Throughput,
     ThroughputWriter,
+    note_landed,
     read_throughput,
+    read_with_replays,
     rejection,
 )
 from deltaworks.control.objects import LocalObjects
@@ -37,6 +41,9 @@ def read(*batches: tuple[timedelta, EventTotals], now: datetime = NOW) -> Throug
     for ago, batch in batches:
         record = record.merged(Throughput().with_batch(now - ago, batch), now=now)
     return record
+
+
+spans = st.lists(st.tuples(st.integers(0, 1_500), st.integers(0, 1_000)), max_size=8)
 
 
 def minutes(number: float) -> timedelta:
@@ -163,3 +170,39 @@ def test_an_hour_is_counted_exactly_to_five_minutes_and_the_record_stays_small(
     assert len(record.spans) <= 13 + 26
     kept = sum(total.events for total in record.spans.values())
     assert sum(good + bad for ago, good, bad in taken if ago <= DAY) <= kept
+
+
+def test_what_a_replay_has_landed_is_held_against_a_stream_no_longer(tmp_path: Path) -> None:
+    objects, control = LocalObjects(tmp_path), "control/pipelines/games"
+    sick = read((minutes(3), totals(10_000, 9_000)), (minutes(200), totals(1_000, 1_000)))
+    objects.put(paths.throughput(control), sick.encode())
+    assert rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+
+    note_landed(objects, control, read((minutes(4), totals(0, 8_000))), now=NOW)
+    part = rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW)
+    note_landed(objects, control, read((minutes(4), totals(0, 1_000))), now=NOW)
+
+    assert "1,000 of 10,000 events" in part
+    assert "1,000 type_mismatch at level" in part
+    assert rejection(read_with_replays(objects, control, LIMITS, NOW), LIMITS, NOW) == ""
+    later = NOW + timedelta(minutes=30)
+    sicker = read((minutes(30), totals(10_000, 9_000)), (minutes(0), totals(10_000, 900)), now=later)
+    objects.put(paths.throughput(control), sicker.encode())
+    again = rejection(read_with_replays(objects, control, LIMITS, later), LIMITS, later)
+    assert "900 of 20,000 events" not in again, "4.5 % is no trouble"
+    assert not again
+
+
+@given(spans, spans)
+def test_nothing_is_less_than_nothing_however_much_has_landed(
+    seen: list[tuple[int, int]], landed: list[tuple[int, int]]
+) -> None:
+    def record(several: list[tuple[int, int]]) -> Throughput:
+        return read(*((minutes(ago), totals(number, number)) for ago, number in several))
+
+    total, _ = replace(record(seen), landed=record(landed).spans).newest(NOW, events=100)
+    bare, _ = record(seen).newest(NOW, events=100)
+
+    assert total.events == bare.events
+    assert 0 <= total.quarantined <= bare.quarantined
+    assert all(number > 0 for number in total.reasons.values())

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
+from deltaworks.control.health.throughput import read_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks import rereading
 from deltaworks.control.objects import open_objects
@@ -69,6 +70,24 @@ def event(level: Any, **fields: Any) -> bytes:
 
 def replay(stage: Stage, spec: PipelineSpec, wanted: QuarantineFilter = ALL, **options: Any) -> ReplayResult:
     return replay_quarantine(stage.catalog(spec), "shop", wanted, **({"dry_run": False} | options))
+
+
+def test_what_has_landed_is_noted_by_when_it_was_quarantined_and_why(
+    stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = dt.datetime.fromtimestamp(ARRIVED_US / 1_000_000, dt.UTC)
+    monkeypatch.setattr(quarantine_replay, "utc_now", lambda: arrived + dt.timedelta(minutes=20))
+    stage.ingest(spec_with(make_spec), event(1) + event("one") + event("two"), b"torn")
+    objects, key = open_objects(stage.environment.lake), paths.replayed_throughput(paths.pipeline_control("shop"))
+
+    replay(stage, spec_with(make_spec, "string"), dry_run=True)
+    assert objects.get(key) is None
+    for _ in range(2):
+        replay(stage, spec_with(make_spec, "string"))
+
+    ((at, noted),) = read_throughput(objects, key).spans.items()
+    assert dt.timedelta() <= arrived - at < dt.timedelta(minutes=5)
+    assert (noted.quarantined, noted.reasons) == (2, {("type_mismatch", "level"): 2}), "what is torn stays"
 
 
 def test_rows_that_fit_now_land_in_all_their_tables_at_their_place(stage: Stage, make_spec: MakeSpec) -> None:
