@@ -175,7 +175,9 @@ def console_stage(
         "eve": person("eve", reads=("stream__edits",), starts=()),
     }
     acts = ActsOfTests()
-    records = CachedObjects(storage or (lambda: objects), **({"clock": clock} if clock else {}))
+    # A busy machine may take longer for a file than a page waits; only tests of slow storages are about that.
+    patience = {} if storage else {"wait_seconds": 30.0}
+    records = CachedObjects(storage or (lambda: objects), **patience, **({"clock": clock} if clock else {}))
     console = Console(
         people=PeopleOfTests(everyone),
         acts=acts,

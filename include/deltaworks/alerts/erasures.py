@@ -16,6 +16,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.control.summaries.base import failing_nobody
 from deltaworks.control.summaries.erasures import note_requests
+from deltaworks.control.troubles import next_step_of
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import Severity
 from deltaworks.specs.pipeline import PipelineSpec
@@ -85,9 +86,20 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
                 resolve_alert(objects, cause=cause, subject=subject, now=now)
         for subject, finding in findings.items():
             raise_alert(
-                objects, cause=cause, subject=subject, summary=finding.summary, severity=finding.severity, now=now
+                objects,
+                cause=cause,
+                subject=subject,
+                summary=finding.summary,
+                detail={"next_step": next_step_in(cause, subject.partition(" ")[0])},
+                severity=finding.severity,
+                now=now,
             )
     return sorted({subject for findings in by_cause.values() for subject in findings})
+
+
+def next_step_in(cause: str, namespace: str) -> str:
+    """The next step of a cause of these alerts, with the namespace it is taken in."""
+    return next_step_of(cause).replace("NAMESPACE", namespace)
 
 
 def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureRequest, timedelta]]:

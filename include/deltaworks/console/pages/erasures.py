@@ -44,7 +44,10 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceCounts:
-    """A namespace: its open requests, how many of them are due and overdue, and the nearest deadline."""
+    """A namespace: its open requests, how many of them are due and overdue, and the nearest deadline.
+
+    `command` brings them on at once, empty where nothing is due: rows are taken out by whoever has the keys.
+    """
 
     namespace: str
     open: int
@@ -52,6 +55,7 @@ class NamespaceCounts:
     overdue: int
     certified: int
     nearest_at: datetime | None
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +203,7 @@ def _finding(row: ErasureRow, retention: timedelta, now: datetime) -> ErasureFin
 
 def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
     still = [row for row in rows if row.open]
+    due = any(row.due for row in still)
     return NamespaceCounts(
         namespace=namespace,
         open=len(still),
@@ -206,6 +211,7 @@ def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
         overdue=sum(row.severity == "overdue" for row in still),
         certified=sum(row.certified for row in rows),
         nearest_at=min((row.deadline_at for row in still if row.deadline_at is not None), default=None),
+        command=f"deltaworks {operation('erase').command} {namespace} --window now --no-dry-run" if due else "",
     )
 
 

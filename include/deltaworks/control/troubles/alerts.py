@@ -283,7 +283,8 @@ ERASURES: Final = (
         "critical",
         "erasure.md#an-erasure-is-overdue",
         "the deadline of an erasure has passed",
-        next_step="Bring it to its end, tell the person, and note why.",
+        next_step="Bring it to its end: `deltaworks privacy advance NAMESPACE --window now --no-dry-run`; tell the "
+        "person, and note why.",
     ),
     AlertCause(
         "ERASURE_BLOCKED",

@@ -1,0 +1,200 @@
+"""The console of a real Airflow as a browser uses it: its links are followed, its forms are filled in and sent."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+
+from deltaworks.operations.base import APPROVE_TASK
+from deltaworks.operations.registry import operation
+from tests.integration.airflow_people import People
+from tests.integration.airflow_stage import wait
+
+RUN_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A trouble as the overview shows it, with the address of what is to be pressed."""
+
+    cause: str
+    subject: str
+    detail: str
+    next_step: str
+    act: str
+
+
+class _Form(HTMLParser):
+    """The values that a browser sends of the page's form of an act, where nobody changes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, list[str]] = {}
+        self._inside = False
+        self._select = self._area = ""
+        self._first: str | None = None
+        self._option: tuple[str | None, bool] | None = None
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        has = dict(attributes)
+        name = has.get("name") or ""
+        if tag == "form":
+            self._inside = has.get("method") == "post"
+        elif not self._inside:
+            return
+        elif tag == "input" and name and (has.get("type") != "checkbox" or "checked" in has):
+            self.values.setdefault(name, []).append(has.get("value") or "on" * (has.get("type") == "checkbox"))
+        elif tag == "select":
+            self._select, self._first = name, "" if "multiple" in has else None
+        elif tag == "textarea":
+            self._area = name
+            self.values.setdefault(name, [])
+        elif tag == "option":
+            self._option = has.get("value"), "selected" in has
+
+    def handle_data(self, data: str) -> None:
+        if self._area:
+            self.values[self._area].append(data)
+        elif self._option is not None:
+            value = data if self._option[0] is None else self._option[0]
+            if self._option[1]:
+                self.values.setdefault(self._select, []).append(value)
+            if self._first is None:
+                self._first = value
+            self._option = None
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._inside = False
+        elif tag == "textarea":
+            self._area = ""
+        elif tag == "select":
+            if self._select not in self.values and self._first:
+                self.values[self._select] = [self._first]
+            self._select = ""
+
+
+class Console:
+    """The console as one person has it."""
+
+    def __init__(self, people: People) -> None:
+        login = people.login
+        answer = httpx.post(f"{login.url}/auth/token", json={"username": login.username, "password": login.password})
+        self.person = login.username
+        self._people = people
+        self._client = httpx.Client(
+            base_url=f"{login.url}/deltaworks",
+            headers={"Accept": "text/html", "Authorization": f"Bearer {answer.json()['access_token']}"},
+            timeout=60,
+        )
+        self._origin = login.url
+
+    def close(self) -> None:
+        """End its connections."""
+        self._client.close()
+
+    def page(self, path: str) -> str:
+        """A page."""
+        answer = self._client.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def view(self, path: str) -> Any:
+        """The data of a page."""
+        answer = self._client.get(path, params={"format": "json"} if "?" not in path else None)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["view"]
+
+    def troubles(self) -> list[Shown]:
+        """What needs somebody, as the overview has it."""
+        _, _, needs = self.page("/").partition('<ul class="needs">')
+        return [_shown(item) for item in needs.partition("</ul>")[0].split("<li")[1:]]
+
+    def await_trouble(self, *causes: str, subject: str, seconds: float = 240.0) -> Shown:
+        """Wait until the overview shows a trouble of one of these causes, or of any, on a subject."""
+        shown: list[Shown] = []
+
+        def seen() -> bool:
+            shown[:] = [
+                one for one in self.troubles() if one.subject == subject and (not causes or one.cause in causes)
+            ]
+            return bool(shown)
+
+        wait(seen, f"{causes} of {subject} is not shown", seconds)
+        assert len(shown[0].next_step) > 6, shown
+        return shown[0]
+
+    def await_end(self, trouble: Shown, *, seconds: float = 240.0) -> None:
+        """Wait until the overview shows a trouble no more."""
+        gone = trouble.cause, trouble.subject
+        wait(
+            lambda: gone not in [(one.cause, one.subject) for one in self.troubles()],
+            f"{trouble} is still shown",
+            seconds,
+        )
+
+    def press(self, act: str, **values: str) -> str:
+        """Open a form by its address, send it as it is filled but for these values, and wait for its run. What only
+        counts is then done by the link of its run's page. The run's id."""
+        run_id = self.send(act, act, values)
+        confirm = self._run(act, run_id)["confirm"]
+        return self.send(confirm, act, {}) if confirm else run_id
+
+    def send(self, page: str, act: str, values: dict[str, str]) -> str:
+        """Send the form of a page, and wait until its run has succeeded; a question of it is answered with yes."""
+        form = _Form()
+        form.feed(self.page(page))
+        assert "_nonce" in form.values, "no form is shown"
+        path = act.partition("?")[0]
+        data = form.values | {name: [value] for name, value in values.items()}
+        answer = self._client.post(path, data=data, headers={"Origin": self._origin})
+        assert answer.status_code == 303, answer.text
+        run_id = answer.headers["location"].rpartition("/")[2]
+        _, _, name, subject = path.split("/")
+        dag_id = operation(name).dag_id(subject)
+
+        def ended() -> bool:
+            seen = self._run(path, run_id)["seen"]
+            if seen["question"]:
+                self._people.answer(dag_id, run_id, APPROVE_TASK, "Approve")
+            return seen["state"] in ("success", "failed")
+
+        wait(ended, f"{run_id} of {dag_id} does not end", RUN_SECONDS)
+        assert self._run(path, run_id)["seen"]["state"] == "success", self._people.task_instances(dag_id, run_id)
+        return run_id
+
+    def _run(self, act: str, run_id: str) -> Any:
+        return self.view(f"{act.partition('?')[0]}/runs/{run_id}")
+
+
+def _shown(item: str) -> Shown:
+    def text(markup: str) -> str:
+        return html.unescape(re.sub(r"<[^>]*>", "", markup)).strip()
+
+    head, _, rest = item.partition(">")[2].partition("<br>")
+    detail, _, step = rest.partition("<strong>Next:</strong>")
+    cause = re.search(r"<code>([^<]*)</code>", head)
+    act = re.search(r'class="acts"><a href="([^"]*)"', item)
+    assert cause is not None, item
+    subject = text(head.partition("</code>")[2]).partition(" for ")[0].strip()
+    path = "" if act is None else html.unescape(act[1]).removeprefix("/deltaworks")
+    return Shown(
+        cause=cause[1], subject=subject, detail=text(detail), next_step=text(step.partition("<br>")[0]), act=path
+    )
+
+
+@contextmanager
+def console_of(people: People) -> Iterator[Console]:
+    """The console of a person, for the block."""
+    console = Console(people)
+    try:
+        yield console
+    finally:
+        console.close()
