@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.console import Console
+from deltaworks.console.console import Console, Elsewhere
 from deltaworks.console.look import Look
 from deltaworks.console.seams import Person, Question, RunSeen, Started
 from deltaworks.control import paths
@@ -164,7 +164,11 @@ def write_beat(objects: ObjectStore, control: str, name: str, **changes: Any) ->
 
 
 def console_stage(
-    project: Path, *, storage: Callable[[], ObjectStore] | None = None, clock: Callable[[], float] | None = None
+    project: Path,
+    *,
+    storage: Callable[[], ObjectStore] | None = None,
+    clock: Callable[[], float] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> ConsoleStage:
     """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
     catalog = load_catalog(root=project, tolerant=True)
@@ -183,6 +187,7 @@ def console_stage(
         acts=acts,
         records=records,
         catalog=CatalogCache(lambda: load_catalog(root=project, tolerant=True)),
+        elsewhere=elsewhere,
     )
     return ConsoleStage(catalog, objects, everyone, acts, TestClient(build_console(console)))
 

@@ -63,7 +63,9 @@ privacy:
   subject: [person]
   fields: [{path: person, action: token, as: player}]
 tables:
-  - {name: clicks, catch_all: true, columns: [{name: number, path: number, type: long}, {name: person, path: person, type: string}]}
+  - name: clicks
+    when: {name: click}
+    columns: [{name: number, path: number, type: long}, {name: person, path: person, type: string}]
   - {name: bought, when: {name: bought}, columns: [{name: kind, path: kind, type: string, required: true}]}
 stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 watch: {stale_seconds: 20, start_seconds: 20, restarts_per_hour: 0, quarantined_events_min: 20, retention_hours: 48}

@@ -7,6 +7,7 @@ any other request of that person is.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,6 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
@@ -33,18 +33,21 @@ from sqlalchemy import select
 
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
-from deltaworks.airflow.page_access import may_read_runs
+from deltaworks.airflow.page_access import may_read_runs, team_of
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.console.acts.rest import RestActs
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
+from deltaworks.console.page_process import PageProcess
 from deltaworks.console.seams import Person, Question
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
+#: `off` has the API server make the pages itself, which takes less memory and more of its time.
+PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
 _PAUSED_SECONDS = 10.0
 _QUESTIONS_SECONDS, _MOST_QUESTIONS = 5.0, 200
@@ -79,7 +82,7 @@ def _person(user: Any) -> Person:
 
     @cache
     def may_start(dag_id: str) -> bool:
-        details = DagDetails(id=dag_id, team_name=_team_of(dag_id))
+        details = DagDetails(id=dag_id, team_name=team_of(dag_id))
         allowed = manager.is_authorized_dag(
             method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
         )
@@ -90,13 +93,6 @@ def _person(user: Any) -> Person:
         return dag_id in readable and may_read_runs(dag_id, user)
 
     return Person(name=str(user.get_name()), may_read=may_read, may_start=may_start)
-
-
-def _team_of(dag_id: str) -> str | None:
-    if not conf.getboolean("core", "multi_team", fallback=False):
-        return None
-    team: str | None = DagModel.get_team_name(dag_id)
-    return team
 
 
 class AirflowActs(RestActs):
@@ -184,6 +180,13 @@ def _airflow() -> Any:
     return sys.modules[_MAIN].app
 
 
+def _set_keys() -> None:
+    """Set the variables of connections that the environment names, without reading what else is declared."""
+    from deltaworks.specs.project import load_catalog
+
+    set_environment_keys(load_catalog(tolerant=True, only=()).environment)
+
+
 def build_host() -> FastAPI:
     """The console over Airflow's people and acts, and the lake of the environment of this process."""
     catalog = CatalogCache()
@@ -193,7 +196,13 @@ def build_host() -> FastAPI:
         set_environment_keys(environment)
         return open_objects(environment.lake, patience=PATIENCE)
 
-    console = Console(people=AirflowPeople(), acts=AirflowActs(), records=CachedObjects(opened), catalog=catalog)
+    console = Console(
+        people=AirflowPeople(),
+        acts=AirflowActs(),
+        records=CachedObjects(opened),
+        catalog=catalog,
+        elsewhere=None if os.environ.get(PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_keys),
+    )
     app = build_console(console)
     add_dashboards(app)
     return app

@@ -19,7 +19,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import PATIENCE, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.console import HEADERS, Console
+from deltaworks.console.console import Console
+from deltaworks.console.page_maker import HEADERS
 from deltaworks.console.seams import Person, Question
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError

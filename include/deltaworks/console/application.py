@@ -15,9 +15,10 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from deltaworks.console.acts.routes import add_acts
-from deltaworks.console.console import HEADERS, Console
+from deltaworks.console.console import Console
 from deltaworks.console.downloads import add_downloads
 from deltaworks.console.look import PageMissingError
+from deltaworks.console.page_maker import HEADERS
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render

@@ -1,62 +1,53 @@
-"""The console of one process: pages over what a host gives it, made by threads of its own."""
+"""The console of one process: pages over what a host gives it, made by threads of its own or by a process apart."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Protocol
 
 import anyio
-import orjson
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse
 
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.look import Look
+from deltaworks.console.page_maker import PageMaker, PlainRequest, Surroundings
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.rendering import Frame, assets, render
 from deltaworks.console.seams import Acts, People, Person, Records
-from deltaworks.console.turn import Turn
-from deltaworks.control.clock import utc_now
 
-#: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
-POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
-)
-HEADERS: Final[Mapping[str, str]] = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-}
 _THREADS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainRequest:
-    """What a page needs of a request, for a thread that must not touch the request itself."""
+class Elsewhere(Protocol):
+    """Makes pages apart from this process."""
 
-    root: str
-    path: str
-    values: Mapping[str, str]
-    query: Mapping[str, str]
-    known_tag: str
-    airflow: str | None
+    def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response | None:
+        """The page; None where it is to be made here.
+
+        Raises:
+            PageMissingError: there is no such page that they may see.
+        """
 
 
 class Console:
-    """The console of one process: its pages over what a host gives it."""
+    """The console of one process: its pages over what a host gives it.
 
-    def __init__(self, *, people: People, acts: Acts, records: Records, catalog: CatalogCache) -> None:
+    Args:
+        elsewhere: makes the pages, where that is; whatever it does not make is made here.
+    """
+
+    def __init__(
+        self,
+        *,
+        people: People,
+        acts: Acts,
+        records: Records,
+        catalog: CatalogCache,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self.people = people
         self.acts = acts
-        self.records = records
-        self.catalog = catalog
+        self._maker = PageMaker(records=records, catalog=catalog)
+        self._elsewhere = elsewhere
         self._limiter: anyio.CapacityLimiter | None = None
-        self._turn = Turn()
 
     @property
     def limiter(self) -> anyio.CapacityLimiter:
@@ -67,19 +58,7 @@ class Console:
 
     def look(self, request: PlainRequest, person: Person) -> Look:
         """One look, by a thread of the console's."""
-        catalog = self.catalog.current()
-        return Look(
-            person=person,
-            catalog=catalog,
-            objects=self.records.reader(),
-            now=utc_now(),
-            values=request.values,
-            query=request.query,
-            paused=self.acts.paused(),
-            acts_missing=self.acts.unavailable(),
-            airflow=request.airflow,
-            questions=tuple(one for one in self.acts.questions(request.airflow) if person.may_read(one.dag_id)),
-        )
+        return self._maker.look(request, person, self._around(request, person))
 
     def answer(self, page: Page, request: PlainRequest, person: Person) -> Response:
         """A page for a person, or word that they have its newest already.
@@ -87,46 +66,12 @@ class Console:
         Raises:
             PageMissingError: there is no such page that they may see.
         """
-        look = self.look(request, person)
-        if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
-            raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
-        with self._turn.taken():
-            return self._made(page, request, look)
-
-    def _made(self, page: Page, request: PlainRequest, look: Look) -> Response:
-        view = page.view(look)
-        frame = self.frame(request, look, title=page.title_of(look), current=page.name)
-        data = orjson.dumps(
-            {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},
-            option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
-            default=list,
-        )
-        kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
-        tag = _tag(kind, request.root, look.person.name, look.acts_missing, data)
-        headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.keep else "no-store"}
-        if page.keep and tag in {part.strip() for part in request.known_tag.split(",")}:
-            return Response(status_code=304, headers=headers)
-        if kind == "json":
-            return Response(data, media_type="application/json", headers=headers)
-        return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
-
-    def frame(self, request: PlainRequest, look: Look, *, title: str, current: str) -> Frame:
-        """What surrounds a view."""
-        query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
-        return Frame(
-            title=title,
-            root=request.root,
-            address=request.path + (f"?{urlencode(query)}" if query else ""),
-            now=look.now,
-            person=look.person.name,
-            menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
-            current=current,
-            airflow=look.airflow,
-            acts_missing=look.acts_missing,
-            docs=look.catalog.environment.alerts.docs_url,
-            stale_since=look.objects.stale_since,
-            problem=look.objects.problem,
-        )
+        around = self._around(request, person)
+        if self._elsewhere is not None:
+            made = self._elsewhere.make(page, request, person, around)
+            if made is not None:
+                return made
+        return self._maker.make(page, request, person, around)
 
     def plain(self, request: Request) -> PlainRequest:
         """What a thread is given of a request."""
@@ -138,17 +83,12 @@ class Console:
             query=dict(request.query_params),
             known_tag=request.headers.get("if-none-match", ""),
             airflow=self.acts.airflow_address(request),
+            packs="gzip" in request.headers.get("accept-encoding", ""),
         )
 
-
-def _tag(*parts: Any) -> str:
-    digest = hashlib.sha256(_release().encode())
-    for part in parts:
-        digest.update(part if isinstance(part, bytes) else str(part).encode())
-        digest.update(b"\0")
-    return f'W/"{digest.hexdigest()[:24]}"'
-
-
-def _release() -> str:
-    """A word that changes with the files that pages load, so that nothing old is kept beside them."""
-    return "".join(asset.digest for asset in assets().values())
+    def _around(self, request: PlainRequest, person: Person) -> Surroundings:
+        return Surroundings(
+            paused=self.acts.paused(),
+            acts_missing=self.acts.unavailable(),
+            questions=tuple(one for one in self.acts.questions(request.airflow) if person.may_read(one.dag_id)),
+        )

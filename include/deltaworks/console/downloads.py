@@ -8,8 +8,9 @@ from typing import Final
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 
-from deltaworks.console.console import HEADERS, Console, PlainRequest
+from deltaworks.console.console import Console
 from deltaworks.console.look import PageMissingError
+from deltaworks.console.page_maker import HEADERS, PlainRequest
 from deltaworks.console.pages.erasures import certified_request
 from deltaworks.console.seams import Person
 from deltaworks.control import erasure_paths

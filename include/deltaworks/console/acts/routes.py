@@ -18,8 +18,9 @@ from deltaworks.console.acts import steps
 from deltaworks.console.acts.fields import FormError
 from deltaworks.console.acts.offers import Act, act_of
 from deltaworks.console.acts.origin import is_own
-from deltaworks.console.console import HEADERS, Console
+from deltaworks.console.console import Console
 from deltaworks.console.look import Look
+from deltaworks.console.page_maker import HEADERS, frame_of
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
 
@@ -121,7 +122,7 @@ class _Desk:
         return bool(await anyio.to_thread.run_sync(question, act.dag_id, limiter=self._console.limiter))
 
     def _page(self, request: Request, look: Look, name: str, view: Any, *, title: str, status: int = 200) -> Response:
-        frame = self._console.frame(self._console.plain(request), look, title=title, current="")
+        frame = frame_of(self._console.plain(request), look, title=title, current="")
         fragment = "fragment" in request.query_params
         headers = {**HEADERS, "Cache-Control": "no-store"}
         if request.query_params.get("format") == "json":

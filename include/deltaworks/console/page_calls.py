@@ -1,0 +1,143 @@
+"""What a host and the process that makes its pages say to each other: JSON, a message a frame, over a pair of sockets.
+
+The host asks for a page and says what it knows the page will want to know of the person. Whatever else the page wants
+to know is asked back: what a person may is decided by the host alone, in each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import orjson
+
+from deltaworks.console.page_maker import PlainRequest, Surroundings
+from deltaworks.console.seams import Person, Question
+
+#: What a person may do with a DAG.
+READ: Final = "read"
+START: Final = "start"
+Right = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCall:
+    """One page that is to be made. `rights` are answers that are known already: of `read` and `start`, by DAG."""
+
+    page: str
+    request: PlainRequest
+    person: str
+    around: Surroundings
+    rights: Mapping[Right, bool] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """As JSON."""
+        around = self.around
+        return orjson.dumps(
+            {
+                "page": self.page,
+                "request": asdict(self.request),
+                "person": self.person,
+                "paused": None if around.paused is None else sorted(around.paused),
+                "acts_missing": around.acts_missing,
+                "questions": [asdict(one) for one in around.questions],
+                "rights": [[right, dag_id, answer] for (right, dag_id), answer in self.rights.items()],
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> PageCall:
+        """What `encode` wrote."""
+        said = orjson.loads(data)
+        questions = (
+            Question(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
+            for one in said["questions"]
+        )
+        around = Surroundings(
+            paused=None if said["paused"] is None else frozenset(said["paused"]),
+            acts_missing=said["acts_missing"],
+            questions=tuple(questions),
+        )
+        return cls(
+            page=said["page"],
+            request=PlainRequest(**said["request"]),
+            person=said["person"],
+            around=around,
+            rights={(right, dag_id): answer for right, dag_id, answer in said["rights"]},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadePage:
+    """A page that was made. `missing` where there is none, `failed` where making it did."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    missing: str | None = None
+    failed: str = ""
+
+    def send(self, connection: Connection) -> None:
+        """Send it, the body as it is."""
+        head = {"status": self.status, "headers": dict(self.headers), "missing": self.missing, "failed": self.failed}
+        connection.send_bytes(orjson.dumps({"made": head}))
+        connection.send_bytes(self.body)
+
+
+def answering(connection: Connection, call: PageCall) -> Person:
+    """The person of a call, for the process that makes the page: what is not known of them is asked for."""
+    rights = dict(call.rights)
+
+    def may(right: str) -> Callable[[str], bool]:
+        def of(dag_id: str) -> bool:
+            if (right, dag_id) not in rights:
+                connection.send_bytes(orjson.dumps({"right": [right, dag_id]}))
+                rights[right, dag_id] = bool(orjson.loads(connection.recv_bytes()))
+            return rights[right, dag_id]
+
+        return of
+
+    return Person(name=call.person, may_read=may(READ), may_start=may(START))
+
+
+def exchange(connection: Connection, call: PageCall, person: Person, *, seconds: float) -> tuple[MadePage, set[Right]]:
+    """Have a page made, and answer what it asks meanwhile: the page, and what it asked.
+
+    Raises:
+        TimeoutError: nothing was said for so long; EOFError, OSError: the other side is gone.
+    """
+    connection.send_bytes(call.encode())
+    wanted: set[Right] = set()
+    for said in _messages(connection, seconds):
+        if "right" in said:
+            right, dag_id = said["right"]
+            wanted.add((right, dag_id))
+            connection.send_bytes(orjson.dumps(right_of(person, right, dag_id)))
+            continue
+        if not connection.poll(seconds):
+            raise TimeoutError("the page was announced and did not come")
+        return MadePage(**said["made"], body=connection.recv_bytes()), wanted
+    raise TimeoutError(f"no page within {seconds:.0f} s")
+
+
+def right_of(person: Person, right: str, dag_id: str) -> bool:
+    """Whether a person has a right, as the host says."""
+    return bool((person.may_start if right == START else person.may_read)(dag_id))
+
+
+def _messages(connection: Connection, seconds: float) -> Iterator[Any]:
+    while connection.poll(seconds):
+        yield orjson.loads(connection.recv_bytes())
+
+
+@contextmanager
+def ended_quietly() -> Iterator[None]:
+    """The other side is gone within the block: there is nobody to say anything to."""
+    try:
+        yield
+    except (EOFError, OSError):
+        return

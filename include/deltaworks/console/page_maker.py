@@ -1,0 +1,142 @@
+"""Makes pages: from what a request says, who asks, and what the host knows besides. In the host's process or apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import orjson
+from fastapi import Response
+from fastapi.responses import HTMLResponse
+
+from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.look import Look, PageMissingError
+from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.registry import PAGES
+from deltaworks.console.rendering import Frame, assets, render
+from deltaworks.console.seams import Person, Question, Records
+from deltaworks.console.turn import Turn
+from deltaworks.control.clock import utc_now
+
+#: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRequest:
+    """What a page needs of a request, for a thread that must not touch the request itself. `packs` says that whoever
+    sent it takes gzip."""
+
+    root: str
+    path: str
+    values: Mapping[str, str]
+    query: Mapping[str, str]
+    known_tag: str
+    airflow: str | None
+    packs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a host knows at the time of a request: the DAGs that are paused, why nothing can be started, and approvals
+    that wait, those that the person may see alone."""
+
+    paused: frozenset[str] | None = None
+    acts_missing: str = ""
+    questions: tuple[Question, ...] = ()
+
+
+class PageMaker:
+    """Makes pages over records and declarations, one at a time. For several threads."""
+
+    def __init__(self, *, records: Records, catalog: CatalogCache) -> None:
+        self.records = records
+        self.catalog = catalog
+        self._turn = Turn()
+
+    def look(self, request: PlainRequest, person: Person, around: Surroundings) -> Look:
+        """One look."""
+        return Look(
+            person=person,
+            catalog=self.catalog.current(),
+            objects=self.records.reader(),
+            now=utc_now(),
+            values=request.values,
+            query=request.query,
+            paused=around.paused,
+            acts_missing=around.acts_missing,
+            airflow=request.airflow,
+            questions=around.questions,
+        )
+
+    def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response:
+        """A page for a person, or word that they have its newest already.
+
+        Raises:
+            PageMissingError: there is no such page that they may see.
+        """
+        look = self.look(request, person, around)
+        if "pipeline" in look.values and not look.may_read(look.values["pipeline"]):
+            raise PageMissingError(f"There is no pipeline {look.values['pipeline']!r} whose stream you may see.")
+        with self._turn.taken():
+            return self._made(page, request, look)
+
+    def _made(self, page: Page, request: PlainRequest, look: Look) -> Response:
+        view = page.view(look)
+        frame = frame_of(request, look, title=page.title_of(look), current=page.name)
+        data = orjson.dumps(
+            {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},
+            option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
+            default=list,
+        )
+        kind = "json" if look.query.get("format") == "json" else "fragment" if look.query.get("fragment") else "page"
+        tag = _tag(kind, request.root, look.person.name, look.acts_missing, data)
+        headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.keep else "no-store"}
+        if page.keep and tag in {part.strip() for part in request.known_tag.split(",")}:
+            return Response(status_code=304, headers=headers)
+        if kind == "json":
+            return Response(data, media_type="application/json", headers=headers)
+        return HTMLResponse(render(page.name, frame, view, fragment=kind == "fragment"), headers=headers)
+
+
+def frame_of(request: PlainRequest, look: Look, *, title: str, current: str) -> Frame:
+    """What surrounds a view."""
+    query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
+    return Frame(
+        title=title,
+        root=request.root,
+        address=request.path + (f"?{urlencode(query)}" if query else ""),
+        now=look.now,
+        person=look.person.name,
+        menu=tuple((page.route, page.menu) for page in PAGES if page.menu),
+        current=current,
+        airflow=look.airflow,
+        acts_missing=look.acts_missing,
+        docs=look.catalog.environment.alerts.docs_url,
+        stale_since=look.objects.stale_since,
+        problem=look.objects.problem,
+    )
+
+
+def _tag(*parts: Any) -> str:
+    digest = hashlib.sha256(_release().encode())
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else str(part).encode())
+        digest.update(b"\0")
+    return f'W/"{digest.hexdigest()[:24]}"'
+
+
+def _release() -> str:
+    """A word that changes with the files that pages load, so that nothing old is kept beside them."""
+    return "".join(asset.digest for asset in assets().values())
