@@ -40,10 +40,14 @@ def _certificate(console: Console, request: PlainRequest, person: Person) -> Res
         stored = None
     if stored is None:
         raise PageMissingError(f"The certificate of {request_id!r} cannot be read now.")
-    name = _UNSAFE_IN_NAMES.sub("-", f"erasure-{namespace}-{request_id}")
     headers = {
         **HEADERS,
         "Cache-Control": "no-store",
-        "Content-Disposition": f'attachment; filename="{name}.json"',
+        "Content-Disposition": f'attachment; filename="{file_name(namespace, request_id)}"',
     }
     return Response(stored.data, media_type="application/json", headers=headers)
+
+
+def file_name(namespace: str, request_id: str) -> str:
+    """The name of the file of a certificate: of characters that neither a header nor a file system reads otherwise."""
+    return _UNSAFE_IN_NAMES.sub("-", f"erasure-{namespace}-{request_id}") + ".json"

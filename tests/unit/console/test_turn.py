@@ -12,22 +12,23 @@ from tests.waiting import eventually
 
 
 def test_two_are_never_within_it_at_once() -> None:
-    turn, inside, most = Turn(), [], []
+    turn, inside, begun = Turn(), threading.Event(), threading.Event()
 
     def make() -> None:
-        for _ in range(50):
-            with turn.taken():
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
+        begun.set()
+        with turn.taken():
+            inside.set()
 
-    threads = [threading.Thread(target=make) for _ in range(4)]
-    for thread in threads:
+    thread = threading.Thread(target=make)
+    with turn.taken():
         thread.start()
-    for thread in threads:
-        thread.join()
+        begun.wait(timeout=30)
+        # Were it let in, it would be by now.
+        let_in = inside.wait(timeout=0.2)
+    thread.join(timeout=30)
 
-    assert max(most) == 1
+    assert not let_in
+    assert inside.is_set()
 
 
 def test_who_waits_for_something_lets_another_make_its_page() -> None:

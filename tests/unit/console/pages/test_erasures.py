@@ -57,6 +57,9 @@ def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(stage: Consol
         "overdue": 1,
         "certified": 1,
     }
+    command = "deltaworks privacy advance players --window now --no-dry-run"
+    assert counts["command"] == command
+    assert command in stage.get("/erasures", by="dpo").text
 
 
 def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_stored(stage: ConsoleStage) -> None:
@@ -80,6 +83,7 @@ def test_who_may_not_read_the_dag_that_erases_learns_nothing(stage: ConsoleStage
     refused = [stage.get(path, by="eve") for path in (SAVED, CHAIN, "/erasures/none/certificates")]
     assert {answer.status_code for answer in refused} == {404}
     assert "players" not in stage.get("/", by="eve").text
+    assert "privacy advance" not in listed.text
 
 
 def test_the_overview_says_where_a_deadline_nears_to_who_may_know(stage: ConsoleStage) -> None:

@@ -1,0 +1,253 @@
+"""`console_airflow`: Airflow's own API server while ten people read the console: 30 pipelines, 1,000 tables.
+
+- `api_version_vs_idle`: the 95th percentile of `/api/v2/version` beside ten readers who never pause, each logged in as
+  somebody else, against that of the same server with nobody reading.
+- `api_version_vs_idle_inside`: the same where the API server makes the pages itself (`DELTAWORKS_CONSOLE_PROCESS=off`).
+- `pages_vs_inside`: what a page takes, read one after the other by one person, against the same inside.
+
+Two API servers over one project, one after the other in each repetition: real `airflow api-server` processes with the
+plugin, a metadata database of their own each, and DAGs on record. Storage is a folder of control objects; no Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.console import PIPELINES, TABLES, p95, write_project
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from deltaworks.control import summary_paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.objects import LocalObjects
+from deltaworks.control.summaries.tables import Cost, Point, TablesSummary, TableSummary
+from sandbox.airflow.settings import airflow_settings, passwords_path
+from sandbox.stack.home import StackHome
+from sandbox.stack.ports import HOST, choose_ports
+from sandbox.stack.secrets import keep_secrets, write_private
+
+READERS, VERSIONS, PAGES = 10, 200, 60
+_ROOT = Path(__file__).resolve().parents[1]
+_START_SECONDS = 180.0
+_VERSION = "/api/v2/version"
+#: DAGs as the metadata database has them once they are parsed.
+_ON_RECORD = """
+import sys
+from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.session import create_session
+with create_session() as session:
+    session.add(DagBundleModel(name="dags-folder"))
+    session.flush()
+    for dag_id in sys.argv[1:]:
+        session.add(DagModel(dag_id=dag_id, bundle_name="dags-folder", fileloc="dags/x.py", is_paused=False))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An API server that runs: its address, and the login of each reader."""
+
+    url: str
+    tokens: tuple[str, ...]
+
+
+def _write_tables(root: Path) -> None:
+    """What the last night found of each table."""
+    objects = LocalObjects(root / "lake")
+    for number in range(PIPELINES):
+        name = f"p{number:02d}"
+        tables = tuple(
+            TableSummary(
+                name=f"t{one}",
+                kind="bronze",
+                version=812,
+                score=40 + (number + one) % 60,
+                costs=(Cost(name="small_files", weight=40, cost=22.0, why="71 % of its files are small"),),
+                files=9_120,
+                bytes=1 << 40,
+                rows=10**9,
+                small_files=6_475,
+                last_write_at=iso_now(),
+                nights=tuple(Point(date=f"2026-10-{day:02d}", score=50, bytes=1 << 40) for day in range(1, 31)),
+            )
+            for one in range(TABLES // PIPELINES)
+        )
+        summary = TablesSummary(pipeline=name, written_at=iso_now(), tables=tables)
+        objects.put(summary_paths.tables_summary(name), summary.encode())
+
+
+@contextmanager
+def api_server(project: Path, folder: Path, **variables: str) -> Iterator[Server]:
+    """A real API server with the plugin; it ends with the block."""
+    home = StackHome.at(folder, project=_ROOT, dags_folder=_ROOT / "dags")
+    home.create()
+    secrets, port = keep_secrets(home.secrets_file), choose_ports({})["airflow"]
+    people = {f"reader{number}": secrets.admin_password for number in range(READERS)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    environment = {
+        **inherited,
+        **airflow_settings(home, port=port, keys=secrets),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:viewer" for name in people),
+        "PYTHONPATH": str(_ROOT / "include"),
+        "DELTAWORKS_PROJECT": str(project),
+        "DELTAWORKS_ENVIRONMENT": "local",
+        "NO_PROXY": HOST,
+        **variables,
+    }
+    write_private(passwords_path(home), json.dumps(people))
+    dags = [*(f"stream__p{number:02d}" for number in range(PIPELINES)), "relay__landing", "stream_health"]
+    with (home.logs / "airflow.log").open("wb") as log:
+        streams: dict[str, Any] = {"env": environment, "stdout": log, "stderr": subprocess.STDOUT}
+        subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, **streams)
+        subprocess.run([sys.executable, "-c", _ON_RECORD, *dags], check=True, **streams)
+        process = subprocess.Popen([sys.executable, "-m", "airflow", "api-server"], **streams)
+        try:
+            url = f"http://{HOST}:{port}"
+            _await(url, process, home.logs / "airflow.log")
+            yield Server(url, tuple(_token(url, name, password) for name, password in people.items()))
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(url + _VERSION, timeout=5).is_success:
+                return
+        except httpx.TransportError:
+            time.sleep(0.5)
+    raise RuntimeError(f"The API server did not start: {log.read_text(errors='replace')[-2_000:]}")
+
+
+def _token(url: str, name: str, password: str) -> str:
+    answer = httpx.post(f"{url}/auth/token", json={"username": name, "password": password}, timeout=60)
+    return str(answer.raise_for_status().json()["access_token"])
+
+
+def _paths(reader: int) -> tuple[str, ...]:
+    """What a reader opens, again and again."""
+    pipeline = f"p{(3 * reader) % PIPELINES:02d}"
+    return ("/", f"/streams/{pipeline}", "/tables", f"/tables?pipeline={pipeline}", "/alerts", "/costs")
+
+
+def _page(client: httpx.Client, path: str) -> float:
+    began = time.perf_counter()
+    client.get("/deltaworks" + path).raise_for_status()
+    return time.perf_counter() - began
+
+
+def _client(url: str, token: str) -> httpx.Client:
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"}, timeout=60)
+
+
+def read_on(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> None:
+    """Ten people read without a pause until it has ended; says once that all have begun, then what pages took."""
+
+    def reads(number: int) -> list[float]:
+        seconds, paths = [], _paths(number)
+        with _client(url, tokens[number]) as client:
+            while not ended.is_set():
+                seconds.append(_page(client, paths[len(seconds) % len(paths)]))
+        return seconds
+
+    with ThreadPoolExecutor(READERS) as pool:
+        readers = [pool.submit(reads, number) for number in range(READERS)]
+        time.sleep(3.0)
+        taken.put([])
+        taken.put([one for reader in readers for one in reader.result()])
+
+
+def _versions(server: Server) -> list[float]:
+    """What the version takes, one request after another, some milliseconds apart as heartbeats of tasks are."""
+    seconds = []
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        for _ in range(VERSIONS):
+            began = time.perf_counter()
+            client.get(_VERSION).raise_for_status()
+            seconds.append(time.perf_counter() - began)
+            time.sleep(0.01)
+    return seconds
+
+
+def _note(clock: Clock, seconds: list[float], **parts: float) -> None:
+    clock.seconds = p95(seconds)
+    clock.note(p50_seconds=statistics.median(seconds), p95_seconds=p95(seconds), **parts)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """The three measurements of one server."""
+
+    name: str
+    server: Server
+
+    def idle(self, clock: Clock) -> None:
+        _note(clock, _versions(self.server))
+
+    def beside_ten(self, clock: Clock) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        ended, taken = spawn.Event(), spawn.SimpleQueue()
+        # A process of their own: what they cost must not be counted as waiting for the server.
+        readers = spawn.Process(target=read_on, args=(self.server.url, self.server.tokens, ended, taken))
+        readers.start()
+        taken.get()
+        began = time.perf_counter()
+        seconds = _versions(self.server)
+        ended.set()
+        pages: list[float] = taken.get()
+        took = time.perf_counter() - began
+        readers.join()
+        _note(clock, seconds, page_p95_seconds=p95(pages), pages_per_second=len(pages) / (took + 3.0))
+
+    def pages(self, clock: Clock) -> None:
+        with _client(self.server.url, self.server.tokens[0]) as client:
+            taken = [_page(client, _paths(0)[number % 6]) for number in range(PAGES)]
+        _note(clock, taken)
+
+    def side(self, what: str) -> Side:
+        return Side(f"{what}_{self.name}", getattr(self, what))
+
+
+def _comparisons(apart: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> list[Comparison]:
+    def against(metric: str, ours: Side, other: Side) -> Comparison:
+        return Comparison(metric=metric, ours=ours, other=other, sizes=sizes)
+
+    return [
+        against("api_version_vs_idle", apart.side("beside_ten"), apart.side("idle")),
+        against("api_version_vs_idle_inside", inside.side("beside_ten"), inside.side("idle")),
+        against("pages_vs_inside", apart.side("pages"), inside.side("pages")),
+    ]
+
+
+def run(options: Options) -> list[Figure]:
+    """Both servers run all the time; only one of them is asked at a time."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-console-")))
+        write_project(root / "project")
+        _write_tables(root / "project")
+        apart = stack.enter_context(api_server(root / "project", root / "apart"))
+        inside = stack.enter_context(api_server(root / "project", root / "inside", DELTAWORKS_CONSOLE_PROCESS="off"))
+        sizes = {"pipelines": PIPELINES, "tables": TABLES, "readers": READERS}
+        comparisons = _comparisons(_Sides("apart", apart), _Sides("inside", inside), sizes)
+        return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+
+
+BENCHMARK = Benchmark(
+    name="console_airflow", summary="Airflow's API server while ten people read the console's pages", run=run
+)

@@ -1,0 +1,180 @@
+"""What keeps the console closed: each of these fails where the protection that it names is taken out."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx
+import pytest
+from fastapi import Response
+
+from deltaworks.console.application import build_console
+from deltaworks.console.cached_objects import CachedObjects
+from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.console import Console
+from deltaworks.console.downloads import file_name
+from deltaworks.console.rendering import assets
+from deltaworks.control.objects import open_objects
+from deltaworks.operations.registry import OPERATIONS
+from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, person
+from tests.unit.console.acts.test_fields import params_of
+
+CONTROL, RELAY = "/acts/control/games", "/acts/control_relay/landing"
+OWN = {"origin": "http://testserver", "accept": "text/html"}
+
+
+def send(stage: ConsoleStage, path: str, by: str) -> Any:
+    values = {"_nonce": "n" * 20, "verb": "stop"}
+    return stage.client.post(path, data=values, headers={**OWN, "X-Person": by}, follow_redirects=False)
+
+
+@pytest.fixture
+def acting(stage: ConsoleStage) -> ConsoleStage:
+    """An Airflow that has the forms of games and of the relay."""
+    for declared in OPERATIONS.values():
+        subject = "landing" if declared.scope == "relay" else "games"
+        stage.acts.forms[declared.dag_id(subject)] = params_of(declared)
+    return stage
+
+
+def test_no_address_of_a_page_goes_to_other_sites(stage: ConsoleStage) -> None:
+    assert stage.get("/").headers["referrer-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", [CONTROL, RELAY])
+def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleStage, path: str) -> None:
+    assert 'name="verb"' in acting.get(path).text
+
+    shown = acting.get(f"{path}?format=json", by="vic").json()["view"]
+
+    assert (shown["may_start"], shown["fields"]) == (False, [])
+
+
+@pytest.mark.parametrize("path", [CONTROL, RELAY])
+def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleStage, path: str) -> None:
+    # They may start everything, and see nothing but another pipeline.
+    acting.people["max"] = person("max", reads=("stream__edits",))
+
+    assert acting.get(path, by="max").status_code == 404
+    assert send(acting, path, "max").status_code == 404
+    assert acting.acts.started == []
+    assert send(acting, path, "ada").status_code == 303
+
+
+@pytest.mark.parametrize("subject", ["..%2Fgames", "%2F%2Fevil.example", "games%2F..%2F..", "games%0d%0aX-A:%20b"])
+def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: ConsoleStage, subject: str) -> None:
+    answer = send(acting, f"/acts/control/{subject}", "ada")
+
+    assert answer.status_code in (404, 405)
+    assert "location" not in answer.headers
+    assert acting.acts.started == []
+    assert send(acting, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
+
+
+def test_two_people_never_share_a_tag(stage: ConsoleStage) -> None:
+    stage.people["bob"] = person("bob")
+    tags = {by: stage.get("/costs", by=by).headers["etag"] for by in ("ada", "bob")}
+
+    assert tags["ada"] != tags["bob"]
+    assert stage.get("/costs", by="bob", if_none_match=tags["ada"]).status_code == 200
+    assert stage.get("/costs", if_none_match=tags["ada"]).status_code == 304
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2F..%2Fconsole.py", "%2e%2e/console.py", "..%2Ftemplates%2Fbase.html", "none.css"]
+)
+def test_no_file_but_those_of_pages_is_sent(stage: ConsoleStage, name: str) -> None:
+    digest = assets()["console.css"].digest
+
+    assert stage.get(f"/assets/{digest}/{name}").status_code == 404
+    assert stage.get(f"/assets/{digest}/console.css").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("request_id", "name"),
+    [
+        ('e1"; filename="evil.exe', "erasure-players-e1-filename-evil.exe.json"),
+        ("e1\r\nSet-Cookie: a=b", "erasure-players-e1-Set-Cookie-a-b.json"),
+        ("../../etc/passwd", "erasure-players-..-..-etc-passwd.json"),
+    ],
+)
+def test_the_name_of_a_file_is_no_header_and_no_path(request_id: str, name: str) -> None:
+    assert file_name("players", request_id) == name
+
+
+def test_a_certificate_is_of_a_request_that_is_listed_whatever_its_address(project: Path) -> None:
+    declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
+    declared.write_text(
+        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
+    )
+    secret = "control/privacy/players/token_key"
+    stage.objects.put(f"{secret}.json", b"secret")
+
+    for depth in range(1, 5):
+        climbed = "%2F".join([".."] * depth + ["token_key"])
+        assert stage.get(f"/erasures/players/{climbed}/certificate").status_code == 404
+
+
+def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(project: Path) -> None:
+    """A host takes heartbeats of tasks by threads of its own: forty-five pages that hang take none of them."""
+    inside, most, release = [], [], threading.Event()
+    lock = threading.Lock()
+
+    class Slow(Console):
+        def answer(self, *_: Any) -> Response:
+            with lock:
+                inside.append(1)
+                most.append(len(inside))
+            release.wait(30)
+            with lock:
+                inside.pop()
+            return Response(b"made")
+
+    async def storm() -> int:
+        objects = open_objects(CatalogCache().current().environment.lake)
+        console = Slow(
+            people=PeopleOfTests({"ada": person()}),
+            acts=ActsOfTests(),
+            records=CachedObjects(lambda: objects),
+            catalog=CatalogCache(),
+        )
+        transport = httpx.ASGITransport(app=build_console(console))
+        borrowed = 0
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://t", headers={"X-Person": "ada"}) as client,
+            anyio.create_task_group() as group,
+        ):
+            for _ in range(45):
+                group.start_soon(client.get, "/")
+            with anyio.fail_after(30):
+                while len(most) < 4:
+                    await anyio.sleep(0.01)
+            borrowed = int(anyio.to_thread.current_default_thread_limiter().borrowed_tokens)
+            release.set()
+        return borrowed
+
+    assert anyio.run(storm) == 0
+    assert (len(most), max(most)) == (45, 4)
+
+
+def test_nobody_waits_for_a_storage_that_is_known_to_fail(project: Path) -> None:
+    class Broken:
+        def get(self, key: str) -> None:
+            raise OSError("no")
+
+    cache = CachedObjects(Broken, wait_seconds=30)  # type: ignore[arg-type, return-value]
+    (entry,) = cache.begin(["a"])
+    assert entry.flight is not None
+    entry.flight.result(timeout=30)
+
+    assert cache.seconds_to_wait(entry, float("inf")) == 0.0
+
+
+def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(stage: ConsoleStage) -> None:
+    assert "games" in stage.get("/lineage").text
+    assert "games." not in stage.get("/lineage", by="eve").text
+    assert stage.get("/lineage?of=games.events", by="eve").text.count("games.events") <= 1, "what they typed themselves"
