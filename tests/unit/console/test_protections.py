@@ -20,7 +20,7 @@ from deltaworks.console.downloads import file_name
 from deltaworks.console.rendering import assets
 from deltaworks.control.objects import open_objects
 from deltaworks.operations.registry import OPERATIONS
-from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, person
+from tests.console_stage import ActsOfTests, ConsoleStage, PeopleOfTests, console_stage, person
 from tests.unit.console.acts.test_fields import params_of
 
 CONTROL, RELAY = "/acts/control/games", "/acts/control_relay/landing"
@@ -111,7 +111,7 @@ def test_a_certificate_is_of_a_request_that_is_listed_whatever_its_address(proje
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
-    secret = "control/privacy/players/token_key"
+    stage, secret = console_stage(project), "control/privacy/players/token_key"
     stage.objects.put(f"{secret}.json", b"secret")
 
     for depth in range(1, 5):
