@@ -209,7 +209,20 @@ def _csv_cell(value: Any) -> Any:
 def json_value(value: Any) -> Any:
     """What JSON has of a value that it has no type for: a record of it, a list, or its text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+        return _plain(value)
     if hasattr(value, "model_dump"):  # a pydantic model; not imported for the sake of commands that have none
         return value.model_dump()
     return list(value) if isinstance(value, tuple | set | frozenset) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value with the dataclasses in it as dicts. `dataclasses.asdict` of Python 3.11 takes a Counter for its items,
+    and counts those."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        plain = [_plain(item) for item in value]
+        return plain if isinstance(value, list) else tuple(plain)
+    return value

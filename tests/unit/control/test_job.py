@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from deltaworks.control.backoff import OUTAGES
-from deltaworks.control.job import as_deltaworks_error, print_results, run_job
+from deltaworks.control.job import as_deltaworks_error, print_result_line, print_results, run_job
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, TransientError
 
 
@@ -209,3 +210,20 @@ def test_results_are_printed_for_people_and_last_for_programs(capsys: pytest.Cap
         "partitions": ["2025-03-01"],
         "seconds": 1.234,
     }
+
+
+def test_counts_by_name_are_part_of_the_last_line_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    @dataclasses.dataclass
+    class Inner:
+        rows: tuple[int, ...]
+
+    @dataclasses.dataclass
+    class Result:
+        pipeline: str
+        by_table: Counter[str]
+        parts: list[Inner]
+
+    print_result_line([Result("shop", Counter({"events": 60, "orders": 2}), [Inner((1, 2))])])
+
+    (record,) = json.loads(capsys.readouterr().out)
+    assert record == {"pipeline": "shop", "by_table": {"events": 60, "orders": 2}, "parts": [{"rows": [1, 2]}]}
