@@ -178,3 +178,18 @@ def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(stage: Co
     assert "games" in stage.get("/lineage").text
     assert "games." not in stage.get("/lineage", by="eve").text
     assert stage.get("/lineage?of=games.events", by="eve").text.count("games.events") <= 1, "what they typed themselves"
+
+
+def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleStage) -> None:
+    vacuum = "/acts/vacuum_tables/games"
+    headers = {**OWN, "X-Person": "ada"}
+    counted = acting.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)
+    first = {"_nonce": "o" * 20, "_counted": counted.headers["location"].rpartition("/")[2]}
+    done = acting.client.post(vacuum, data=first, headers=headers, follow_redirects=False)
+    second = {"_nonce": "p" * 20, "_counted": done.headers["location"].rpartition("/")[2]}
+
+    again = acting.client.post(vacuum, data=second, headers=headers, follow_redirects=False)
+
+    assert (done.status_code, again.status_code) == (303, 422)
+    assert "ACT_NOT_COUNTED" in again.text
+    assert [conf["dry_run"] for _, _, conf in acting.acts.started] == [True, False]
