@@ -86,7 +86,7 @@ def _write_tables(root: Path) -> None:
             )
             for one in range(TABLES // PIPELINES)
         )
-        summary = TablesSummary(pipeline=name, written_at=iso_now(), tables=tables)
+        summary = TablesSummary(pipeline=name, at=iso_now(), tables=tables)
         objects.put(summary_paths.tables_summary(name), summary.encode())
 
 
