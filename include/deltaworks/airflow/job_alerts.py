@@ -124,8 +124,8 @@ def _made_good(objects: ObjectStore, context: Context, cause: str) -> list[str]:
     chosen = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
     # What bounds it or says why is no choice of what is done.
     beside = {DRY_RUN, "reason", *declared.bounds}
-    left_out = any(value and value != options[name].default for name, value in chosen.items() if name not in beside)
-    if task.task_id != declared.name or left_out or str(chosen.get(DRY_RUN, False)) == "True":
+    is_partial = any(value and value != options[name].default for name, value in chosen.items() if name not in beside)
+    if task.task_id != declared.name or is_partial or str(chosen.get(DRY_RUN, False)) == "True":
         return []
     failed = (subject.partition(".") for subject in open_subjects(objects, cause))
     return [

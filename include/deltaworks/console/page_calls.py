@@ -111,16 +111,16 @@ def exchange(connection: Connection, call: PageCall, person: Person, *, seconds:
         TimeoutError: nothing was said for so long; EOFError, OSError: the other side is gone.
     """
     connection.send_bytes(call.encode())
-    wanted: set[Right] = set()
+    questions_back: set[Right] = set()
     for said in _messages(connection, seconds):
         if "right" in said:
             right, dag_id = said["right"]
-            wanted.add((right, dag_id))
+            questions_back.add((right, dag_id))
             connection.send_bytes(orjson.dumps(right_of(person, right, dag_id)))
             continue
         if not connection.poll(seconds):
             raise TimeoutError("the page was announced and did not come")
-        return MadePage(**said["made"], body=connection.recv_bytes()), wanted
+        return MadePage(**said["made"], body=connection.recv_bytes()), questions_back
     raise TimeoutError(f"no page within {seconds:.0f} s")
 
 

@@ -70,8 +70,8 @@ class PageProcess:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
         self._deaths: list[float] = []
-        # What a page wanted to know of a person, to be said at once the next time.
-        self._wanted: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
+        # What a page questions_back to know of a person, to be said at once the next time.
+        self._usual: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
     def make(self, page: Page, request: PlainRequest, person: Person, around: Surroundings) -> Response | None:
         """The page; None where the process cannot make it.
@@ -122,26 +122,26 @@ class PageProcess:
     ) -> MadePage | None:
         """The page, None where the process has gone or says nothing, and is ended."""
         key = page.name, request.path
-        rights = {right: right_of(person, *right) for right in self._wanted.get(key, ())}
+        rights = {right: right_of(person, *right) for right in self._usual.get(key, ())}
         call = PageCall(page=page.name, request=request, person=person.name, around=around, rights=rights)
         try:
             connection = worker.idle.get(timeout=self._deadline_seconds)
-            made, wanted = exchange(connection, call, person, seconds=self._deadline_seconds)
+            made, questions_back = exchange(connection, call, person, seconds=self._deadline_seconds)
         except (OSError, EOFError, queue.Empty) as error:
             log.warning("The process that makes pages is ended: %s: %s", type(error).__name__, error)
             worker.end()
             return None
         worker.idle.put(connection)
-        if wanted:
-            self._remember(key, frozenset((*rights, *wanted)))
+        if questions_back:
+            self._remember(key, frozenset((*rights, *questions_back)))
         return made
 
-    def _remember(self, key: tuple[str, str], wanted: frozenset[Right]) -> None:
+    def _remember(self, key: tuple[str, str], questions_back: frozenset[Right]) -> None:
         with self._lock:
-            self._wanted[key] = wanted
-            self._wanted.move_to_end(key)
-            while len(self._wanted) > _MOST_REMEMBERED:
-                self._wanted.popitem(last=False)
+            self._usual[key] = questions_back
+            self._usual.move_to_end(key)
+            while len(self._usual) > _MOST_REMEMBERED:
+                self._usual.popitem(last=False)
 
 
 def _started(command: Sequence[str]) -> _Worker:

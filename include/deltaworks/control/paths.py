@@ -269,11 +269,6 @@ def throughput(control: str) -> str:
     return f"{control}/throughput.json"
 
 
-def replayed_throughput(control: str) -> str:
-    """The object that says how much of what a stream has lately put into quarantine has landed since."""
-    return f"{control}/replayed_throughput.json"
-
-
 def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
     """The object that fixes which topic of this name a generation reads."""
     return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")

@@ -49,3 +49,8 @@ def mutations_summary(pipeline: str) -> str:
 def erasures_summary(namespace: str) -> str:
     """The object with the requests of a namespace to be erased, their states and terms."""
     return privacy_control(namespace, "erasures.json")
+
+
+def replayed_throughput(control: str) -> str:
+    """The object that says how much of what a stream has lately put into quarantine has landed since."""
+    return f"{control}/replayed_throughput.json"

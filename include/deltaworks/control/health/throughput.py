@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from deltaworks.control import paths
+from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import ObjectStore
@@ -155,13 +155,13 @@ def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, 
     read = read_throughput(objects, paths.throughput(control))
     if not rejection(read, limits, now):
         return read
-    return replace(read, landed=read_throughput(objects, paths.replayed_throughput(control)).spans)
+    return replace(read, landed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
 
 
 def note_landed(objects: ObjectStore, control: str, landed: Throughput, *, now: datetime) -> None:
     """Keep what a replay has landed, by when it was quarantined. Of replays, one writes at a time."""
     if landed.spans:
-        key = paths.replayed_throughput(control)
+        key = summary_paths.replayed_throughput(control)
         objects.put(key, read_throughput(objects, key).merged(landed, now=now).encode())
 
 
