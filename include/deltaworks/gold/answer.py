@@ -112,14 +112,6 @@ def _check_text(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:
         )
 
 
-def same_columns(spark: SparkSession, uri: str, answer: DataFrame) -> bool:
-    """Whether the table at `uri` has the answer's columns."""
-    present = spark.read.format("delta").load(uri).schema
-    return [(f.name, f.dataType.simpleString()) for f in present] == [
-        (f.name, f.dataType.simpleString()) for f in answer.schema
-    ]
-
-
 def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | None) -> list[str]:
     """What the rows of a build break of what is declared, a sentence each.
 

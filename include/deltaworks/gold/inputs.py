@@ -21,12 +21,14 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.gold.file_scan import Scan, scanned_rows
 from deltaworks.gold.model_tables import ScoresOf, scored_rows
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.gold.plan import GoldPlan
@@ -133,6 +135,7 @@ class InputViews:
         self._dedupe = dedupe
         self._copies: dict[tuple[str, Part], _Copies] = {}
         self._registered: set[str] = set()
+        self._tables: dict[tuple[str, int | None], DeltaTable | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -187,16 +190,38 @@ class InputViews:
         if pinned.version is None:
             ddl = ", ".join(f"`{column}` {kind}" for column, kind in pinned.columns.items())
             return self._spark.createDataFrame([], ddl)
-        uri = self._lake.storage.spark_uri(pinned.key)
-        rows = self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
+        part, column = self._placed(pinned, part)
+        rows = self._scanned(pinned, part, column)
         if DELETED_COLUMN in pinned.columns and DELETED_COLUMN in rows.columns:
             rows = rows.filter(~F.coalesce(DELETED_COLUMN, F.lit(False)))
+        return rows_within(rows, part, column, pinned.time_column)
+
+    def _placed(self, pinned: PinnedInput, part: Part) -> tuple[Part, str]:
+        """The part in terms of an input, with the column of it that the part's values are of."""
         if part.column == DATE_COLUMN and not pinned.date_column:
-            return rows
+            return Part(DATE_COLUMN, None), DATE_COLUMN
         if part.by_hours and not pinned.time_column:
             part = part.whole_dates()
-        column = pinned.date_column if part.column == DATE_COLUMN else part.column
-        return rows_within(rows, part, column, pinned.time_column)
+        return part, pinned.date_column if part.column == DATE_COLUMN else part.column
+
+    def _scanned(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
+        """At least the rows of the part, of the version that is pinned."""
+        if pinned.version is not None and (opened := self._opened(pinned)) is not None:
+            scan = Scan(pinned.key, pinned.version, part, column, pinned.time_column)
+            if (rows := scanned_rows(self._spark, self._lake, opened, scan)) is not None:
+                return rows
+        uri = self._lake.storage.spark_uri(pinned.key)
+        return self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
+
+    def _opened(self, pinned: PinnedInput) -> DeltaTable | None:
+        """The input at its version as delta-rs has it, read once; None where there is no table any more."""
+        place = (pinned.key, pinned.version)
+        if place not in self._tables:
+            table = self._lake.open(pinned.key)
+            if table is not None and pinned.version is not None and table.version() != pinned.version:
+                table.load_as_version(pinned.version)
+            self._tables[place] = table
+        return self._tables[place]
 
     def _copies_of(self, name: str, part: Part) -> _Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
@@ -273,9 +298,13 @@ class BuiltFrom:
         return not self.reason
 
 
-def read_built_from(lake: Lake, key: str) -> BuiltFrom:
-    """What the gold table at `key` was last built from, by the newest commit that changed its rows."""
-    table = lake.open(key)
+def read_built_from(lake: Lake, key: str, table: DeltaTable | None = None) -> BuiltFrom:
+    """What the gold table at `key` was last built from, by the newest commit that changed its rows.
+
+    Args:
+        table: open already, where it is.
+    """
+    table = table or lake.open(key)
     if table is None:
         return _unknown("it does not exist yet")
     for commit in commit_history(lake, key, newest=table.version()):

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.control.provenance import user_metadata
-from deltaworks.errors import ConcurrencyError
-from deltaworks.gold.answer import answer_of, beside_its_date, broken_checks, same_columns
+from deltaworks.gold.answer import answer_of, beside_its_date, broken_checks
 from deltaworks.gold.inputs import (
-    BUILT_FROM,
-    FINGERPRINT,
     BuiltFrom,
     InputViews,
     PinnedInput,
@@ -29,19 +25,16 @@ from deltaworks.gold.inputs import (
 )
 from deltaworks.gold.intervals import differing_from
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
+from deltaworks.gold.small_write import same_columns
+from deltaworks.gold.table_write import overtaken, write_answer
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.changes import literal
-from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import commit_history
+from deltaworks.tables.log import state_at
 from deltaworks.tables.steps import gold_build_step
 from deltaworks.tables.touched_hours import changed_hours
-
-OPERATION = "rebuild_gold"
-#: Tells a build's commit from all others, in `userMetadata`.
-_BUILD = "build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +102,8 @@ def plan_job(
         ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, where the table is of newer inputs than these by now.
     """
     # Before all else that is read of the table: what another one changes after this makes the build be refused.
-    step = _next_step(lake, spec, table, key)
+    opened = lake.open(key)
+    step = _next_step(opened, spec, table)
     own = {name: inputs[name] for name in table.reads}
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
@@ -120,7 +114,7 @@ def plan_job(
         reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
         plan = GoldPlan(table, frozenset(), frozenset(), reason)
     else:
-        built = read_built_from(lake, key)
+        built = read_built_from(lake, key, opened)
         newer = _inputs_ahead(lake, built, own, digest)
         if newer and (full or dates is not None):
             raise overtaken(key)
@@ -137,8 +131,8 @@ def plan_job(
     return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
 
 
-def _next_step(lake: Lake, spec: PipelineSpec, table: GoldTableSpec, key: str) -> Step:
-    opened, app_id = lake.open(key), gold_build_step(spec.pipeline, table.name, 0).app_id
+def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSpec) -> Step:
+    app_id = gold_build_step(spec.pipeline, table.name, 0).app_id
     last = None if opened is None else opened.transaction_version(app_id)
     return Step(app_id, (last or 0) + 1)
 
@@ -210,24 +204,23 @@ def build_table(
     started = time.monotonic()
     table = job.plan.table
     answer = _answer(spark, job, views)
-    if not job.plan.full and not same_columns(spark, lake.storage.spark_uri(job.key), answer):
-        job = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None)
+    state = None if job.plan.full else state_at(lake, lake.objects, job.key)
+    if state is not None and not same_columns(state, answer):
+        job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None), None
         answer = _answer(spark, job, views)
-    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     checked = checked and table.checks.before_commit
     if checked:
         # Looked at several times and then written: computed once.
         answer = answer.persist()
     try:
-        broken = broken_checks(table, answer, rows_before(spark, lake, job.key, job.plan)) if checked else []
+        broken = broken_checks(table, answer, _compared(spark, lake, job)) if checked else []
         if broken:
             seconds = time.monotonic() - started
             reason = f"not published: {'; '.join(broken)}"
             return GoldTableResult(
                 table.name, True, reason, job.built_from, seconds=seconds, broken=tuple(broken), sound=False
             )
-        build = uuid.uuid4().hex
-        _write(answer, lake.storage.spark_uri(job.key), job, spec=spec, batch=batch, build=build)
+        version, rows = write_answer(answer, lake, job, state, spec=spec)
     except Exception as error:
         if (own := beside_its_date(table, job.sql_path, error)) is not None:
             raise own from error
@@ -235,7 +228,6 @@ def build_table(
     finally:
         if checked:
             answer.unpersist()
-    version, rows = _committed(lake, job.key, build)
     return GoldTableResult(
         table=table.name,
         skipped=False,
@@ -266,56 +258,6 @@ def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> Da
     return rows_within(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
 
 
-def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, batch: str, build: str) -> None:
-    column = job.plan.table.partition_by
-    stays = job.stays or BuiltFrom(job.built_from, job.fingerprint)
-    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
-    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
-    # Rebalanced, a small date becomes one file and a large one is still split.
-    writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
-    writer = writer.option("userMetadata", metadata).options(**_guard(job.step))
-    written = job.plan.output.values
-    if written is None:
-        writer = writer.option("overwriteSchema", "true")
-        writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
-    else:
-        writer = writer.option("replaceWhere", _replaced(job.plan))
-    writer.save(uri)
-
-
-def _replaced(plan: GoldPlan) -> str:
-    """The condition of the rows that are replaced."""
-    column, grain = plan.table.partition_by, plan.table.grain
-    if grain is not None:
-        return plan.output.condition(column, grain.column)
-    kind = "string" if plan.table.affects == "same" else "date"
-    written = plan.output.values or ()
-    replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
-    if plan.since is not None:
-        replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(plan.since), kind)}"]
-    return " or ".join(replaced)
-
-
-def _guard(step: Step) -> dict[str, str | int]:
-    """By these Delta leaves a write out whose number the table has, and fails one that meets another of its number."""
-    return {"txnAppId": step.app_id, "txnVersion": step.version}
-
-
-def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
-    """The version our commit got and the rows it wrote."""
-    table = lake.open(key)
-    for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
-        if commit.metadata.get(_BUILD) == build:
-            # A build of hours copies the rows that share a file with them.
-            rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
-            return commit.version, rows
-    raise overtaken(key)
-
-
-def overtaken(key: str) -> ConcurrencyError:
-    """The error of a build that would put an older answer over a newer one, or lands after another of its number."""
-    return ConcurrencyError(
-        "GOLD_OVERTAKEN",
-        f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
-        hint="Nothing: the next try plans again.",
-    )
+def _compared(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
+    """The rows before, where a check asks for them: Spark has to read another log for that."""
+    return None if job.plan.table.checks.max_drop is None else rows_before(spark, lake, job.key, job.plan)

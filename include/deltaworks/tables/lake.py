@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
-from deltaworks.control.objects import open_objects
+from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
 from deltaworks.tables.features import has_vectors
@@ -42,6 +42,7 @@ class Lake:
         self.storage = storage
         self._options = storage.deltalake_options()
         self._filesystem: fs.FileSystem | None = None
+        self._objects: ObjectStore | None = None
 
     @property
     def filesystem(self) -> fs.FileSystem:
@@ -49,6 +50,13 @@ class Lake:
         if self._filesystem is None:
             self._filesystem = arrow_filesystem(self.storage)
         return self._filesystem
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The storage by single objects, opened on first use."""
+        if self._objects is None:
+            self._objects = open_objects(self.storage)
+        return self._objects
 
     def open(self, key: str) -> DeltaTable | None:
         """The table at `key`, or None where there is none."""

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError
-from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.inputs import BUILT_FROM, InputViews, pin_inputs
 from deltaworks.gold.loop import GoldLoop
 from deltaworks.gold.table_build import build_table, plan_job
+from deltaworks.tables import replaced_rows
 from deltaworks.tables.log import commit_history, read_commits
 from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
 
@@ -107,7 +107,7 @@ def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
     traffic.build(MINUTES)
     newer = traffic.answer(MINUTES)
     if not numbered:
-        monkeypatch.setattr(table_build, "_guard", lambda step: {})
+        monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
 
     spec = traffic.catalog.pipeline("traffic")
     with InputViews(spark, traffic.lake, slow.inputs, spec.gold.dedupe) as views:

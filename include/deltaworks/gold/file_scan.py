@@ -1,0 +1,179 @@
+"""Tables that a build reads, handed to Spark as the files that are needed of them.
+
+Reading a Delta table, Spark lists its log, reads the newest commits in jobs of its own, and looks for the files in
+another one: a second for each table and version, however few rows are wanted. delta-rs has the log in some
+milliseconds. Which files lie in the part, by their partitions and bounds, is decided here, and Spark reads those as
+plain Parquet. What asks more of a reader than that (deletion vectors, column mapping, wider types), and what is spread
+over many folders, goes through Delta as ever.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from deltaworks.gold.parts import Part, hours_of_dates
+from deltaworks.tables.changes import literal
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.touched_hours import hour_of
+
+log = logging.getLogger(__name__)
+#: Folders that are listed at most: they are, one after the other.
+MOST_FOLDERS = 8
+#: Up to so many files are named one by one, each of which Spark asks the storage about; above, folders are listed.
+MOST_NAMED = 8
+#: Files of folders that are left out, or else taken, by their names in a condition.
+_MOST_TOLD_APART = 4_000
+#: Reader features that ask nothing of whoever reads the files of a snapshot.
+_PLAIN = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+_LISTS_FEATURES = 3
+#: Paths whose spelling is the same in a log, in an address and on every storage.
+_PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_.=-]+/)*[A-Za-z0-9_.=-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is read of a table at one version.
+
+    Args:
+        part: of which rows are wanted. Others may come too: rows are not looked at here.
+        column: of the table, that the values of `part` are of.
+        time_column: of the table, with the instants of rows; empty where it has none.
+    """
+
+    key: str
+    version: int
+    part: Part
+    column: str
+    time_column: str = ""
+
+
+def scanned_rows(spark: SparkSession, lake: Lake, table: DeltaTable, scan: Scan) -> DataFrame | None:
+    """The rows of the files in which rows of the part may be; None where the table has to be read through Delta.
+
+    Args:
+        table: open at the version.
+    """
+    if not is_plain(table):
+        return None
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    partitions = list(table.metadata().partition_columns)
+    files = list(_files(table, scan, partitions))
+    folders = {path.rpartition("/")[0] for path in files}
+    if len(folders) > MOST_FOLDERS or not all(_lies_in_its_partition(path, partitions) for path in files):
+        return None
+    if not files:
+        return spark.createDataFrame([], schema)
+    uri = lake.storage.spark_uri(scan.key)
+    reader = spark.read.schema(schema).option("basePath", uri)
+    rows: DataFrame | None
+    if len(files) <= MOST_NAMED:
+        rows = reader.parquet(*(f"{uri}/{path}" for path in files))
+    else:
+        listed = reader.parquet(*(f"{uri}/{folder}".rstrip("/") for folder in sorted(folders)))
+        rows = _of_snapshot(spark, listed, uri, files)
+        if rows is None:
+            log.warning("%s: the files of version %s cannot be told apart by folders", scan.key, scan.version)
+            return None
+    return rows.select(*(F.col(f"`{name}`") for name in schema.names))
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether the rows of the open table are those of its files, as they are."""
+    protocol = table.protocol()
+    if protocol.min_reader_version == 1:
+        return True
+    return protocol.min_reader_version == _LISTS_FEATURES and not set(protocol.reader_features or ()) - _PLAIN
+
+
+def _files(table: DeltaTable, scan: Scan, partitions: list[str]) -> Iterator[str]:
+    """The paths of files in which rows of the part may be."""
+    added = pa.table(table.get_add_actions(flatten=True))
+    wanted = {
+        "path": "path",
+        "partition": f"partition.{scan.column}" if scan.column in partitions else "",
+        "first": f"min.{scan.time_column}",
+        "last": f"max.{scan.time_column}",
+    }
+    present = {name: column for name, column in wanted.items() if column in added.column_names}
+    hours = _hours(scan.part)
+    for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
+        if ("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours):
+            yield row["path"]
+
+
+def _may_hold(part: Part, value: Any) -> bool:
+    """Whether rows of a partition are in the part, in some of its hours too."""
+    if part.values is None:
+        return True
+    if value is None:
+        return False
+    if isinstance(value, dt.datetime):
+        value = value.date()
+    return part.has(value) or value in {hour.date() for hour in part.hours or ()}
+
+
+def _hours(part: Part) -> frozenset[dt.datetime] | None:
+    """All hours of the part; None where files are not to be chosen by them."""
+    if not part.hours or part.values is None or part.since is not None:
+        return None
+    dates = [value for value in part.values if isinstance(value, dt.date)]
+    return frozenset((*part.hours, *hours_of_dates(dates)))
+
+
+def _within(row: Mapping[str, Any], hours: frozenset[dt.datetime] | None) -> bool:
+    first, last = row.get("first"), row.get("last")
+    if hours is None or not isinstance(first, dt.datetime) or not isinstance(last, dt.datetime):
+        return True
+    hour, end = hour_of(_utc(first)), _utc(last)
+    return any(hour <= one <= end for one in hours)
+
+
+def _utc(instant: dt.datetime) -> dt.datetime:
+    return instant.replace(tzinfo=dt.UTC) if instant.tzinfo is None else instant.astimezone(dt.UTC)
+
+
+def _lies_in_its_partition(path: str, partitions: list[str]) -> bool:
+    """Whether Spark takes the values of partitions from the path, as the log has them."""
+    folders = path.split("/")[:-1]
+    spelled = all(folder.startswith(f"{name}=") for folder, name in zip(folders, partitions, strict=False))
+    return bool(_PLAIN_PATH.fullmatch(path)) and spelled and len(folders) == len(partitions)
+
+
+def _of_snapshot(spark: SparkSession, listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
+    """The rows of these files among those of folders; None where one was not listed, or very many others were.
+
+    Folders have files of other versions too, and those of a batch that is not committed yet.
+    """
+    # One text instead of a call into the JVM for each.
+    text = spark._jvm.java.util.Arrays.toString(listed._jdf.inputFiles())  # type: ignore[union-attr]
+    found = dict(_below(uri, address) for address in text.strip("[]").split(", ") if address)
+    if not all(path in found for path in files):
+        return None
+    others = found.keys() - set(files)
+    if not others:
+        return listed
+    fewer, condition = (others, "NOT IN") if len(others) < len(files) else (set(files), "IN")
+    if len(fewer) > _MOST_TOLD_APART:
+        return None
+    # As one text, since a call into the JVM for each name costs more than the whole scan.
+    names = ", ".join(literal(found[path], "string") for path in sorted(fewer))
+    return listed.filter(F.expr(f"_metadata.file_path {condition} ({names})"))
+
+
+def _below(uri: str, address: str) -> tuple[str, str]:
+    """The path below the table of a file, with its address as Spark spells it."""
+    root = uri.partition("://")[2].lstrip("/") if "://" in uri else uri.partition(":")[2].lstrip("/")
+    return unquote(address).partition(f"{root}/")[2], address

@@ -1,0 +1,150 @@
+"""Writes the answer of an incremental build where it is small: gathered in the driver, and committed by us.
+
+Spark's own overwrite of some rows is a dozen jobs and several readings of the log, whatever there is to write. Most
+builds of a minute write some thousand rows: these come to the driver as Arrow and become a file for each date, or for
+each hour of a table with a grain, so that the next build of that hour takes files out without reading them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Schema
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from deltaworks.gold.parts import Part
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.features import reasons_against_rewriting
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, TableState, rows_of
+from deltaworks.tables.replaced_rows import (
+    Fate,
+    Replacement,
+    ReplaceOutcome,
+    reasons_against_replacing,
+    replace_rows,
+)
+from deltaworks.tables.touched_hours import hours_of
+
+#: Rows that are gathered in the driver at most. More are written by Spark's tasks, as are all of a full build.
+MOST_ROWS = 200_000
+
+
+def same_columns(state: TableState, answer: DataFrame) -> bool:
+    """Whether a table has the answer's columns, in its order."""
+    present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
+    return [(f.name, f.dataType.simpleString()) for f in present] == [
+        (f.name, f.dataType.simpleString()) for f in answer.schema
+    ]
+
+
+def write_small(
+    answer: DataFrame,
+    lake: Lake,
+    state: TableState,
+    table: GoldTableSpec,
+    part: Part,
+    *,
+    predicate: str,
+    step: Step,
+    user_metadata: str,
+) -> ReplaceOutcome | None:
+    """Put the answer in the place of the table's rows of `part`; None where Spark has to.
+
+    Idempotent by its step; safe beside other writers.
+
+    Args:
+        answer: in the table's columns.
+        state: of the table, read after its step was chosen.
+        predicate: the condition of the rows that are replaced.
+
+    Raises:
+        ConcurrencyError, ContractError: what `replace_rows` raises.
+    """
+    fate = fate_in(part, table)
+    before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
+    if before > MOST_ROWS or not _is_plain(lake, state, table):
+        return None
+    rows = _gathered(answer, state)
+    if rows is None:
+        return None
+    replacement = Replacement(
+        rows=_by_file(rows, part, table),
+        fate=fate,
+        staying=_staying(part, table),
+        predicate=predicate,
+        step=step,
+        user_metadata=user_metadata,
+    )
+    return replace_rows(lake, lake.objects, state.key, replacement, expected=state)
+
+
+def _is_plain(lake: Lake, state: TableState, table: GoldTableSpec) -> bool:
+    """Whether nothing is asked of a writer of the table but files, and a log of them."""
+    if state.metadata["partitionColumns"] != [table.partition_by] or reasons_against_replacing(state):
+        return False
+    opened = lake.open(state.key)
+    return opened is not None and not reasons_against_rewriting(opened)
+
+
+def _gathered(answer: DataFrame, state: TableState) -> pa.Table | None:
+    """The answer in Arrow, in the table's types; None where it is not small."""
+    # The bound is Spark's to hold: what is more never leaves its tasks.
+    rows = answer.limit(MOST_ROWS + 1).toArrow()
+    if rows.num_rows > MOST_ROWS:
+        return None
+    try:
+        return rows.cast(pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        return None
+
+
+def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:
+    """What becomes of a file of a gold table where the rows of a part are replaced."""
+    times = "" if table.grain is None else table.grain.column
+
+    def fate(added: Action) -> Fate:
+        text = (added.get("partitionValues") or {}).get(table.partition_by)
+        if text is None:
+            return Fate.STAYS
+        value = text if table.affects == "same" else dt.date.fromisoformat(text)
+        if part.has(value):
+            return Fate.GOES
+        replaced = {hour for hour in part.hours or () if hour.date() == value}
+        if not replaced:
+            return Fate.STAYS
+        hours = hours_of(added, times)
+        if hours is None:
+            return Fate.DIVIDED
+        if hours <= replaced:
+            return Fate.GOES
+        return Fate.DIVIDED if hours & replaced else Fate.STAYS
+
+    return fate
+
+
+def _staying(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], pa.Array]:
+    return lambda rows: pc.invert(_in_hours(rows, part, table))
+
+
+def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
+    """Which rows lie in the part's single hours; those without an instant do not."""
+    grain = "" if table.grain is None else table.grain.column
+    hours = pc.floor_temporal(rows.column(grain), unit="hour")
+    return pc.is_in(hours, value_set=pa.array(sorted(part.hours or ()), hours.type), skip_nulls=True)
+
+
+def _by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.Table]:
+    """The rows of each single hour, and those of whole dates together."""
+    if table.grain is None or not part.hours:
+        return [rows]
+    apart = _in_hours(rows, part, table)
+    hours = pc.floor_temporal(rows.column(table.grain.column), unit="hour")
+    single = [rows.filter(pc.equal(hours, pa.scalar(hour, hours.type))) for hour in sorted(part.hours)]
+    return [*single, rows.filter(pc.invert(apart))]

@@ -1,0 +1,105 @@
+"""The commit of a gold build: of a small answer by us, of any other by Spark, each guarded by the build's number."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.errors import ConcurrencyError
+from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom
+from deltaworks.gold.plan import GoldPlan
+from deltaworks.gold.small_write import write_small
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changes import literal
+from deltaworks.tables.commit import TABLE_PROPERTIES, Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import TableState, commit_history
+
+if TYPE_CHECKING:
+    from deltaworks.gold.table_build import TableJob
+
+OPERATION = "rebuild_gold"
+#: Tells a build's commit from all others, in `userMetadata`.
+_BUILD = "build"
+
+
+def write_answer(
+    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec
+) -> tuple[int, int]:
+    """Commit the answer; the version that makes, and the rows it has written.
+
+    Args:
+        state: of the table, where not all of it is rewritten.
+    """
+    stays, build = job.stays or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
+    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
+    batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
+    metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
+    if state is not None:
+        table, part, predicate = job.plan.table, job.plan.output, _replaced(job.plan)
+        small = write_small(
+            answer, lake, state, table, part, predicate=predicate, step=job.step, user_metadata=metadata
+        )
+        if small is not None and small.version is not None:
+            return small.version, small.rows
+        if small is not None:
+            # It may be our own commit that landed, and whose reply was lost.
+            return _committed(lake, job.key, build)
+    _write(answer, lake.storage.spark_uri(job.key), job, spec=spec, metadata=metadata)
+    return _committed(lake, job.key, build)
+
+
+def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, metadata: str) -> None:
+    """Commit the answer by Spark's own writer."""
+    column = job.plan.table.partition_by
+    # Rebalanced, a small date becomes one file and a large one is still split.
+    writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
+    writer = writer.option("userMetadata", metadata).options(**_guard(job.step))
+    written = job.plan.output.values
+    if written is None:
+        writer = writer.option("overwriteSchema", "true")
+        writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
+    else:
+        writer = writer.option("replaceWhere", _replaced(job.plan))
+    writer.save(uri)
+
+
+def _replaced(plan: GoldPlan) -> str:
+    """The condition of the rows that are replaced."""
+    column, grain = plan.table.partition_by, plan.table.grain
+    if grain is not None:
+        return plan.output.condition(column, grain.column)
+    kind = "string" if plan.table.affects == "same" else "date"
+    written = plan.output.values or ()
+    replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
+    if plan.since is not None:
+        replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(plan.since), kind)}"]
+    return " or ".join(replaced)
+
+
+def _guard(step: Step) -> dict[str, str | int]:
+    """By these Delta leaves a write out whose number the table has, and fails one that meets another of its number."""
+    return {"txnAppId": step.app_id, "txnVersion": step.version}
+
+
+def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
+    """The version our commit got and the rows it wrote."""
+    table = lake.open(key)
+    for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
+        if commit.metadata.get(_BUILD) == build:
+            # A build of hours copies the rows that share a file with them.
+            rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
+            return commit.version, rows
+    raise overtaken(key)
+
+
+def overtaken(key: str) -> ConcurrencyError:
+    """The error of a build that would put an older answer over a newer one, or lands after another of its number."""
+    return ConcurrencyError(
+        "GOLD_OVERTAKEN",
+        f"{key}: another build or a refresh has landed since this build was planned, which therefore did not.",
+        hint="Nothing: the next try plans again.",
+    )

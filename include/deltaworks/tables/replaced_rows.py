@@ -1,0 +1,200 @@
+"""Puts other rows in the place of some rows of a table, in one commit of our own; needs no JVM.
+
+What Delta's `replaceWhere` does, for an answer of a few thousand rows: a Spark job for each of reading the log, looking
+for files, writing and reading the log again takes seconds, whatever there is to write. Here the log is read once, files
+whose rows all go are taken out unread, and those with rows that stay are written anew without the others. The commit is
+put on the very version that was read, so that no other writer's is undone unseen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.tables.commit import Step, commit_attempts, contended
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_body, write_file
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, TableState, state_at
+from deltaworks.tables.rearrangement import keep_checkpoints
+from deltaworks.tables.restore import put_commit, reasons_against, removal, txn
+from deltaworks.tables.statistics import IndexedColumns
+
+
+class Fate(Enum):
+    """What becomes of a file: all of its rows stay, all go, or it has to be looked at row by row."""
+
+    STAYS = "stays"
+    GOES = "goes"
+    DIVIDED = "divided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What is replaced by what.
+
+    Args:
+        rows: in the table's columns; a table each for what is to be a file of its own in every partition.
+        fate: of a file, by its add action.
+        staying: which rows of a divided file stay, as a mask.
+        predicate: the same in SQL, for the log.
+        step: lands once, and not where the table has this number or a later one.
+    """
+
+    rows: Sequence[pa.Table]
+    fate: Callable[[Action], Fate]
+    staying: Callable[[pa.Table], pa.Array]
+    predicate: str
+    step: Step
+    user_metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOutcome:
+    """What was committed. `version` is None where the table was left as it is: somebody has built it meanwhile."""
+
+    version: int | None
+    rows: int = 0
+    copied: int = 0
+
+
+def replace_rows(
+    lake: Lake, objects: ObjectStore, key: str, replacement: Replacement, *, expected: TableState
+) -> ReplaceOutcome:
+    """Commit a replacement to the table at `key`. Idempotent by its step; safe beside other writers.
+
+    What others commit meanwhile is taken into account. A table whose columns, properties or features have become others
+    than those of `expected` is left as it is, as is one that has the step's number.
+
+    Raises:
+        ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
+        ContractError: what reading the log raises.
+    """
+    written = [file for rows in replacement.rows for file in _written(lake, key, expected, rows)]
+    for attempt in commit_attempts():
+        state = expected if attempt == 1 else state_at(lake, objects, key)
+        if has_landed(state, replacement.step) or _is_other(state, expected):
+            return ReplaceOutcome(None)
+        fates = [(added, replacement.fate(added)) for added in state.files.values()]
+        divided = [added for added, fate in fates if fate is Fate.DIVIDED]
+        taken = [added for added, fate in fates if fate is not Fate.STAYS]
+        kept = _kept(lake, key, expected, divided, replacement.staying)
+        actions = _actions(state, replacement, taken, written, kept)
+        if put_commit(objects, key, state.version + 1, actions):
+            _keep_checkpoint(lake, key, state)
+            rows = sum(file.rows for file in written)
+            return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in kept))
+    raise contended(key, f"commit {replacement.step.app_id} at {replacement.step.version}")
+
+
+def has_landed(state: TableState, step: Step) -> bool:
+    """Whether a table has the number of a step, or a later one."""
+    return state.transactions.get(step.app_id, -1) >= step.version
+
+
+def _is_other(state: TableState, expected: TableState) -> bool:
+    return (state.protocol, state.metadata) != (expected.protocol, expected.metadata)
+
+
+def reasons_against_replacing(state: TableState) -> list[str]:
+    """Why a commit of ours may not replace rows of a table, by its files and features; empty where it may.
+
+    Columns are not looked at: `features.reasons_against_rewriting` does.
+    """
+    vectors = ["deletion vectors"] if any(added.get("deletionVector") for added in state.files.values()) else []
+    return reasons_against(state) + vectors
+
+
+def _written(lake: Lake, key: str, state: TableState, rows: pa.Table) -> list[WrittenFile]:
+    if not rows.num_rows:
+        return []
+    root, indexed = arrow_path(lake.storage, key), _indexed(state)
+    parts = split_by_partition(rows, state.metadata["partitionColumns"])
+    return [write_file(lake.filesystem, root, part, partition=values, indexed=indexed) for values, part in parts]
+
+
+def _indexed(state: TableState) -> IndexedColumns:
+    return IndexedColumns.of(state.metadata.get("configuration") or {})
+
+
+def _kept(
+    lake: Lake, key: str, state: TableState, divided: Sequence[Action], staying: Callable[[pa.Table], pa.Array]
+) -> list[WrittenFile]:
+    """Files with the rows that stay of those that are divided, one for each partition."""
+    schema = pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow())
+    by = state.metadata["partitionColumns"]
+    body = pa.schema([field for field in schema if field.name not in by])
+    root = arrow_path(lake.storage, key)
+    rows: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
+    for added in divided:
+        with lake.filesystem.open_input_file(f"{root}/{unquote(added['path'])}") as source:
+            file = _in_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
+        place = tuple((added.get("partitionValues") or {}).items())
+        rows.setdefault(place, []).append(file.filter(staying(file)))
+    merged = {place: pa.concat_tables(tables) for place, tables in rows.items()}
+    return [
+        write_body(lake.filesystem, root, table, partition=dict(place), indexed=_indexed(state))
+        for place, table in merged.items()
+        if table.num_rows
+    ]
+
+
+def _in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the table's columns; one that a file is older than is null."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _actions(
+    state: TableState,
+    replacement: Replacement,
+    taken: Sequence[Action],
+    written: Sequence[WrittenFile],
+    kept: Sequence[WrittenFile],
+) -> list[Action]:
+    now = int(time.time() * 1000)
+    info = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Overwrite", "partitionBy": "[]", "predicate": replacement.predicate},
+        "readVersion": state.version,
+        "isBlindAppend": False,
+        "operationMetrics": _metrics(taken, written, kept),
+        "engineInfo": "deltaworks",
+        "userMetadata": replacement.user_metadata,
+    }
+    removes = [removal(added, now) for added in taken]
+    adds = [{"add": file.as_logged(at_ms=now, data_change=True)} for file in (*written, *kept)]
+    return [{"commitInfo": info}, txn(replacement.step, now), *removes, *adds]
+
+
+def _metrics(taken: Sequence[Action], written: Sequence[WrittenFile], kept: Sequence[WrittenFile]) -> dict[str, str]:
+    """By Delta's own names, and as texts, as it writes them."""
+    files, copied = [*written, *kept], sum(file.rows for file in kept)
+    return {
+        "numFiles": str(len(files)),
+        "numOutputBytes": str(sum(file.size for file in files)),
+        # As Delta counts: rows that were copied are among those that were put out.
+        "numOutputRows": str(sum(file.rows for file in files)),
+        "numCopiedRows": str(copied),
+        "numRemovedFiles": str(len(taken)),
+        "numRemovedBytes": str(sum(int(added.get("size") or 0) for added in taken)),
+    }
+
+
+def _keep_checkpoint(lake: Lake, key: str, state: TableState) -> None:
+    interval = int((state.metadata.get("configuration") or {}).get("delta.checkpointInterval") or 1)
+    if (state.version + 1) % interval == 0:
+        keep_checkpoints(lake, key, state.version + 1)
