@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -49,6 +50,22 @@ class GoldResult:
         return {result.table: result for result in self.tables}[name]
 
 
+class BuildWatch(Protocol):
+    """Who has tables built for it time and again: what fails is told to it, and the other tables are built."""
+
+    def leaves(self, job: TableJob) -> str:
+        """Why a table is not built by this one; empty where it is."""
+        ...
+
+    def ended(self, job: TableJob, result: GoldTableResult) -> None:
+        """A table was built, or is up to date."""
+        ...
+
+    def failed(self, table: GoldTableSpec, error: Exception) -> None:
+        """A table could not be built."""
+        ...
+
+
 def rebuild_gold(
     spark: SparkSession,
     catalog: Catalog,
@@ -57,6 +74,7 @@ def rebuild_gold(
     tables: Sequence[str] | None = None,
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
+    watch: BuildWatch | None = None,
 ) -> GoldResult:
     """Bring gold tables up to date with their inputs as they are now, reference tables with their files first.
 
@@ -68,6 +86,7 @@ def rebuild_gold(
         full: rebuild whole tables, whatever changed.
         dates: rebuild these dates of the gold tables, whatever changed, and no others. What changed elsewhere is left
             to the next build without dates, which sees it as before.
+        watch: is told what became of each table, and then nothing is raised that is of one table alone.
 
     A table is built after those it reads. One whose answer breaks its checks is not published, nor are those that read
     it; the others are.
@@ -80,36 +99,95 @@ def rebuild_gold(
     """
     started = time.monotonic()
     spec = catalog.pipeline(pipeline)
-    lake = Lake(catalog.environment.lake)
     selection = selected_gold(spec, tables)
-    gold = {table.name for table in spec.gold.tables}
     refresh_kept_tables(catalog, pipeline, names=[name for table in selection for name in table.reads])
-
-    def planned(table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob:
-        key = paths.table(pipeline, table.name)
-        return plan_job(catalog, spec, lake, table, pinned, key=key, full=full, dates=dates)
-
-    inputs = pin_inputs(lake, spec, sorted({name for table in selection for name in table.reads} - gold))
-    jobs = {table.name: planned(table, inputs) for table in selection if not gold & {*table.reads}}
-    results: dict[str, GoldTableResult] = {}
-    with InputViews(spark, lake, inputs, spec.gold.dedupe) as views:
-        views.prepare([job.plan for job in jobs.values() if job.plan.has_work])
-        for table in selection:
-            if (held_back := _held_back(table, results)) is not None:
-                results[table.name] = held_back
-                continue
-            job = jobs.get(table.name)
-            if job is None:
-                # Gold tables it reads are taken as this very build has left them.
-                own = inputs | pin_inputs(lake, spec, [name for name in table.reads if name in gold])
-                views.add(own)
-                job = planned(table, own)
-            result = results[table.name] = _built(spark, lake, spec, job, views, requested=full or dates is not None)
-            if dates is None and result.sound and job.built_from and result.reason != _OVERTAKEN:
-                note_fresh(PipelineHome.open(catalog.environment.lake, pipeline), table.name)
+    run = _Run(spark, catalog, spec, selection, full=full, dates=dates, watch=watch)
+    results = run.results()
     warn_of_predictions(catalog, pipeline, tables=[result.table for result in results.values() if result.sound])
-    refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
+    if watch is None:
+        refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
     return GoldResult(pipeline, tuple(results.values()), time.monotonic() - started)
+
+
+class _Run:
+    """The builds of some tables at once: inputs are pinned, and copies of events looked up, for all of them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        spec: PipelineSpec,
+        selection: Sequence[GoldTableSpec],
+        *,
+        full: bool,
+        dates: frozenset[dt.date] | None,
+        watch: BuildWatch | None,
+    ) -> None:
+        self._spark, self._catalog, self._spec, self._selection = spark, catalog, spec, selection
+        self._full, self._dates, self._watch = full, dates, watch
+        self._lake = Lake(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
+        self._gold = {table.name for table in spec.gold.tables}
+        self._results: dict[str, GoldTableResult] = {}
+
+    def results(self) -> dict[str, GoldTableResult]:
+        """What became of each table, in order; of one that was left or has failed, nothing."""
+        reads = {name for table in self._selection for name in table.reads}
+        inputs = pin_inputs(self._lake, self._spec, sorted(reads - self._gold))
+        jobs: dict[str, TableJob | None] = {
+            table.name: self._planned(table, inputs) for table in self._selection if not self._gold & {*table.reads}
+        }
+        with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
+            views.prepare([job.plan for job in jobs.values() if job is not None and job.plan.has_work])
+            for table in self._selection:
+                if (held_back := _held_back(table, self._results)) is not None:
+                    self._results[table.name] = held_back
+                    continue
+                if table.name not in jobs:
+                    # Gold tables it reads are taken as this very build has left them.
+                    own = inputs | pin_inputs(
+                        self._lake, self._spec, [name for name in table.reads if name in self._gold]
+                    )
+                    views.add(own)
+                    jobs[table.name] = self._planned(table, own)
+                if (job := jobs[table.name]) is not None:
+                    self._build(job, views)
+        return self._results
+
+    def _planned(self, table: GoldTableSpec, pinned: Mapping[str, PinnedInput]) -> TableJob | None:
+        """What building a table takes; None where the watch leaves it, or was told why that is not known."""
+        key = paths.table(self._spec.pipeline, table.name)
+        try:
+            job = plan_job(
+                self._catalog, self._spec, self._lake, table, pinned, key=key, full=self._full, dates=self._dates
+            )
+        except Exception as error:
+            if self._watch is None:
+                raise
+            self._watch.failed(table, error)
+            return None
+        if self._watch is not None and (reason := self._watch.leaves(job)):
+            log.warning("pipeline=%s table=%s is not built: %s", self._spec.pipeline, table.name, reason)
+            return None
+        return job
+
+    def _build(self, job: TableJob, views: InputViews) -> None:
+        name, requested = job.plan.table.name, self._full or self._dates is not None
+        try:
+            result = _built(self._spark, self._lake, self._spec, job, views, requested=requested)
+            if result.broken and self._watch is not None:
+                self._results[name] = result
+                refuse_broken(self._spec.pipeline, {name: list(result.broken)})
+        except Exception as error:
+            if self._watch is None:
+                raise
+            self._watch.failed(job.plan.table, error)
+            return
+        self._results[name] = result
+        if self._dates is None and result.sound and job.built_from and result.reason != _OVERTAKEN:
+            note_fresh(self._home, name)
+        if self._watch is not None:
+            self._watch.ended(job, result)
 
 
 def _held_back(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:

@@ -83,7 +83,7 @@ def scanned_rows(spark: SparkSession, lake: Lake, table: DeltaTable, scan: Scan)
         rows = reader.parquet(*(f"{uri}/{path}" for path in files))
     else:
         listed = reader.parquet(*(f"{uri}/{folder}".rstrip("/") for folder in sorted(folders)))
-        rows = _of_snapshot(spark, listed, uri, files)
+        rows = _of_snapshot(listed, uri, files)
         if rows is None:
             log.warning("%s: the files of version %s cannot be told apart by folders", scan.key, scan.version)
             return None
@@ -152,14 +152,12 @@ def _lies_in_its_partition(path: str, partitions: list[str]) -> bool:
     return bool(_PLAIN_PATH.fullmatch(path)) and spelled and len(folders) == len(partitions)
 
 
-def _of_snapshot(spark: SparkSession, listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
+def _of_snapshot(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
     """The rows of these files among those of folders; None where one was not listed, or very many others were.
 
     Folders have files of other versions too, and those of a batch that is not committed yet.
     """
-    # One text instead of a call into the JVM for each.
-    text = spark._jvm.java.util.Arrays.toString(listed._jdf.inputFiles())  # type: ignore[union-attr]
-    found = dict(_below(uri, address) for address in text.strip("[]").split(", ") if address)
+    found = dict(_below(uri, address) for address in listed.inputFiles())
     if not all(path in found for path in files):
         return None
     others = found.keys() - set(files)

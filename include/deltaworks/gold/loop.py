@@ -17,14 +17,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
-from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, DeltaworksError
-from deltaworks.gold.inputs import note_fresh, pin_inputs, read_built_from
+from deltaworks.gold.inputs import read_built_from
 from deltaworks.gold.model_tables import refresh_kept_tables
-from deltaworks.gold.table_build import TableJob, plan_job
+from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.lake import Lake
@@ -62,7 +60,6 @@ class GoldLoop:
         self._spark, self._catalog, self._pipeline, self._pool = spark, catalog, pipeline, pool
         self._is_ours, self._report = is_ours, report
         self._spec = catalog.pipeline(pipeline)
-        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
         self._lake = Lake(catalog.environment.lake)
         self._group = f"gold.{pipeline}"
         self._closing = threading.Event()
@@ -112,40 +109,55 @@ class GoldLoop:
             self._closing.wait(max(0.1, wait_seconds))
 
     def look(self, session: SparkSession) -> None:
-        """Bring every table that is due up to date, each after those it reads. Raises nothing that a build does."""
-        for table in self._spec.gold.refreshed:
-            if self._closing.is_set() or self._due[table.name] > time.monotonic():
-                continue
-            try:
-                self._bring_up_to_date(session, table)
-            except Exception as error:
-                if not self._closing.is_set():
-                    self._note_failure(table, as_deltaworks_error(error))
-            else:
-                self._note_success(table.name)
-            failures = int(self._failures.get(table.name, {}).get("failures", 0))
-            # Counted from the end of a build, so that a long one leaves the stream room.
-            self._due[table.name] = time.monotonic() + wait_seconds_after(table.refresh_seconds or 0.0, failures)
+        """Bring all tables that are due up to date at once, each after those it reads. Raises nothing of a build.
 
-    def _bring_up_to_date(self, session: SparkSession, table: GoldTableSpec) -> None:
+        Together they pin their inputs, and look for copies of events, once.
+        """
         from deltaworks.gold.build import rebuild_gold
 
-        refresh_kept_tables(self._catalog, self._pipeline, names=list(table.reads))
-        job = self._plan(table)
-        if self._is_another_definition(table.name, job):
-            log.warning("pipeline=%s table=%s was built by another definition", self._pipeline, table.name)
-        elif job.plan.has_work:
-            result = rebuild_gold(session, self._catalog, self._pipeline, tables=[table.name]).table(table.name)
-            self._own[table.name] = job.fingerprint
-            log.info("pipeline=%s table=%s version=%s rows=%d", self._pipeline, table.name, result.version, result.rows)
-        elif job.built_from:
-            self._own[table.name] = job.fingerprint
-            note_fresh(self._home, table.name)
+        due = [table for table in self._spec.gold.refreshed if self._due[table.name] <= time.monotonic()]
+        if self._closing.is_set() or not due:
+            return
+        ready = [table for table in due if self._has_its_kept_tables(table)]
+        try:
+            if ready:
+                rebuild_gold(session, self._catalog, self._pipeline, tables=[table.name for table in ready], watch=self)
+        except Exception as error:
+            for table in ready:
+                self.failed(table, error)
+        for table in due:
+            failures = int(self._failures.get(table.name, {}).get("failures", 0))
+            # Counted from the end of the builds, so that long ones leave the stream room.
+            self._due[table.name] = time.monotonic() + wait_seconds_after(table.refresh_seconds or 0.0, failures)
 
-    def _plan(self, table: GoldTableSpec) -> TableJob:
-        pinned = pin_inputs(self._lake, self._spec, table.reads)
-        key = paths.table(self._pipeline, table.name)
-        return plan_job(self._catalog, self._spec, self._lake, table, pinned, key=key)
+    def _has_its_kept_tables(self, table: GoldTableSpec) -> bool:
+        """Whether reference tables and those of models that it reads are what they are kept as, by now."""
+        try:
+            refresh_kept_tables(self._catalog, self._pipeline, names=list(table.reads))
+        except Exception as error:
+            self.failed(table, error)
+            return False
+        return True
+
+    def leaves(self, job: TableJob) -> str:
+        """Why a table is not built by this loop; empty where it is."""
+        if self._closing.is_set() or not self._is_ours():
+            return "the stream ends"
+        return "another definition has built it" if self._is_another_definition(job.plan.table.name, job) else ""
+
+    def ended(self, job: TableJob, result: GoldTableResult) -> None:
+        """Take note of a table that was built, or is up to date."""
+        name = job.plan.table.name
+        if job.built_from and result.skipped != job.plan.has_work:
+            self._own[name] = job.fingerprint
+        if not result.skipped:
+            log.info("pipeline=%s table=%s version=%s rows=%d", self._pipeline, name, result.version, result.rows)
+        self._note_success(name)
+
+    def failed(self, table: GoldTableSpec, error: Exception) -> None:
+        """Take note of a table that could not be built; what was cancelled by the end of the stream is none."""
+        if not self._closing.is_set():
+            self._note_failure(table, as_deltaworks_error(error))
 
     def _is_another_definition(self, name: str, job: TableJob) -> bool:
         """Whether a table that was of this loop's definition is of another one now: it would be built in turns."""

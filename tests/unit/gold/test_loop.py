@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,6 +16,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.gold import build as build_module
 from deltaworks.gold.loop import LONGEST_WAIT_SECONDS, GoldLoop, wait_seconds_after
+from deltaworks.gold.table_build import GoldTableResult, TableJob
 from tests.spark.gold.made_traffic import request
 from tests.unit.gold.test_grain import PlannedTraffic
 
@@ -30,7 +32,8 @@ class Stage:
         self.reports: list[tuple[Mapping[str, Any], ...]] = []
         self.error: Exception | None = None
         self.is_ours = True
-        monkeypatch.setattr(build_module, "rebuild_gold", self._rebuild)
+        monkeypatch.setattr(build_module, "build_table", self._build)
+        monkeypatch.setattr(build_module, "InputViews", MagicMock())
         self.loop = self.opened()
 
     def opened(self, spark: Any = None) -> GoldLoop:
@@ -43,12 +46,15 @@ class Stage:
             report=self.reports.append,
         )
 
-    def _rebuild(self, session: Any, catalog: Any, pipeline: str, *, tables: list[str]) -> Any:
+    def _build(self, spark: Any, lake: Any, spec: Any, job: TableJob, views: Any) -> GoldTableResult:
+        name = job.plan.table.name
+        if not job.plan.has_work:
+            return GoldTableResult(name, True, job.plan.reason, job.built_from)
         if self.error is not None:
             raise self.error
-        self.built += tables
-        self.traffic.build(tables[0])
-        return SimpleNamespace(table=lambda name: SimpleNamespace(version=1, rows=1))
+        self.built.append(name)
+        self.traffic.build(name)
+        return GoldTableResult(name, False, job.plan.reason, job.built_from, version=1, rows=1)
 
     def look(self) -> list[str]:
         """Look as if every table were due; what was built."""
@@ -117,9 +123,22 @@ def test_tries_become_rarer_and_never_stop() -> None:
     assert wait_seconds_after(3_600, 3) == 3_600
 
 
-def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage) -> None:
+def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.traffic.land([request(1, "a")])
-    stage.error = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
+    gone = ContractError("TABLE_LOG_GAP", "a commit is lost")
+    monkeypatch.setattr(build_module, "pin_inputs", MagicMock(side_effect=gone))
+
+    assert stage.look() == []
+
+    assert [(failure["table"], failure["condition"]) for failure in stage.reports[-1]] == [(TABLE, "TABLE_LOG_GAP")]
+
+
+def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.traffic.land([request(1, "a")])
+    contended = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
+    monkeypatch.setattr("deltaworks.gold.loop.refresh_kept_tables", MagicMock(side_effect=contended))
 
     stage.look()
     stage.look()
