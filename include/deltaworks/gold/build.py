@@ -30,6 +30,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
+#: How often a build goes on behind others that overtake it.
+_TRIES_BEHIND = 3
 _OVERTAKEN = "another build of it has landed meanwhile; the next one goes on from there"
 
 
@@ -175,6 +177,12 @@ class _Run:
         name, requested = job.plan.table.name, self._full or self._dates is not None
         try:
             result = _built(self._spark, self._lake, self._spec, job, views, requested=requested)
+            for _ in range(_TRIES_BEHIND):
+                if result.reason != _OVERTAKEN or self._watch is not None:
+                    break
+                # Whoever was faster may have read less: what was pinned is in the table when this ends.
+                job = self._planned(job.plan.table, job.inputs) or job
+                result = _built(self._spark, self._lake, self._spec, job, views, requested=requested)
             if result.broken and self._watch is not None:
                 self._results[name] = result
                 refuse_broken(self._spec.pipeline, {name: list(result.broken)})

@@ -70,7 +70,7 @@ def scanned_rows(spark: SparkSession, lake: Lake, table: DeltaTable, scan: Scan)
         return None
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     partitions = list(table.metadata().partition_columns)
-    files = list(_files(table, scan, partitions))
+    files = list(files_of(table, scan))
     folders = {path.rpartition("/")[0] for path in files}
     if len(folders) > MOST_FOLDERS or not all(_lies_in_its_partition(path, partitions) for path in files):
         return None
@@ -98,8 +98,9 @@ def is_plain(table: DeltaTable) -> bool:
     return protocol.min_reader_version == _LISTS_FEATURES and not set(protocol.reader_features or ()) - _PLAIN
 
 
-def _files(table: DeltaTable, scan: Scan, partitions: list[str]) -> Iterator[str]:
-    """The paths of files in which rows of the part may be."""
+def files_of(table: DeltaTable, scan: Scan) -> Iterator[str]:
+    """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
+    partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
     wanted = {
         "path": "path",

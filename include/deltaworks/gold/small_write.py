@@ -11,6 +11,7 @@ import datetime as dt
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
@@ -129,8 +130,19 @@ def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:
     return fate
 
 
-def _staying(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], pa.Array]:
-    return lambda rows: pc.invert(_in_hours(rows, part, table))
+def _staying(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
+    """What stays of files that are divided, cut where hours are replaced: else its bounds would span those again, and
+    it would be divided by every build of them."""
+    replaced = sorted(part.hours or ())
+
+    def staying(rows: pa.Table) -> list[pa.Table]:
+        left = rows.filter(pc.invert(_in_hours(rows, part, table)))
+        times = left.column("" if table.grain is None else table.grain.column)
+        cuts = pa.array(replaced, times.type).cast(pa.int64()).to_numpy()
+        behind = np.searchsorted(cuts, pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), side="right")
+        return [left.filter(pa.array(behind == number)) for number in np.unique(behind)]
+
+    return staying
 
 
 def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:

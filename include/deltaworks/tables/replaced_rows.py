@@ -43,14 +43,14 @@ class Replacement:
     Args:
         rows: in the table's columns; a table each for what is to be a file of its own in every partition.
         fate: of a file, by its add action.
-        staying: which rows of a divided file stay, as a mask.
+        staying: the rows that stay of divided files of one partition, in a table for each file they are to be in.
         predicate: the same in SQL, for the log.
         step: lands once, and not where the table has this number or a later one.
     """
 
     rows: Sequence[pa.Table]
     fate: Callable[[Action], Fate]
-    staying: Callable[[pa.Table], pa.Array]
+    staying: Callable[[pa.Table], Sequence[pa.Table]]
     predicate: str
     step: Step
     user_metadata: str
@@ -125,9 +125,13 @@ def _indexed(state: TableState) -> IndexedColumns:
 
 
 def _kept(
-    lake: Lake, key: str, state: TableState, divided: Sequence[Action], staying: Callable[[pa.Table], pa.Array]
+    lake: Lake,
+    key: str,
+    state: TableState,
+    divided: Sequence[Action],
+    staying: Callable[[pa.Table], Sequence[pa.Table]],
 ) -> list[WrittenFile]:
-    """Files with the rows that stay of those that are divided, one for each partition."""
+    """Files with the rows that stay of those that are divided."""
     schema = pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow())
     by = state.metadata["partitionColumns"]
     body = pa.schema([field for field in schema if field.name not in by])
@@ -137,12 +141,12 @@ def _kept(
         with lake.filesystem.open_input_file(f"{root}/{unquote(added['path'])}") as source:
             file = _in_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
         place = tuple((added.get("partitionValues") or {}).items())
-        rows.setdefault(place, []).append(file.filter(staying(file)))
-    merged = {place: pa.concat_tables(tables) for place, tables in rows.items()}
+        rows.setdefault(place, []).append(file)
     return [
-        write_body(lake.filesystem, root, table, partition=dict(place), indexed=_indexed(state))
-        for place, table in merged.items()
-        if table.num_rows
+        write_body(lake.filesystem, root, part, partition=dict(place), indexed=_indexed(state))
+        for place, tables in rows.items()
+        for part in staying(pa.concat_tables(tables))
+        if part.num_rows
     ]
 
 

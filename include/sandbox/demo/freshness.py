@@ -34,15 +34,20 @@ class Freshness:
 
 
 def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
-    """Freshness over all objects that have reached gold; None while none has."""
+    """Freshness over all objects that have reached gold; None while none has.
+
+    An object is in gold once all tables have it that the stream builds of the first one's input; where it builds none,
+    the first table.
+    """
     spec = catalog.pipeline(pipeline)
-    gold, table = spec.gold.tables[0], spec.gold.tables[0].reads[0]
+    table = spec.gold.tables[0].reads[0]
+    refreshed = [gold.name for gold in spec.gold.refreshed if table in gold.reads]
     lake = Lake(catalog.environment.lake)
     batches = _batches(lake, pipeline, table)
-    builds = _builds(lake, paths.table(pipeline, gold.name), table)
+    builds = [_builds(lake, paths.table(pipeline, name), table) for name in refreshed or [spec.gold.tables[0].name]]
     source = objects_of(spec.source, pipeline=pipeline, refused="there are no landing times to measure from")
     events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
-    if not batches or not builds or events is None:
+    if not batches or not all(builds) or events is None:
         return None
     bronze, answered = [], []
     for event in events.to_pylist():
@@ -52,9 +57,10 @@ def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
         if batch is None:
             continue
         bronze.append((batch[2] - event["event_time"]).total_seconds())
-        built = next((at for version, at in builds if version >= batch[3]), None)
-        if built is not None:
-            answered.append((built - event["event_time"]).total_seconds())
+        built = [next((at for version, at in of_table if version >= batch[3]), None) for of_table in builds]
+        instants = [at for at in built if at is not None]
+        if len(instants) == len(builds):
+            answered.append((max(instants) - event["event_time"]).total_seconds())
     if not answered:
         return None
     return Freshness(pipeline, len(answered), *_percentiles(bronze), *_percentiles(answered))

@@ -1,0 +1,97 @@
+"""Gold of the game as its stream builds it: by whichever dates events come, it is what the DAG makes of all of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from deltaworks.gold import build as build_module
+from deltaworks.gold.build import rebuild_gold
+from deltaworks.gold.loop import GoldLoop
+from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.spark.gold.made_shop import START
+
+FOLDER = PROJECT_ROOT / "include" / "pipelines" / "games"
+GOLD = yaml.safe_load((FOLDER / "pipeline.yaml").read_text())["gold"]
+REFRESHED = [table for table in GOLD["tables"] if "refresh_seconds" in table]
+DECLARED = {
+    "pipeline": "games",
+    "description": "what the tables read that the stream builds",
+    "owner": "tests",
+    "source": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},
+    "event": {"name": {"path": "name"}, "time": {"path": "time"}, "id": "id"},
+    "tables": [
+        {
+            "name": "events",
+            "catch_all": True,
+            "columns": [{"name": name, "path": name, "type": "string"} for name in ("device_id", "country")],
+        },
+        {
+            "name": "purchase",
+            "when": {"name": "purchase"},
+            "columns": [{"name": "amount", "path": "amount", "type": "decimal(10,2)"}],
+        },
+    ],
+    "gold": {"dedupe": GOLD["dedupe"], "tables": REFRESHED},
+}
+
+
+def sent(hours: float, event_id: str, device: str, country: str = "DE") -> dict[str, Any]:
+    time = START + dt.timedelta(hours=hours)
+    return {"event_id": event_id, "event_time": time, "device_id": device, "country": country}
+
+
+def paid(hours: float, event_id: str, amount: str) -> dict[str, Any]:
+    return {"event_id": event_id, "event_time": START + dt.timedelta(hours=hours), "amount": Decimal(amount)}
+
+
+def contents(games: Any) -> dict[str, Counter[tuple[Any, ...]]]:
+    return {
+        table["name"]: Counter(tuple(row.values()) for row in games.rows("games", table["name"])) for table in REFRESHED
+    }
+
+
+@pytest.mark.integration
+def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
+    spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = {table["sql"]: (FOLDER / table["sql"]).read_text() for table in REFRESHED}
+    games = make_project({"games": (yaml.safe_dump(DECLARED), sql)})
+    reports: list[Any] = []
+    looked_up: list[str] = []
+    find = build_module.InputViews._find_copies
+    monkeypatch.setattr(
+        build_module.InputViews,
+        "_find_copies",
+        lambda views, name, *rest: looked_up.append(name) or find(views, name, *rest),  # type: ignore[func-returns-value]
+    )
+    loop = GoldLoop(spark, games.catalog, "games", pool="gold", is_ours=lambda: True, report=reports.append)
+
+    def look() -> None:
+        loop._due = dict.fromkeys(loop._due, 0.0)
+        looked_up.clear()
+        loop.look(spark)
+
+    games.append("games", "events", [sent(1, "e1", "d1"), sent(2, "e2", "d2", "FR"), sent(30, "e3", "d1")])
+    games.append("games", "purchase", [paid(2, "e2", "3.50")])
+    look()
+    # A copy a day later, a late event of the first date, and a purchase whose envelope comes behind it.
+    games.append("games", "purchase", [paid(26, "e2", "3.50"), paid(27, "e4", "1.25")])
+    look()
+    games.append("games", "events", [sent(26, "e2", "d2", "FR"), sent(27, "e4", "d3", "IT"), sent(1.5, "e5", "d3")])
+    look()
+    assert sorted(looked_up) == ["events", "purchase"], "once for all tables"
+
+    by_stream = contents(games)
+    assert sum(by_stream["bookings_per_country"].values()) == 2
+    assert sum(row[-1] * count for row, count in by_stream["events_per_hour"].items()) == 5, "and no copy"
+    rebuild_gold(spark, games.catalog, "games", full=True)
+    assert contents(games) == by_stream
+    assert reports == []

@@ -1,0 +1,215 @@
+"""Answers that are committed without Spark: whatever is replaced in which files, rows are what they should be."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.gold import small_write
+from deltaworks.gold.file_scan import Scan, files_of
+from deltaworks.gold.parts import Part, hours_of_dates, part_of_hours
+from deltaworks.gold.small_write import write_small
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables import replaced_rows
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import read_commits, rows_of, state_at
+from deltaworks.tables.replaced_rows import ReplaceOutcome
+
+KEY, DATES = "gold/minutes", [dt.date(2026, 3, 1), dt.date(2026, 3, 2)]
+SCHEMA = pa.schema(
+    [("event_date", pa.date32()), ("minute", pa.timestamp("us", tz="UTC")), ("edge", pa.string()), ("n", pa.int64())]
+)
+TABLE = GoldTableSpec.model_validate(
+    {"name": "minutes", "sql": "-", "reads": ["r"], "partition_by": "event_date", "grain": {"column": "minute"}}
+)
+#: By minute and edge.
+Rows = dict[tuple[dt.datetime, str], int]
+
+
+class Minutes:
+    """A gold table of minutes, and beside it what should be in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lake = Lake(StorageSpec(root=f"file://{folder}"))
+        self.expected: Rows = {}
+        self._builds = 0
+
+    def arrow(self, rows: Rows) -> pa.Table:
+        listed = [{"event_date": at.date(), "minute": at, "edge": edge, "n": n} for (at, edge), n in rows.items()]
+        return pa.Table.from_pylist(listed, schema=SCHEMA)
+
+    def append(self, rows: Rows) -> None:
+        """As a full build leaves it: a file for each date."""
+        self._builds += 1
+        opened = self.lake.ensure(KEY, SCHEMA, user_metadata="{}", partition_by=["event_date"])
+        self.lake.append(opened, KEY, self.arrow(rows), step=Step("others", self._builds), user_metadata="{}")
+        self.expected |= rows
+
+    def build(self, part: Part, rows: Rows, *, step: int | None = None, state: Any = None) -> ReplaceOutcome | None:
+        self._builds += 1
+        outcome = write_small(
+            answered(self.arrow(rows)),
+            self.lake,
+            state or self.state(),
+            TABLE,
+            part,
+            predicate=part.condition("event_date", "minute"),
+            step=Step("builds", step or self._builds),
+            user_metadata="{}",
+        )
+        if outcome is not None and outcome.version is not None:
+            self.expected = {at: n for at, n in self.expected.items() if not within(at[0], part)} | rows
+        return outcome
+
+    def state(self) -> Any:
+        return state_at(self.lake, LocalObjects(Path(self.lake.storage.prefix)), KEY)
+
+    def rows(self) -> Rows:
+        found = self.lake.rows(KEY)
+        assert found is not None
+        listed = found.to_pylist()
+        rows = {(row["minute"], row["edge"]): row["n"] for row in listed}
+        assert len(rows) == len(listed), "a row is there twice"
+        return rows
+
+
+def answered(rows: pa.Table) -> Any:
+    """What Spark's frame is asked for."""
+    return SimpleNamespace(limit=lambda most: SimpleNamespace(toArrow=lambda: rows.slice(0, most)))
+
+
+def within(at: dt.datetime, part: Part) -> bool:
+    """The oracle of what a part holds: its dates, those from one on, and its hours."""
+    since = part.since is not None and at.date() >= part.since
+    return at.date() in (part.values or ()) or since or at.replace(minute=0) in (part.hours or ())
+
+
+def some_rows(chosen: random.Random, part: Part | None = None) -> Rows:
+    hours = sorted(hours_of_dates(DATES))
+    times = [chosen.choice(hours) + dt.timedelta(minutes=chosen.randrange(60)) for _ in range(40)]
+    return {(at, chosen.choice("ab")): chosen.randrange(99) for at in times if part is None or within(at, part)}
+
+
+def some_part(chosen: random.Random) -> Part:
+    hours = chosen.sample(sorted(hours_of_dates(DATES)), chosen.choice((1, 1, 2, 5)))
+    whole = hours_of_dates([chosen.choice(DATES)]) if chosen.random() < 0.2 else set()
+    return part_of_hours("event_date", {*hours, *whole}, DATES[1] if chosen.random() < 0.1 else None)
+
+
+@pytest.fixture
+def minutes(tmp_path: Path) -> Minutes:
+    return Minutes(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_what_whole_overwrites_would_leave(minutes: Minutes, seed: int) -> None:
+    chosen = random.Random(seed)
+    minutes.append(some_rows(chosen))
+    for turn in range(10):
+        part = some_part(chosen)
+        outcome = minutes.build(part, some_rows(chosen, part))
+        assert outcome is not None
+        assert minutes.rows() == minutes.expected, (seed, turn, part)
+        assert sum(map(rows_of, minutes.state().files.values())) == len(minutes.expected)
+        if turn == 5:
+            opened = minutes.lake.open(KEY)
+            assert opened is not None
+            opened.optimize.compact()
+
+
+def test_an_hour_that_has_a_file_of_its_own_is_replaced_unread(minutes: Minutes) -> None:
+    chosen = random.Random(1)
+    minutes.append(some_rows(chosen))
+    hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
+    part = part_of_hours("event_date", [hour])
+    first = minutes.build(part, {(hour, "a"): 1})
+    second = minutes.build(part, {(hour, "a"): 2, (hour, "b"): 3})
+
+    assert first is not None
+    assert second is not None
+    assert first.copied > 0, "the date's only file was divided"
+    assert (second.rows, second.copied) == (2, 0)
+    ((_, actions),) = read_commits(minutes.lake, KEY, [second.version or 0])
+    assert sum("remove" in action for action in actions or ()) == 1
+    assert minutes.rows() == minutes.expected
+
+
+def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land(
+    minutes: Minutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
+    part = part_of_hours("event_date", [hour])
+    minutes.append({(hour, "a"): 1})
+    older = minutes.state()
+    minutes.append({(hour + dt.timedelta(hours=1), "b"): 7})
+    assert minutes.build(part, {(hour, "a"): 2}, step=5, state=older) is not None
+    assert minutes.rows() == minutes.expected, "appended between the reading and the commit"
+
+    newest = minutes.rows()
+    late = minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
+    assert late == ReplaceOutcome(None)
+    assert minutes.rows() == newest
+
+    # Without the look at the number, an older answer lands over a newer one.
+    monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
+    minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
+    assert minutes.rows() != newest
+
+
+def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
+    minutes: Minutes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
+    minutes.append({(hour, "a"): 1})
+    older = minutes.state()
+    opened = minutes.lake.open(KEY)
+    assert opened is not None
+    opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
+    monkeypatch.setattr(small_write, "_is_plain", lambda *arguments: True)
+    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
+    assert minutes.rows() == {(hour, "a"): 1}
+
+
+def test_more_than_the_driver_should_hold_is_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
+    hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
+    minutes.append({(hour, "a"): 1})
+    monkeypatch.setattr(small_write, "MOST_ROWS", 1)
+
+    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
+    assert minutes.rows() == {(hour, "a"): 1}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_files_that_are_read_are_all_that_may_have_rows_of_a_part(minutes: Minutes, seed: int) -> None:
+    chosen = random.Random(seed)
+    for _ in range(12):
+        part = some_part(chosen)
+        minutes.append(some_rows(chosen, part) or {(dt.datetime(2026, 3, 1, tzinfo=dt.UTC), "z"): 1})
+    opened = minutes.lake.open(KEY)
+    assert opened is not None
+    root, fewer = Path(minutes.lake.storage.prefix) / KEY, 0
+    paths = [added["path"] for added in minutes.state().files.values()]
+    for _ in range(10):
+        part = some_part(chosen)
+        scan = Scan(KEY, opened.version(), part, "event_date", "minute")
+        taken = set(files_of(opened, scan))
+        needed = {
+            path
+            for path in paths
+            if any(within(at, part) for at in pa.parquet.read_table(root / path).column("minute").to_pylist())
+        }
+        assert needed <= taken <= set(paths)
+        fewer += len(taken) < len(paths)
+    assert fewer, "some files were left out"
