@@ -154,25 +154,33 @@ def _lies_in_its_partition(path: str, partitions: list[str]) -> bool:
 
 
 def _of_snapshot(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
-    """The rows of these files among those of folders; None where one was not listed, or very many others were.
+    """The rows of these files among those of folders; None where one was not listed, or they cannot be told apart.
 
     Folders have files of other versions too, and those of a batch that is not committed yet.
     """
-    found = dict(_below(uri, address) for address in listed.inputFiles())
-    if not all(path in found for path in files):
+    found = {_below(uri, address) for address in listed.inputFiles()}
+    if not found.issuperset(files):
         return None
-    others = found.keys() - set(files)
+    others = found - set(files)
     if not others:
         return listed
-    fewer, condition = (others, "NOT IN") if len(others) < len(files) else (set(files), "IN")
+    # By their last names, since Spark spells the addresses of rows in another way than those of files.
+    names, other_names = {_name(path) for path in files}, {_name(path) for path in others}
+    if names & other_names or not all(map(_PLAIN_PATH.fullmatch, other_names)):
+        return None
+    fewer, condition = (other_names, "NOT IN") if len(other_names) < len(names) else (names, "IN")
     if len(fewer) > _MOST_TOLD_APART:
         return None
     # As one text, since a call into the JVM for each name costs more than the whole scan.
-    names = ", ".join(literal(found[path], "string") for path in sorted(fewer))
-    return listed.filter(F.expr(f"_metadata.file_path {condition} ({names})"))
+    listing = ", ".join(literal(name, "string") for name in sorted(fewer))
+    return listed.filter(F.expr(f"_metadata.file_name {condition} ({listing})"))
 
 
-def _below(uri: str, address: str) -> tuple[str, str]:
-    """The path below the table of a file, with its address as Spark spells it."""
-    root = uri.partition("://")[2].lstrip("/") if "://" in uri else uri.partition(":")[2].lstrip("/")
-    return unquote(address).partition(f"{root}/")[2], address
+def _below(uri: str, address: str) -> str:
+    """The path of a file below the table, by its address; the address itself where it lies elsewhere."""
+    root = re.sub(r"^[a-z0-9]+:/*", "", uri)
+    return unquote(address).partition(f"{root}/")[2] or address
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
