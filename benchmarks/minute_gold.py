@@ -1,7 +1,9 @@
 """`minute_gold`: minutes of a day's traffic kept up to date by the hours that changed, against the whole date.
 
-`--events` requests of one date, in a file for every ten minutes as a stream lands them. It is late in the day: each
-repetition lands a minute's requests of the last hour, and the same SQL is brought up to date by hours and by dates.
+`--events` requests of one date, in a file for every ten minutes as a stream lands them. The default, a million, is
+twelve a second: with less, a date is no day of anybody's traffic, and both sides measure what a build costs whatever it
+reads. It is late in the day: each repetition lands a minute's requests of the last hour, and the same SQL is brought up
+to date by hours and by dates.
 
 - `hours_vs_date`: seconds of both, without dedupe.
 - `hours_vs_date_with_copies`: the same where copies of an event may lie an hour apart; by dates, a date.
