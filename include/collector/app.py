@@ -51,8 +51,8 @@ class CollectorApp:
         if scope["type"] != "http":
             return
         client = scope.get("client")
-        headers = dict(scope["headers"])
-        head = Head(scope["method"], scope["path"], scope["query_string"], headers, client[0] if client else "")
+        sent, host = dict(scope["headers"]), client[0] if client else ""
+        head = Head(scope["method"], scope["path"], scope["query_string"], sent, host)
         try:
             answer = await self._answer(head, receive)
         except Exception:  # a fault of ours turns one request away, which comes again

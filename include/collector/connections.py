@@ -67,7 +67,7 @@ class CountedProtocol(HttpToolsProtocol):
         cycle, scope = self._unbegun[0], self.scope
         peer = self.client[0] if self.client else ""
         head = Head(scope["method"], scope["path"], scope["query_string"], dict(self.headers), peer)
-        if self.take_whole(head, bytes(cycle.body), partial(self._answer, cycle)):
+        if type(self).take_whole(head, bytes(cycle.body), partial(self._answer, cycle)):
             self._unbegun = None
 
     def on_response_complete(self) -> None:
