@@ -102,13 +102,13 @@ def files_of(table: DeltaTable, scan: Scan) -> Iterator[str]:
     """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
     partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
-    wanted = {
+    sources = {
         "path": "path",
         "partition": f"partition.{scan.column}" if scan.column in partitions else "",
         "first": f"min.{scan.time_column}",
         "last": f"max.{scan.time_column}",
     }
-    present = {name: column for name, column in wanted.items() if column in added.column_names}
+    present = {name: column for name, column in sources.items() if column in added.column_names}
     hours = _hours(scan.part)
     for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
         if ("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours):
@@ -158,10 +158,10 @@ def _of_snapshot(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | N
 
     Folders have files of other versions too, and those of a batch that is not committed yet.
     """
-    found = {_below(uri, address) for address in listed.inputFiles()}
-    if not found.issuperset(files):
+    listed_files = {_below(uri, address) for address in listed.inputFiles()}
+    if not listed_files.issuperset(files):
         return None
-    others = found - set(files)
+    others = listed_files - set(files)
     if not others:
         return listed
     # By their last names, since Spark spells the addresses of rows in another way than those of files.
