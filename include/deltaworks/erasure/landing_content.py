@@ -21,6 +21,7 @@ from deltaworks.erasure.event_owners import EventOwners, Owners
 from deltaworks.erasure.landing_rows import parquet_without
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.events.budget import OverBudget
+from deltaworks.events.collector_numbers import CollectorNumbers
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed, detected
 from deltaworks.events.erased import mark, marked_line
 from deltaworks.events.events import value_at
@@ -46,11 +47,13 @@ class WithoutThem:
     Args:
         stored: the new content, compressed as the old one was; None where nobody of the requests is in it.
         events: how many events go, by request. `unreadable` ones are of nobody that could be told, and stay.
+        numbers: those that collectors gave to the events that go.
     """
 
     stored: bytes | None = None
     events: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
+    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
 
 
 @dataclass(slots=True)
@@ -99,7 +102,10 @@ class ContentEraser:
         for made in self._made(content, pieces):
             if self._is_same(pieces, made, at_ms):
                 events = Counter(request for owners in pieces.going.values() for request in owners.values())
-                return WithoutThem(stored=_COMPRESS[kind](made), events=events, unreadable=pieces.unreadable)
+                numbers = _numbers_of(pieces)
+                return WithoutThem(
+                    stored=_COMPRESS[kind](made), events=events, unreadable=pieces.unreadable, numbers=numbers
+                )
         raise NotRewritable(f"its {self._source.format} would read otherwise once it is written again")
 
     def _content(self, stored: bytes) -> tuple[str, bytes]:
@@ -238,6 +244,14 @@ def _joined(content: bytes, pieces: Sequence[bytes]) -> bytes:
     except orjson.JSONDecodeError:
         is_array = False
     return b"[" + b",\n".join(pieces) + b"]" if is_array else b"".join(piece + b"\n" for piece in pieces)
+
+
+def _numbers_of(pieces: _Pieces) -> CollectorNumbers:
+    """The numbers that collectors gave to the events that go."""
+    numbers = CollectorNumbers()
+    for number, owners in pieces.going.items():
+        numbers.add_raw(pieces.raws[number], None if len(owners) == pieces.counts[number] else sorted(owners))
+    return numbers
 
 
 def _reading(spec: PipelineSpec) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from deltaworks.events.collector_numbers import CollectorNumbers
 from deltaworks.tables.log import FileId
 
 
@@ -18,12 +19,14 @@ class FileCount:
         hits: of these, rows with any of the tokens.
         marked: rows with any of the tokens that a deletion vector marks: no reader sees them, and they are there.
         by_request: `hits` by whom they are of.
+        numbers: those that collectors gave to the events of these rows.
     """
 
     rows: int = 0
     hits: int = 0
     marked: int = 0
     by_request: Counter[str] = field(default_factory=Counter)
+    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class Survey:
         by_request: the same by whom they are of.
         dates: the same by the value of the first partition column, such as a date.
         marked: rows with any of the tokens that are marked as deleted, in all files.
+        numbers: those that collectors gave to the events of `hits`.
     """
 
     version: int
@@ -44,6 +48,7 @@ class Survey:
     by_request: Mapping[str, int] = field(default_factory=dict)
     dates: Mapping[str, int] = field(default_factory=dict)
     marked: int = 0
+    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
 
     @property
     def hits(self) -> int:

@@ -22,6 +22,7 @@ from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.events.collector_numbers import CollectorNumbers
 from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
@@ -30,6 +31,8 @@ from deltaworks.tables.restore import RestoreCommit, Target, commit_restore
 
 OPERATION = "erase"
 Mode = Literal["rows", "identity"]
+#: Adds the numbers that rows of a table have from collectors.
+NoteNumbers = Callable[[pa.RecordBatch, CollectorNumbers], None]
 
 
 class TablePurger:
@@ -39,6 +42,7 @@ class TablePurger:
         key: of the table, in the lake that is given.
         requests: the tokens of each request, by its id.
         everybody: whose rows go, where that is more than the requests name.
+        note_numbers: takes the numbers that collectors gave out of rows that go.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class TablePurger:
         table: str,
         requests: Mapping[str, TokenSearch],
         everybody: TokenSearch | None = None,
+        note_numbers: NoteNumbers | None = None,
     ) -> None:
         self._lake = lake
         self._objects = objects
@@ -60,6 +65,7 @@ class TablePurger:
         self._requests = requests
         self._everybody = everybody or all_of(requests.values())
         self._identities = RandomIdentities(self._everybody)
+        self._note_numbers = note_numbers
         self._counted: dict[FileId, FileCount] = {}
 
     def survey(self, state: TableState | None = None) -> Survey:
@@ -77,6 +83,7 @@ class TablePurger:
         by_request: Counter[str] = Counter()
         dates: Counter[str] = Counter()
         rows = marked = 0
+        numbers = CollectorNumbers()
         for name, added in state.files.items():
             if name not in self._counted:
                 self._counted[name] = self._count(files, added)
@@ -86,6 +93,7 @@ class TablePurger:
                 by_file[name] = counted.hits
             if counted.hits:
                 by_request.update(counted.by_request)
+                numbers.update(counted.numbers)
                 dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted.hits
         return Survey(
             version=state.version,
@@ -94,6 +102,7 @@ class TablePurger:
             by_request=dict(by_request),
             dates=dict(dates),
             marked=marked,
+            numbers=numbers,
         )
 
     def purge(
@@ -138,6 +147,8 @@ class TablePurger:
                 theirs = batch.filter(pa.array(hits))
                 for request, search in self._requests.items():
                     counted.by_request[request] += int(search.rows(theirs).sum())
+                if self._note_numbers is not None:
+                    self._note_numbers(theirs, counted.numbers)
         return counted
 
     def _replaced(
@@ -210,6 +221,7 @@ class TablePurger:
             dates=dict(survey.dates),
             removed=tuple(sorted(name for name, _ in survey.by_file)),
             bytes_written=sum(int(added["size"]) for added in written.values()),
+            numbers={} if mode == "identity" else survey.numbers.packed(),
         )
 
     def _commit(self, step: Step, purge: PurgedTable) -> RestoreCommit:
@@ -224,6 +236,7 @@ class TablePurger:
             erased=purge.erased_before,
             requests=purge.by_request,
             dates=purge.dates,
+            **({"numbers": purge.numbers} if purge.numbers else {}),
         )
         # Of a predicate only this: with tokens in it the log would name whom it forgets.
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
@@ -268,6 +281,7 @@ class TablePurger:
                     by_request=dict(metadata["requests"]),
                     dates=dict(metadata["dates"]),
                     removed=removed_paths(self._lake, self._key, commit.version),
+                    numbers=dict(metadata.get("numbers") or {}),
                 )
                 return self._after(purge, commit.version)
         raise ConcurrencyError(

@@ -22,7 +22,8 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.erasure.namespace import Namespace, privacy_of
-from deltaworks.erasure.purge_table import Mode, TablePurger, erasure_step
+from deltaworks.erasure.purge_table import Mode, NoteNumbers, TablePurger, erasure_step
+from deltaworks.erasure.purged_numbers import noting_numbers
 from deltaworks.erasure.remnants import remove_remnants
 from deltaworks.erasure.scan import ScanReport
 from deltaworks.erasure.token_search import TokenSearch, all_of
@@ -42,6 +43,7 @@ class PurgedPlace:
     Args:
         turn: whether a stream writes it, so that its write turn is needed.
         kept_because: why its rows stay; empty where they go.
+        note_numbers: takes collectors' numbers out of its rows, where a look for lost events would miss them.
     """
 
     lake: Lake
@@ -52,6 +54,7 @@ class PurgedPlace:
     turn: bool = False
     mode: Mode = "rows"
     kept_because: str = ""
+    note_numbers: NoteNumbers | None = None
 
 
 def places(namespace: Namespace) -> Iterator[PurgedPlace]:
@@ -88,6 +91,7 @@ def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPla
             turn=name in of_stream,
             mode=mode,
             kept_because=kept.get(name, ""),
+            note_numbers=noting_numbers(spec, name),
         )
 
 
@@ -182,7 +186,13 @@ class Window:
         if noted is not None:
             return noted
         purger = TablePurger(
-            place.lake, place.objects, place.key, pipeline=place.pipeline, table=place.table, requests=self._requests
+            place.lake,
+            place.objects,
+            place.key,
+            pipeline=place.pipeline,
+            table=place.table,
+            requests=self._requests,
+            note_numbers=place.note_numbers,
         )
         if place.kept_because:
             rows, why = purger.survey().rows, place.kept_because

@@ -44,7 +44,7 @@ class Converted:
     """The rows of each table with the indexes of their events, in order; and the reasons of events that do not fit.
 
     `unusable` are events that have the time they arrived at in place of one of no use. `rejected` cannot be read after
-    all. So many events have rows `by_columns`.
+    all. So many events have rows `by_columns`. `refused` are the indexes of those that were dropped by their columns.
     """
 
     tables: dict[str, tuple[Rows, pa.Table]] = field(default_factory=dict)
@@ -53,6 +53,7 @@ class Converted:
     rejected: list[Rejected] = field(default_factory=list)
     by_columns: int = 0
     stripped: Counter[str] = field(default_factory=Counter)
+    refused: list[int] = field(default_factory=list)
 
 
 class Conversion:

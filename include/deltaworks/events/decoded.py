@@ -41,7 +41,7 @@ class DecodedEvents:
     chunk: Chunk
     at_ms: Callable[[int | None], int]
     unsure: list[int] = field(default_factory=list)
-    refused: int = 0
+    refused: list[int] = field(default_factory=list)
     _events: list[Any] = field(default_factory=list)
     _rows: list[int] = field(default_factory=list)
     _blocks: list[tuple[Rows, dict[Any, pa.Array]]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class DecodedEvents:
             self.unsure += rows.tolist()
             return
         arrays = planned.columns
-        self.refused += len(planned.refused)
+        self.refused += rows[list(planned.refused)].tolist() if planned.refused else []
         if planned.unsure or planned.refused:
             self.unsure += rows[list(planned.unsure)].tolist()
             rows, arrays = _without(rows, arrays, planned.unsure | planned.refused)
@@ -115,7 +115,7 @@ def by_columns(
     """
     tables = _Tables(conversion, chunk, stamp)
     others = [row for rows in chunk.rows_by_tables.values() for row in rows]
-    stripped, refused = Counter[str](), 0
+    stripped, refused = Counter[str](), list[int]()
     for decoded in chunk.decoded.values():
         columns = decoded.columns()
         if columns is not None:
@@ -129,11 +129,11 @@ def by_columns(
                 stripped += counted(arrays[COUNTS])
         others += decoded.unsure
         refused += decoded.refused
-    stripped += Counter(refused=refused)
-    chunk.dropped = refused
+    stripped += Counter(refused=len(refused))
+    chunk.dropped = len(refused)
     if not others:
-        parts, made = conversion.in_order(tables.parts), len(chunk.events) - refused
-        return Converted(parts, by_columns=made, stripped=stripped)
+        parts, made = conversion.in_order(tables.parts), len(chunk.events) - len(refused)
+        return Converted(parts, by_columns=made, stripped=stripped, refused=refused)
     slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
     for row, event in zip(rows.tolist(), slow.events, strict=True):
         chunk.events[row] = event
@@ -146,8 +146,9 @@ def by_columns(
         {int(rows[row]): reasons for row, reasons in converted.reasons.items()},
         [int(rows[row]) for row in converted.unusable],
         slow.rejected,
-        len(chunk.events) - len(others) - refused,
+        len(chunk.events) - len(others) - len(refused),
         stripped,
+        refused,
     )
 
 

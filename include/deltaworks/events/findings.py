@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.collector_numbers import CollectorNumbers
 from deltaworks.events.reasons import Rejected, readable
 
 #: New fields of one table that a task remembers: a producer may invent names without end.
@@ -23,6 +24,8 @@ MOST_NAME_LENGTH = 200
 #: Keys of lost objects that are reported; quarantine has all of them.
 MOST_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
+#: What a batch's record calls the numbers of events that it dropped, by the process of the collector that gave them.
+DROPPED_NUMBERS = "dropped_numbers"
 
 #: The class that a task's failure has in the driver, by name; any other error becomes a plain DeltaworksError.
 _FAILURES: Mapping[str, type[DeltaworksError]] = {
@@ -40,10 +43,10 @@ class Findings:
     `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
     arrived at in place of one of no use. `not_addresses`: values of private fields, by path, of which nothing is kept
     since they are no addresses. `privacy`: what was stripped and scanned, and events dropped for whose they are, by
-    what became of them; `sealed`: frames for the vault, with their kinds. `events` were read, those in quarantine among
-    them, which are `rejected` by the code of a reason and the field it is about, never with a value, and
-    `rejected_events` by the code and their name. `refusal` is why some object may not be read, `some_read` whether any
-    payload was.
+    what became of them; `dropped` are their numbers, where a collector gave them any. `sealed`: frames for the vault,
+    with their kinds. `events` were read, those in quarantine among them, which are `rejected` by the code of a reason
+    and the field it is about, never with a value, and `rejected_events` by the code and their name. `refusal` is why
+    some object may not be read, `some_read` whether any payload was.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -57,6 +60,7 @@ class Findings:
     unusable_times: int = 0
     not_addresses: Counter[str] = field(default_factory=Counter)
     privacy: Counter[str] = field(default_factory=Counter)
+    dropped: CollectorNumbers = field(default_factory=CollectorNumbers)
     sealed: list[tuple[int, bytes]] = field(default_factory=list, compare=False)
     failure: DeltaworksError | None = None
     refusal: DeltaworksError | None = None
@@ -101,6 +105,7 @@ class Findings:
         self.unusable_times += other.unusable_times
         self.not_addresses.update(other.not_addresses)
         self.privacy.update(other.privacy)
+        self.dropped.update(other.dropped)
         self.sealed += other.sealed
         self.objects_missing = (self.objects_missing + other.objects_missing)[:MOST_EXAMPLES]
         for table, paths in other.new_fields.items():
@@ -124,6 +129,7 @@ class Findings:
             "unusable_times": self.unusable_times,
             "not_addresses": _by_name(self.not_addresses),
             "privacy": _by_name(self.privacy),
+            DROPPED_NUMBERS: self.dropped.packed(),
         }
         return {name: value for name, value in facts.items() if value}
 
@@ -145,6 +151,7 @@ class Findings:
             "unusable_times": self.unusable_times,
             "not_addresses": dict(self.not_addresses),
             "privacy": dict(self.privacy),
+            "dropped": self.dropped.packed(),
             "sealed": [[kind, base64.b64encode(payload).decode()] for kind, payload in self.sealed],
             "failure": _failure_record(self.failure),
             "refusal": _failure_record(self.refusal),
@@ -165,6 +172,7 @@ class Findings:
             unusable_times=record["unusable_times"],
             not_addresses=Counter(record["not_addresses"]),
             privacy=Counter(record["privacy"]),
+            dropped=CollectorNumbers().add_packed(record["dropped"]),
             sealed=[(kind, base64.b64decode(payload)) for kind, payload in record["sealed"]],
             failure=_failure(record["failure"]),
             refusal=_failure(record["refusal"]),

@@ -285,6 +285,8 @@ class Parser:
         else:
             self.findings.add(findings)
             self.findings.privacy.update(converted.stripped)
+            for row in converted.refused:
+                self.stripping.note_dropped(value_of(chunk.raws[row])[0])
             self.by_columns += converted.by_columns
             misfits = [chunk.misfit(row, of_row) for row, of_row in sorted(reasons.items())]
             return parts, converted.rejected + misfits

@@ -126,6 +126,9 @@ class AsSent:
         """Every event is kept."""
         return True
 
+    def note_dropped(self, value: Any) -> None:
+        """Nothing is dropped."""
+
     def masked(self, event: Any) -> Any:
         """The event."""
         return event
@@ -176,7 +179,14 @@ class Stripping:
         at_ms, scanner = self.at_ms(arrived_at_us), self._walker.scanner
         # What a record says of itself stands in no bytes.
         scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_find(raw))
-        return self._walker.strip(event, at_ms=at_ms, stripped=self._stripped, scans=scans) is Outcome.KEPT
+        kept = self._walker.strip(event, at_ms=at_ms, stripped=self._stripped, scans=scans) is Outcome.KEPT
+        if not kept:
+            self._findings.dropped.add_event(event)
+        return kept
+
+    def note_dropped(self, value: Any) -> None:
+        """Note the number of an event that was dropped by its columns, from the value that it was read from."""
+        self._findings.dropped.add_event(self._reader.event(value))
 
     def at_ms(self, arrived_at_us: int | None) -> int:
         """When an event came in, milliseconds since 1970."""
@@ -254,6 +264,7 @@ class Stripping:
         outcome, text = self._of_raw(row.raw, at_ms)
         if outcome is not Outcome.KEPT:
             self._findings.privacy[outcome.value] += 1
+            self._findings.dropped.add_raw(row.raw)
             return None
         return self._unreadable(row) if text is None else replace(row, raw=text)
 

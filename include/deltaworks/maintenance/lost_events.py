@@ -1,22 +1,25 @@
 """Looks for events that a collector acknowledged and that are nowhere: gaps in the numbers it gave them.
 
 Numbers have no gaps within a process. So the numbers in the catch-all tables and the quarantine of all pipelines that a
-collector feeds are, together, all of them: what is missing an hour after it was taken is lost, or on its way for too
-long.
+collector feeds are, together, all of them but for those whose events were dropped by rule (refused, of erased people,
+purged), which is on record: what is missing an hour after it was taken is lost, or on its way for too long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import duckdb
+import pyarrow as pa
 
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, losses_key, read_counts
 from deltaworks.control.records.store import RecordStore
+from deltaworks.events.collector_numbers import RAW_COLLECTOR, RAW_SEQ, CollectorNumbers
+from deltaworks.maintenance.dropped_events import dropped_since
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import QUARANTINE, connect
@@ -25,10 +28,6 @@ from deltaworks.tables.query import QUARANTINE, connect
 ON_THE_WAY = timedelta(hours=1)
 _COLLECTOR_PATH, _SEQ_PATH = "_collector.collector", "_collector.seq"
 _MOST_RANGES = 200
-# The stamp is the first member of an event, so a raw value that was cut has it too; within a request of API Gateway,
-# its quotes are escaped.
-_RAW_SEQ = r'_collector\\?":\{\\?"v\\?":\d+,\\?"seq\\?":(\d+)'
-_RAW_COLLECTOR = r'\\?"collector\\?":\\?"([0-9a-f]{32})'
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +78,23 @@ def find_lost_events(
         return LossReport(collector=collector, events=0, unprovable=unprovable)
     store = RecordStore(objects, Losses)
     before = store.read(losses_key(collector)) or Losses(looked_at=now.isoformat())
-    counted = dict(before.counted_up_to)
+    counts = read_counts(objects, collector)
+    bounds = numbers_given(counts, before.counted_up_to, now=now)
+    wanted = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
     missing: list[MissingRange] = []
-    events = 0
-    bounds = numbers_given(read_counts(objects, collector), counted, now=now)
-    if bounds:
+    if wanted:
         connection = _connected(catalog, [table for table in tables if table is not None])
-        for process, (first, last) in bounds.items():
-            gaps = [
-                MissingRange(id=process, first=low, last=high) for low, high in _gaps(connection, process, first, last)
-            ]
-            events += last - first + 1
-            missing += gaps
-            counted[process] = last if accept or not gaps else gaps[0].first - 1
+        missing = _gaps(connection, wanted)
+        if missing:  # what is nowhere on purpose is rare, and costs a look at the records of batches
+            since = _given_since(counts, missing)
+            _explain(connection, dropped_since(catalog, objects, pipelines, since))
+            missing = _gaps(connection, wanted)
+    counted = before.counted_up_to | {process: last for process, (_, last) in bounds.items()}
+    if not accept:
+        counted |= _cut_off(missing, before.counted_up_to)
     losses = Losses(looked_at=now.isoformat(), counted_up_to=counted, missing=() if accept else tuple(missing))
     objects.put(losses_key(collector), losses.encode())
-    return LossReport(collector=collector, events=events, missing=tuple(missing))
+    return LossReport(collector=collector, events=sum(one.events for one in wanted), missing=tuple(missing))
 
 
 def numbers_given(
@@ -127,22 +127,73 @@ def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.Duc
             )
         if f"{table.pipeline}.{QUARANTINE}" in there:
             parts.append(
-                f"SELECT regexp_extract(raw, '{_RAW_COLLECTOR}', 1) AS collector, "
-                f"TRY_CAST(regexp_extract(raw, '{_RAW_SEQ}', 1) AS BIGINT) AS seq "
+                f"SELECT regexp_extract(raw, '{RAW_COLLECTOR}', 1) AS collector, "
+                f"TRY_CAST(regexp_extract(raw, '{RAW_SEQ}', 1) AS BIGINT) AS seq "
                 f'FROM "{table.pipeline}"."{QUARANTINE}"'
             )
+    connection.execute("CREATE TABLE explained (process VARCHAR, low BIGINT, high BIGINT)")
     connection.execute(f"CREATE VIEW given AS {' UNION ALL '.join(parts)}")
     return connection
 
 
-def _gaps(connection: duckdb.DuckDBPyConnection, process: str, first: int, last: int) -> list[tuple[int, int]]:
-    """The ranges of numbers from `first` to `last` that are nowhere, in order."""
+def _explain(connection: duckdb.DuckDBPyConnection, dropped: CollectorNumbers) -> None:
+    """Let `explained` have the numbers of events that are nowhere on purpose."""
+    connection.execute("DELETE FROM explained")
+    for process, ranges in dropped.ranges().items():
+        rows = pa.table({"low": ranges[:, 0], "high": ranges[:, 1]})
+        connection.register("ranges", rows)
+        connection.execute("INSERT INTO explained SELECT $process, low, high FROM ranges", {"process": process})
+        connection.unregister("ranges")
+
+
+def _gaps(connection: duckdb.DuckDBPyConnection, wanted: Sequence[MissingRange]) -> list[MissingRange]:
+    """The numbers of these ranges that are nowhere, as ranges in order, the first `_MOST_RANGES` of each process."""
+    if not wanted:
+        return []
+    connection.execute("CREATE OR REPLACE TABLE wanted (process VARCHAR, first BIGINT, last BIGINT)")
+    connection.executemany("INSERT INTO wanted VALUES (?, ?, ?)", [(one.id, one.first, one.last) for one in wanted])
     query = f"""
         WITH here AS (
-            SELECT DISTINCT seq FROM given WHERE collector = $process AND seq BETWEEN $first AND $last
-            UNION ALL SELECT $last + 1
-        ), steps AS (SELECT seq, lag(seq, 1, $first - 1) OVER (ORDER BY seq) AS before FROM here)
-        SELECT before + 1, seq - 1 FROM steps WHERE seq > before + 1 ORDER BY 1 LIMIT {_MOST_RANGES}
+            SELECT DISTINCT process, first, last, seq AS low, seq AS high
+            FROM given JOIN wanted ON collector = process AND seq BETWEEN first AND last
+            WHERE seq BETWEEN $least AND $most
+            UNION ALL
+            SELECT process, first, last, greatest(low, first), least(high, last)
+            FROM wanted JOIN explained USING (process) WHERE low <= last AND high >= first
+            UNION ALL SELECT process, first, last, last + 1, last + 1 FROM wanted
+        ), steps AS (
+            SELECT process, low, coalesce(
+                max(high) OVER (
+                    PARTITION BY process, first ORDER BY low, high ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ),
+                first - 1
+            ) AS before FROM here
+        )
+        SELECT process, before + 1, low - 1 FROM steps WHERE low > before + 1
+        QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MOST_RANGES} ORDER BY 1, 2
     """
-    rows = connection.execute(query, {"process": process, "first": first, "last": last}).fetchall()
-    return [(int(low), int(high)) for low, high in rows]
+    least, most = min(one.first for one in wanted), max(one.last for one in wanted)
+    rows = connection.execute(query, {"least": least, "most": most}).fetchall()
+    return [MissingRange(id=process, first=int(low), last=int(high)) for process, low, high in rows]
+
+
+def _cut_off(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
+    """Of processes with more ranges than are kept, how far those that are kept go."""
+    by_process: dict[str, list[MissingRange]] = {}
+    for one in missing:
+        by_process.setdefault(one.id, []).append(one)
+    return {
+        process: max(ranges[-1].last, counted.get(process, 0))
+        for process, ranges in by_process.items()
+        if len(ranges) >= _MOST_RANGES
+    }
+
+
+def _given_since(counts: Sequence[HourCounts], missing: Sequence[MissingRange]) -> datetime:
+    """Since when numbers that are missing may have been given, and so dropped."""
+    hours = [
+        parse_iso(f"{record.hour}:00:00+00:00")
+        for record in counts
+        if any(one.id == record.id and record.first_seq <= one.last and record.next_seq > one.first for one in missing)
+    ]
+    return min((hour for hour in hours if hour is not None), default=datetime.min.replace(tzinfo=UTC))

@@ -94,7 +94,7 @@ def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
     assert report.missing == (MissingRange(id=PROCESS, first=7, last=8),)
     record = RecordStore(objects, Losses).read(losses_key("edge"))
     assert record is not None
-    assert (record.missing, record.counted_up_to) == (report.missing, {PROCESS: 6})
+    assert (record.missing, record.counted_up_to) == (report.missing, {PROCESS: 10})
 
     landed(tmp_path, [7, 8])  # what was late is found, and everything is counted
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()

@@ -18,6 +18,8 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
+#: Facts that say nothing to people.
+_OF_PROGRAMS = ("arrived_us", "dropped_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,7 @@ def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, done: b
 
 def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """The facts of a source as text: their names are the source's, their values may be anything."""
-    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name != "arrived_us"]
+    shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _OF_PROGRAMS]
     return tuple(shown[:_FACTS_SHOWN])
 
 

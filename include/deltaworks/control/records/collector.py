@@ -87,8 +87,8 @@ class MissingRange(Part):
 class Losses(Record):
     """What the last look for lost events has found.
 
-    `counted_up_to`: of each process, the number up to which everything is accounted for, so that it is not looked for
-    again.
+    `counted_up_to`: of each process, the number up to which everything was looked for. Of what is before it only
+    `missing` is looked for again: rows that go later, as those of an erased person, are no loss.
     """
 
     kind: ClassVar[RecordKind] = _KIND

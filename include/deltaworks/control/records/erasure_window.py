@@ -6,12 +6,14 @@ before it begins, so that whoever continues it purges for the same requests; a t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from typing import ClassVar
 
 from pydantic import Field
 
 from deltaworks.control import erasure_paths
-from deltaworks.control.clock import iso_now
+from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 
@@ -37,7 +39,8 @@ class PurgedTable(Record):
     """What a purge did to one table: rows of everybody, of those who go, and of the others, before and after.
 
     `removed` are the paths below the table that VACUUM has to have deleted; `version` is None where nothing was there
-    to be done. `bytes_written` is what the others' rows of those files became.
+    to be done. `bytes_written` is what the others' rows of those files became. `numbers` are those that collectors gave
+    to the events of the rows that went, packed.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -57,6 +60,7 @@ class PurgedTable(Record):
     removed: tuple[str, ...] = ()
     bytes_written: int = 0
     kept_because: str = ""
+    numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
     @classmethod
     def untouched(cls, pipeline: str, table: str, *, rows: int, kept_because: str = "") -> PurgedTable:
@@ -113,6 +117,17 @@ class ErasureWindows:
         """Note what was done to a table. Idempotent."""
         key = erasure_paths.purged_table(self._namespace, number, purged.pipeline, purged.table)
         return self._tables.fix(key, purged)
+
+    def numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
+        """The numbers of purged rows, packed, of windows that began at that time or later, or that were open then."""
+        for number in range(self.newest(), 0, -1):
+            window = self.read(number)
+            for purged in self.tables(number):
+                if purged.numbers:
+                    yield purged.numbers
+            begun = None if window is None else parse_iso(window.at)
+            if begun is not None and begun < at:
+                return
 
     def tables(self, number: int) -> list[PurgedTable]:
         """All that a window has done so far. One listing, and a read for each."""

@@ -10,11 +10,14 @@ Records are numbered from 1 without gaps, so that readers learn of new ones by a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import ClassVar
 
+from pydantic import Field
+
 from deltaworks.control import erasure_paths
-from deltaworks.control.clock import iso_now
+from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
 
@@ -34,6 +37,7 @@ class ReplacedObject(Part):
         version_id: of the object that is replaced, where the bucket keeps versions.
         new_etag: the MD5 of the new content, which is the tag it has unless the storage encrypts with keys of KMS.
         made_at: when the object, or the first of which it is a replacement, landed; ISO 8601.
+        numbers: those that collectors gave to the events that went, packed.
     """
 
     bucket: str
@@ -45,6 +49,7 @@ class ReplacedObject(Part):
     bytes_after: int
     events: int
     made_at: str
+    numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
 
 
 class ReplacementPlan(Record):
@@ -74,6 +79,23 @@ class ReplacementEnd(Record):
     number: int
     at: str
     objects: tuple[PutObject, ...]
+
+
+def numbers_replaced_since(objects: ObjectStore, at: datetime) -> Iterator[dict[str, str]]:
+    """The numbers of events that went out of landed objects, packed, of plans that were made at that time or later.
+
+    Raises:
+        ContractError: ERASURE_UNREADABLE.
+    """
+    plans = RecordStore(objects, ReplacementPlan)
+    folder = erasure_paths.replacement(1).rpartition("/")[0] + "/"
+    names = (key.removeprefix(folder).removesuffix(".json") for key in objects.list(folder))
+    for number in sorted((int(name) for name in names if name.isdigit()), reverse=True):
+        plan = plans.read(erasure_paths.replacement(number))
+        made_at = None if plan is None else parse_iso(plan.at)
+        if plan is None or (made_at is not None and made_at < at):
+            return
+        yield from (replaced.numbers for replaced in plan.objects if replaced.numbers)
 
 
 class Replacements:

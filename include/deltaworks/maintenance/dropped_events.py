@@ -1,0 +1,60 @@
+"""The numbers of events that are in no table on purpose, from the records of those who dropped them.
+
+Parsers note them in the batch that dropped them: who has refused, and who was erased. Erasures note them of rows that
+they take out of tables, and of events that they take out of landed objects before a stream has read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import pyarrow.dataset as ds
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.erasure_window import ErasureWindows
+from deltaworks.control.records.replacements import numbers_replaced_since
+from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.findings import DROPPED_NUMBERS
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.steps import CHECKPOINT_STORE
+
+
+def dropped_since(
+    catalog: Catalog, objects: ObjectStore, pipelines: Sequence[str], since: datetime
+) -> CollectorNumbers:
+    """The numbers of events of these pipelines that were dropped at that time or later.
+
+    Raises:
+        ContractError: COLLECTOR_RECORD_UNREADABLE, ERASURE_UNREADABLE.
+    """
+    numbers = CollectorNumbers()
+    lake = Lake(catalog.environment.lake)
+    specs = [catalog.pipeline(name) for name in pipelines]
+    personal = {spec.pipeline: spec.privacy.namespace for spec in specs if spec.privacy is not None}
+    for name in personal:
+        for packed in _of_batches(lake, name, since):
+            numbers.add_packed(packed)
+    for namespace in sorted(set(personal.values())):
+        for packed in ErasureWindows(objects, namespace).numbers_since(since):
+            numbers.add_packed(packed)
+    if personal:
+        for packed in numbers_replaced_since(objects, since):
+            numbers.add_packed(packed)
+    return numbers
+
+
+def _of_batches(lake: Lake, pipeline: str, since: datetime) -> Iterator[Mapping[str, str]]:
+    store = lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE))
+    if store is None:
+        return
+    rows = store.to_pyarrow_dataset().to_table(
+        columns=["source_metadata"], filter=ds.field("completed_at") >= ds.scalar(since)
+    )
+    for text in rows.column("source_metadata").to_pylist():
+        packed = json.loads(text or "{}").get(DROPPED_NUMBERS)
+        if packed:
+            yield packed
