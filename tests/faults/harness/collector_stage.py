@@ -55,7 +55,7 @@ class CollectorStage:
 
     def __init__(self, root: Path, proxy: FaultProxy, client: Any) -> None:
         self.root, self.proxy, self.client = root, proxy, client
-        self.spool = root / "spool"
+        self.spool, self.log = root / "spool", root / "collector.log"
         self.url = self.metrics_url = ""
         self.process: subprocess.Popen[str] | None = None
         self.acknowledged: set[str] = set()
@@ -63,10 +63,37 @@ class CollectorStage:
         self._lock = threading.Lock()
         self._sent = 0
 
-    def start(self) -> None:
-        """Start a process on what the last one left."""
-        command = [sys.executable, "-m", "deltaworks.cli", "collect", "edge", "--spool", str(self.spool)]
+    def start(self, *, off: str = "") -> None:
+        """Start a process on what the last one left.
+
+        Args:
+            off: a protection of `personal_protections` that is taken away.
+        """
+        program = ["tests.faults.harness.personal_protections", off] if off else ["deltaworks.cli"]
+        command = [sys.executable, "-m", *program, "collect", "edge", "--spool", str(self.spool)]
         command += ["--host", "127.0.0.1", "--port", "0", "--metrics-port", "0", "--drain-seconds", "0"]
+        variables = self.environment()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--beat-seconds", "1"],
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self.root,
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("COLLECTOR_LISTENING "):
+                ports = json.loads(line.partition(" ")[2])
+                break
+        else:
+            raise AssertionError(f"the collector ended with {self.process.wait()}: {self.log.read_text()[-2_000:]}")
+        self.url = f"http://127.0.0.1:{ports['port']}"
+        self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
+
+    def environment(self) -> dict[str, str]:
+        """What programs of this project are to see."""
         own = {
             "DELTAWORKS_PROJECT": str(self.root),
             "DELTAWORKS_HOME": str(self.root / "home"),
@@ -77,18 +104,8 @@ class CollectorStage:
             "PYTHONUNBUFFERED": "1",
         }
         variables = {name: value for name, value in os.environ.items() if not name.startswith("DELTAWORKS_")} | own
-        self.process = subprocess.Popen(
-            [*command, "--beat-seconds", "1"], env=variables, stdout=subprocess.PIPE, text=True, cwd=self.root
-        )
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("COLLECTOR_LISTENING "):
-                ports = json.loads(line.partition(" ")[2])
-                break
-        else:
-            raise AssertionError(f"the collector ended with {self.process.wait()}")
-        self.url = f"http://127.0.0.1:{ports['port']}"
-        self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
+        variables["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[3])])
+        return variables
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """End the process; its exit code."""

@@ -1,0 +1,72 @@
+"""Protections of personal data, taken away in this process; then the command line runs.
+
+`python -m tests.faults.harness.personal_protections OFF COMMAND …`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from collector import stamps
+from collector.stripping import RequestStrip
+from deltaworks.events import strip_keys, stripping
+from deltaworks.operations import collector_strips
+from deltaworks.privacy.walker import Outcome, Walker
+
+Put = Callable[[Any, str, Any], None]
+
+
+def _strip(put: Put) -> None:
+    """Events are kept as they were sent."""
+    put(Walker, "strip", lambda *_, **__: Outcome.KEPT)
+    put(stripping.Stripping, "kept_raw", lambda _, raw: (raw, len(raw)))
+
+
+def _seal_unreadable(put: Put) -> None:
+    """What cannot be read stays as it was sent."""
+    put(stamps._Writer, "_unreadable", lambda _, text: f'"raw":{stamps.as_text(text)}')
+    put(RequestStrip, "unreadable", lambda *_: None)
+    put(stripping.Stripping, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
+
+
+def _regulation(put: Put) -> None:
+    """Nobody is a child, and nobody refuses."""
+    made = Walker.__init__
+
+    def of_everybody(self: Any, *arguments: Any, **more: Any) -> None:
+        made(self, *arguments, **more)
+        self.refused = self.child = None
+
+    put(Walker, "__init__", of_everybody)
+
+
+def _namespace_key(put: Put) -> None:
+    """Each process has a key of its own."""
+    own = os.urandom(32)
+    for module in (strip_keys, collector_strips):
+        put(module, "namespace_key", lambda *_: own)
+
+
+PROTECTIONS: dict[str, Callable[[Put], None]] = {
+    "strip": _strip,
+    "seal_unreadable": _seal_unreadable,
+    "regulation": _regulation,
+    "namespace_key": _namespace_key,
+}
+
+
+def take_away(off: str, put: Put = setattr) -> None:
+    """Take a protection away; nothing where `off` is empty."""
+    if off:
+        PROTECTIONS[off](put)
+
+
+if __name__ == "__main__":
+    from deltaworks.cli import main
+
+    take_away(sys.argv.pop(1))
+    main()
