@@ -29,9 +29,9 @@ class Walk:
 WALKS = (
     # Every parser strips personal data by columns too; what is read again may be a landed object that was put anew; and
     # requests to be erased, of which a restore asks, note for pages how far they are.
-    Walk("restore", "deltaworks.rework.restore.one_table", 211, 24),
-    Walk("batch", "deltaworks.engine.batches", 176, 22),
-    Walk("stream", "deltaworks.engine.runner", 195, 24),
+    Walk("restore", "deltaworks.rework.restore.one_table", 212, 24),
+    Walk("batch", "deltaworks.engine.batches", 177, 22),
+    Walk("stream", "deltaworks.engine.runner", 196, 24),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 93, 14),
 )
 

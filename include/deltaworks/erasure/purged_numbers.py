@@ -18,8 +18,8 @@ def noting_numbers(spec: PipelineSpec, table: str) -> NoteNumbers | None:
         return None
 
     def of_columns(rows: pa.RecordBatch, numbers: CollectorNumbers) -> None:
-        given = (_values(rows, name) for name in (collected.collector, collected.seq))
-        for process, seq in zip(*given, strict=True):
+        columns = (_values(rows, name) for name in (collected.collector, collected.seq))
+        for process, seq in zip(*columns, strict=True):
             numbers.add(process, seq)
 
     def of_raw(rows: pa.RecordBatch, numbers: CollectorNumbers) -> None:

@@ -80,21 +80,21 @@ def find_lost_events(
     before = store.read(losses_key(collector)) or Losses(looked_at=now.isoformat())
     counts = read_counts(objects, collector)
     bounds = numbers_given(counts, before.counted_up_to, now=now)
-    wanted = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
+    ranges = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
     missing: list[MissingRange] = []
-    if wanted:
+    if ranges:
         connection = _connected(catalog, [table for table in tables if table is not None])
-        missing = _gaps(connection, wanted)
+        missing = _gaps(connection, ranges)
         if missing:  # what is nowhere on purpose is rare, and costs a look at the records of batches
             since = _given_since(counts, missing)
             _explain(connection, dropped_since(catalog, objects, pipelines, since))
-            missing = _gaps(connection, wanted)
+            missing = _gaps(connection, ranges)
     counted = before.counted_up_to | {process: last for process, (_, last) in bounds.items()}
     if not accept:
         counted |= _cut_off(missing, before.counted_up_to)
     losses = Losses(looked_at=now.isoformat(), counted_up_to=counted, missing=() if accept else tuple(missing))
     objects.put(losses_key(collector), losses.encode())
-    return LossReport(collector=collector, events=sum(one.events for one in wanted), missing=tuple(missing))
+    return LossReport(collector=collector, events=sum(one.events for one in ranges), missing=tuple(missing))
 
 
 def numbers_given(
@@ -146,12 +146,12 @@ def _explain(connection: duckdb.DuckDBPyConnection, dropped: CollectorNumbers) -
         connection.unregister("ranges")
 
 
-def _gaps(connection: duckdb.DuckDBPyConnection, wanted: Sequence[MissingRange]) -> list[MissingRange]:
+def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange]) -> list[MissingRange]:
     """The numbers of these ranges that are nowhere, as ranges in order, the first `_MOST_RANGES` of each process."""
-    if not wanted:
+    if not ranges:
         return []
     connection.execute("CREATE OR REPLACE TABLE wanted (process VARCHAR, first BIGINT, last BIGINT)")
-    connection.executemany("INSERT INTO wanted VALUES (?, ?, ?)", [(one.id, one.first, one.last) for one in wanted])
+    connection.executemany("INSERT INTO wanted VALUES (?, ?, ?)", [(one.id, one.first, one.last) for one in ranges])
     query = f"""
         WITH here AS (
             SELECT DISTINCT process, first, last, seq AS low, seq AS high

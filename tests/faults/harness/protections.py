@@ -261,9 +261,11 @@ def _deaths() -> None:
 
 def _gold_number() -> None:
     """A build of gold lands whatever has landed since it was planned."""
-    from deltaworks.gold import table_build
+    from deltaworks.gold import table_write
+    from deltaworks.tables import replaced_rows
 
-    _replace(table_build, "_guard", lambda _: {})
+    _replace(table_write, "_guard", lambda _: {})
+    _replace(replaced_rows, "has_landed", lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)
