@@ -27,7 +27,9 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
     catalog = load_catalog("local", root=root)
     spec, lake = catalog.pipeline("shop"), catalog.environment.lake
     if way == "record":
-        spec = PipelineSpec.model_validate(spec.model_dump(exclude_defaults=True, by_alias=True) | {"source": KAFKA})
+        declared = spec.model_dump(exclude_defaults=True, by_alias=True) | {"source": KAFKA}
+        # A copy keeps where the keys are, which is no part of what is declared.
+        spec = spec.model_copy(update={"source": PipelineSpec.model_validate(declared).source})
     inputs, stamp = ParserInputs.fix(spec, lake), BatchStamp(1, at_ms * 1000, "f")
 
     def payload(seq: int, key: str) -> Payload:
