@@ -172,7 +172,7 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
         SELECT process, before + 1, low - 1 FROM steps WHERE low > before + 1
         QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MOST_RANGES} ORDER BY 1, 2
     """
-    least, most = min(one.first for one in wanted), max(one.last for one in wanted)
+    least, most = min(one.first for one in ranges), max(one.last for one in ranges)
     rows = connection.execute(query, {"least": least, "most": most}).fetchall()
     return [MissingRange(id=process, first=int(low), last=int(high)) for process, low, high in rows]
 
