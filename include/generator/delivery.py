@@ -48,23 +48,28 @@ def publish(
     pause_seconds: float = 0.0,
     progress: Callable[[Published], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Published:
-    """Land objects in order, each after the put before it has returned, with a pause in between.
+    """Land objects in order, each after the put before it has returned, and `pause_seconds` after that one was due.
+
+    What a put takes is part of the pause, so that objects come at the rate that was set; after a put that took
+    longer the next ones come at once until that rate is made up for.
 
     Not retried here and not idempotent by itself, but keys and bytes are the same for the same settings: publishing
     again replaces each object by its equal.
 
     Args:
         progress: called after each object with what has landed.
-        sleep: how to wait; given by tests.
+        sleep, clock: how to wait, and the seconds that have passed; tests have their own.
 
     Raises:
         Whatever `put` raises; what landed before stays.
     """
-    done = Published()
+    done, began = Published(), clock()
     for delivery in deliveries:
-        if done.objects and pause_seconds > 0:
-            sleep(pause_seconds)
+        early = began + done.objects * pause_seconds - clock()
+        if pause_seconds > 0 and early > 0:
+            sleep(early)
         put(delivery.key, delivery.body)
         done = done.plus(delivery)
         if progress is not None:

@@ -38,7 +38,9 @@ def generate(
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
     post: str = typer.Option("", help="Post them to a collector, such as http://127.0.0.1:8090/v1/events."),
     key: str = typer.Option("games-replay-key", help="With --post: the key of a source of the collector."),
-    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land, or as many events that are posted."),
+    pause_seconds: float = typer.Option(
+        0.0, help="Seconds from one object that lands, or as many events that are posted, to the next."
+    ),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
     """Generate events of the games pipeline, Firehose-style, and the right answers about them.
@@ -135,7 +137,7 @@ def viewers(
     seed: int = typer.Option(1, help="The same seed and start give the same bytes."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
-    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land."),
+    pause_seconds: float = typer.Option(0.0, help="Seconds from one object that lands to the next."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
     """Generate viewers of videos: reports of their players (video_qos) and logs of their CDN (cdn_logs)."""
@@ -154,7 +156,7 @@ def market(
     seed: int = typer.Option(1, help="The same seed gives the same bytes."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),
     land: bool = typer.Option(False, help="Put them into the landing bucket of the running stack."),
-    pause_seconds: float = typer.Option(0.0, help="Wait between objects that land."),
+    pause_seconds: float = typer.Option(0.0, help="Seconds from one object that lands to the next."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
     """Generate a market: daily prices of invented companies (stocks), and their filings as they come (filings)."""

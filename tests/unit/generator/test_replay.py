@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from generator.delivery import Published, publish
+from generator.delivery import Delivery, Published, publish
 from generator.replay import replay_lines
 
 LINES = [b'{"n":%d,"text":"caf\xc3\xa9"}' % number for number in range(25)]
@@ -82,11 +82,31 @@ def test_publishing_puts_each_object_in_order_with_pauses_between(tmp_path: Path
         pause_seconds=0.5,
         progress=lambda so_far: log.append(so_far.events),
         sleep=log.append,
+        clock=lambda: 0.5 * log.count(0.5),
     )
 
     puts = [(delivery.key, delivery.body) for delivery in deliveries]
     assert log == [puts[0], 10, 0.5, puts[1], 20, 0.5, puts[2], 25]
     assert done == Published(objects=3, events=25, size_bytes=sum(len(body) for _, body in puts))
+
+
+def test_objects_come_at_their_rate_however_long_a_put_takes() -> None:
+    seconds = {"one": 0.2, "two": 1.2, "three": 0.0, "four": 0.1}
+    deliveries = [Delivery(key, b"", 1, datetime(2026, 3, 1, tzinfo=UTC)) for key in seconds]
+    now, begun = 0.0, {}
+
+    def put(key: str, _body: bytes) -> None:
+        nonlocal now
+        begun[key] = round(now, 3)
+        now += seconds[key]
+
+    def sleep(pause: float) -> None:
+        nonlocal now
+        now += pause
+
+    publish(deliveries, put, pause_seconds=0.5, sleep=sleep, clock=lambda: now)
+
+    assert begun == {"one": 0.0, "two": 0.5, "three": 1.7, "four": 1.7}
 
 
 def test_a_put_that_fails_ends_the_publishing(tmp_path: Path) -> None:
