@@ -118,6 +118,7 @@ class GoldLoop:
         due = [table for table in self._spec.gold.refreshed if self._due[table.name] <= time.monotonic()]
         if self._closing.is_set() or not due:
             return
+        began = time.monotonic()
         ready = [table for table in due if self._has_its_kept_tables(table)]
         try:
             if ready:
@@ -125,10 +126,11 @@ class GoldLoop:
         except Exception as error:
             for table in ready:
                 self.failed(table, error)
+        ended = time.monotonic()
         for table in due:
             failures = int(self._failures.get(table.name, {}).get("failures", 0))
-            # Counted from the end of the builds, so that long ones leave the stream room.
-            self._due[table.name] = time.monotonic() + wait_seconds_after(table.refresh_seconds or 0.0, failures)
+            wait_seconds = wait_seconds_after(table.refresh_seconds or 0.0, failures, built_seconds=ended - began)
+            self._due[table.name] = ended + wait_seconds
 
     def _has_its_kept_tables(self, table: GoldTableSpec) -> bool:
         """Whether reference tables and those of models that it reads are what they are kept as, by now."""
@@ -188,8 +190,13 @@ class GoldLoop:
             self._report(tuple(self._failures.values()))
 
 
-def wait_seconds_after(refresh_seconds: float, failures: int) -> float:
-    """How long a table is left alone after so many failures in a row: twice as long after each."""
+def wait_seconds_after(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
+    """How long tables are left alone behind a look that took `built_seconds`.
+
+    They are due that long after the look began. One that took longer than two thirds of it is followed by half its own
+    time, so that long builds leave the stream room; none by more than `refresh_seconds`. Behind failures in a row it is
+    twice as long after each, from the end.
+    """
     if not failures:
-        return refresh_seconds
+        return min(refresh_seconds, max(refresh_seconds - built_seconds, built_seconds / 2))
     return max(refresh_seconds, min(refresh_seconds * 2.0 ** min(failures, 16), LONGEST_WAIT_SECONDS))

@@ -125,7 +125,7 @@ class GoldTableSpec(Spec):
     checks: ChecksSpec = ChecksSpec.defaults()
     grain: GrainSpec | None = later_key(None, description="rebuild the hours that changed instead of whole dates")
     refresh_seconds: float | None = later_key(
-        None, ge=15, description="the stream builds it this long after its last build, wherever its inputs changed"
+        None, ge=15, description="the stream builds it this often, wherever its inputs changed"
     )
 
     @model_validator(mode="before")

@@ -123,6 +123,16 @@ def test_tries_become_rarer_and_never_stop() -> None:
     assert wait_seconds_after(3_600, 3) == 3_600
 
 
+@pytest.mark.parametrize(
+    ("built_seconds", "waits"),
+    [(0.0, 30.0), (10.0, 20.0), (20.0, 10.0), (24.0, 12.0), (50.0, 25.0), (500.0, 30.0)],
+)
+def test_tables_are_due_by_the_beginning_of_their_last_look_and_long_builds_leave_the_stream_room(
+    built_seconds: float, waits: float
+) -> None:
+    assert wait_seconds_after(30, 0, built_seconds=built_seconds) == waits
+
+
 def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
