@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from deltaworks.errors import ContractError
-from deltaworks.maintenance.compaction import as_type
+from deltaworks.tables.compaction import as_type
 from deltaworks.tables.files import write_body
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState

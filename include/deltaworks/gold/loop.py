@@ -21,6 +21,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.gold.inputs import read_built_from
+from deltaworks.gold.merged_inputs import merge_inputs
 from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.catalog import Catalog
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: A table that fails again and again is tried this often at least.
 LONGEST_WAIT_SECONDS = 900.0
+#: How often small files of inputs are looked for: each look lists the files of whole tables.
+MERGES_EVERY_SECONDS = 60.0
 #: So many builds in a row may be overtaken by others before that is a failure.
 OVERTAKEN_MOST = 3
 
@@ -67,6 +70,7 @@ class GoldLoop:
         self._due = dict.fromkeys((table.name for table in self._spec.gold.refreshed), 0.0)
         self._failures: dict[str, dict[str, Any]] = {}
         self._overtaken: dict[str, int] = {}
+        self._merges_due = time.monotonic() + MERGES_EVERY_SECONDS
         #: The definition by which a table was seen built, of those that are this loop's own.
         self._own: dict[str, str] = {}
 
@@ -131,6 +135,20 @@ class GoldLoop:
             failures = int(self._failures.get(table.name, {}).get("failures", 0))
             wait_seconds = wait_seconds_after(table.refresh_seconds or 0.0, failures, built_seconds=ended - began)
             self._due[table.name] = ended + wait_seconds
+        self._merge_inputs()
+
+    def _merge_inputs(self) -> None:
+        """Merge small files of what the tables read. Where that cannot be done builds take longer, and nothing else."""
+        if self._merges_due > time.monotonic():
+            return
+        try:
+            merge_inputs(self._lake, self._spec, self._spec.gold.refreshed, goes_on=self._goes_on)
+        except Exception as error:
+            log.warning("pipeline=%s small files of gold's inputs were not merged: %s", self._pipeline, error)
+        self._merges_due = time.monotonic() + MERGES_EVERY_SECONDS
+
+    def _goes_on(self) -> bool:
+        return not self._closing.is_set() and self._is_ours()
 
     def _has_its_kept_tables(self, table: GoldTableSpec) -> bool:
         """Whether reference tables and those of models that it reads are what they are kept as, by now."""
@@ -143,7 +161,7 @@ class GoldLoop:
 
     def leaves(self, job: TableJob) -> str:
         """Why a table is not built by this loop; empty where it is."""
-        if self._closing.is_set() or not self._is_ours():
+        if not self._goes_on():
             return "the stream ends"
         return "another definition has built it" if self._is_another_definition(job.plan.table.name, job) else ""
 

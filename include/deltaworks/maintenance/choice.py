@@ -27,11 +27,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from deltaworks.maintenance.compaction import BYTES_PER_PARTITION
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, ZOrderState
 from deltaworks.tables.changes import Partition
+from deltaworks.tables.compaction import BYTES_PER_PARTITION
 
 Round = Literal["daily", "weekly", "inline"]
 #: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.

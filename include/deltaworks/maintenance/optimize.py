@@ -1,7 +1,7 @@
 """Rewrites chosen partitions of one table, group by group, and records each group in the Z-order ledger.
 
 So a second run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
-(`maintenance.compaction`), the others by Spark's OPTIMIZE; the session is opened for the first partition that needs it.
+(`tables.compaction`), the others by Spark's OPTIMIZE; the session is opened for the first partition that needs it.
 Appends continue meanwhile: neither side waits for the other. A table that mutations merge is optimised under its write
 turn, in groups small enough that its stream does not wait for long.
 """
@@ -22,11 +22,11 @@ from deltaworks.control.locks.turn import Turn, TurnOf, free_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, current_run, user_metadata
 from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choose, partition_name
-from deltaworks.maintenance.compaction import compact_partitions
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, Group, ZOrderLedger, read_order
 from deltaworks.tables.changes import Partition, within
+from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from deltaworks.control.provenance import read_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
@@ -213,3 +215,17 @@ def kept_position(lake: Lake, key: str) -> ChangePosition | None:
         if POSITION in commit.metadata:
             return ChangePosition.parse(str(commit.metadata[POSITION]))
     return None
+
+
+def partitions_of(adds: pa.Table) -> list[Partition]:
+    """The partition of each file of a snapshot's add actions; the empty one in a table without partitions."""
+    if "partition" not in adds.column_names:
+        return [()] * adds.num_rows
+    values = adds.column("partition").to_pylist()
+    return [tuple(sorted((name, _as_logged(value)) for name, value in (place or {}).items())) for place in values]
+
+
+def _as_logged(value: object) -> str | None:
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
-from deltaworks.maintenance.compaction import compact_partitions
 from deltaworks.maintenance.table_health.measure import table_health
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Partition
+from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
 KEY = "tables/shop/orders"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +13,12 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 from deltaworks.gold import build as build_module
+from deltaworks.gold import loop as loop_module
 from deltaworks.gold.loop import LONGEST_WAIT_SECONDS, GoldLoop, wait_seconds_after
 from deltaworks.gold.table_build import GoldTableResult, TableJob
+from deltaworks.specs.gold import GoldTableSpec
 from tests.spark.gold.made_traffic import request
 from tests.unit.gold.test_grain import PlannedTraffic
 
@@ -113,6 +115,29 @@ def test_a_failing_build_is_reported_tried_less_often_and_forgotten_once_it_succ
     stage.error = None
     assert stage.look() == [TABLE]
     assert stage.reports[-1] == ()
+
+
+def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_none_of_the_gold(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges: list[str] = []
+
+    def merge(lake: object, spec: object, tables: Sequence[GoldTableSpec], *, goes_on: Callable[[], bool]) -> int:
+        assert goes_on()
+        merges.extend(table.name for table in tables)
+        raise TransientError("OBJECT_STORE_UNREACHABLE", "no answer", hint="Wait.")
+
+    monkeypatch.setattr(loop_module, "merge_inputs", merge)
+    stage.traffic.land([request(1, "a")])
+
+    assert stage.look() == [TABLE]
+    assert merges == [], "not before the first minute is over"
+    stage.loop._merges_due = 0.0
+    stage.look()
+    assert merges == [TABLE]
+    stage.look()
+    assert merges == [TABLE], "a minute apart"
+    assert stage.reports == []
 
 
 def test_tries_become_rarer_and_never_stop() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from deltaworks.tables.changes import Partition
+from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
 from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.lake import Lake
@@ -215,20 +215,6 @@ def files_per_partition(lake: Lake, key: str, column: str) -> dict[str | None, l
     for place, sizes in files_by_partition(lake, key).items():
         sizes_by_value.setdefault(dict(place).get(column), []).extend(sizes)
     return sizes_by_value
-
-
-def partitions_of(adds: pa.Table) -> list[Partition]:
-    """The partition of each file of a snapshot's add actions; the empty one in a table without partitions."""
-    if "partition" not in adds.column_names:
-        return [()] * adds.num_rows
-    values = adds.column("partition").to_pylist()
-    return [tuple(sorted((name, _as_logged(value)) for name, value in (place or {}).items())) for place in values]
-
-
-def _as_logged(value: object) -> str | None:
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _last_operations(lake: Lake, key: str, version: int, commits: int) -> dict[str, LastOperation]:

@@ -1,4 +1,5 @@
-"""Merges the small files of small partitions in this process: a night over small tables needs no JVM.
+"""Merges the small files of small partitions in this process: a night over small tables needs no JVM, nor does a stream
+that keeps the files few which its gold is built from.
 
 The rows of a partition's small files are read, brought to the table's columns as they are now, and written as one file
 with the statistics that the table keeps; many partitions share a commit (`tables.rearrangement`). What this cannot do
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import accumulate
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -21,8 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.maintenance.table_health.measure import partitions_of
-from deltaworks.tables.changes import Partition
+from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.files import WrittenFile, write_body
 from deltaworks.tables.lake import Lake, arrow_path
@@ -56,19 +57,23 @@ def compact_partitions(
     lake: Lake,
     objects: ObjectStore,
     key: str,
-    partitions: Sequence[Partition],
+    partitions: Sequence[Partition] | None,
     *,
     below_bytes: int,
     user_metadata: str,
+    fewest: int = 2,
+    most_bytes: int | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> CompactionOutcome:
     """Merge the files below `below_bytes` of each of these partitions into one, all in one commit. Changes no row.
 
-    Idempotent: a partition with fewer than two such files is passed over. Safe beside every writer: appends are no
+    Idempotent: a partition with fewer than `fewest` such files is passed over. Safe beside every writer: appends are no
     conflict, and a partition whose files another writer has replaced meanwhile is left to another time. Files of other
     partitions are neither read nor touched.
 
     Args:
+        partitions: None for all.
+        most_bytes: of each partition, the oldest such files that have no more bytes, two at least. Without it all.
         before_commit: called before each attempt to commit; what it raises ends the work, with nothing committed.
     """
     opened = lake.open(key)
@@ -76,8 +81,12 @@ def compact_partitions(
         return CompactionOutcome()
     reasons = reasons_against_compacting(opened)
     if reasons:
-        return CompactionOutcome(left=dict.fromkeys(partitions, ", ".join(reasons)))
-    files = _small_files(opened, partitions, below_bytes)
+        return CompactionOutcome(left=dict.fromkeys(partitions or (), ", ".join(reasons)))
+    files = {
+        place: members if most_bytes is None else _oldest(members, most_bytes)
+        for place, members in _small_files(opened, partitions, below_bytes).items()
+        if len(members) >= fewest
+    }
     rewriter = _Rewriter(lake, key, opened)
     rearranged: list[Rearranged] = []
     left: dict[Partition, str] = {}
@@ -117,22 +126,28 @@ class _Member:
 
 
 def _small_files(
-    opened: DeltaTable, partitions: Sequence[Partition], below_bytes: int
+    opened: DeltaTable, partitions: Sequence[Partition] | None, below_bytes: int
 ) -> dict[Partition, list[_Member]]:
     """The small files of each of the partitions that has two or more, the oldest first."""
     adds = pa.table(opened.get_add_actions(flatten=False))
     rows = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
     columns = (adds.column(name).to_pylist() for name in ("path", "size_bytes", "modification_time"))
-    selected = set(partitions)
+    selected = None if partitions is None else set(partitions)
     members: dict[Partition, list[tuple[int, _Member]]] = {}
     for place, path, size, at, count in zip(partitions_of(adds), *columns, rows, strict=True):
-        if place in selected and size < below_bytes:
+        if size < below_bytes and (selected is None or place in selected):
             members.setdefault(place, []).append((at, _Member(path, size, count)))
     return {
         place: [member for _, member in sorted(files, key=lambda file: (file[0], file[1].path))]
         for place, files in sorted(members.items(), key=str)
         if len(files) > 1
     }
+
+
+def _oldest(members: list[_Member], most_bytes: int) -> list[_Member]:
+    """The first of them that have no more bytes together; two at least."""
+    ends = accumulate(member.size for member in members)
+    return members[: max(2, sum(end <= most_bytes for end in ends))]
 
 
 class _Rewriter:

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import OPTIMIZE, user_metadata
-from deltaworks.maintenance import compaction
-from deltaworks.maintenance.compaction import CompactionOutcome, as_type, compact_partitions
 from deltaworks.mutations.bounds import arrivals
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables import compaction
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
 from deltaworks.tables.commit import Step
+from deltaworks.tables.compaction import CompactionOutcome, as_type, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits

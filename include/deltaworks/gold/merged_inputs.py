@@ -1,0 +1,91 @@
+"""Keeps the files few that a stream's gold is built from: small ones of its inputs are merged between builds.
+
+A stream adds a file to a date's partition with every batch, and a night merges them. Until then each build of that date
+opens all of them, and a build every half minute late in a day of batches of five seconds would open some thousands.
+Merged are tables that events are only added to; what mutations or the stream rewrite is left to its own turn, and a
+table whose write turn somebody has asked for to them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.control.provenance import OPTIMIZE, user_metadata
+from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.compaction import compact_partitions
+from deltaworks.tables.lake import Lake
+
+log = logging.getLogger(__name__)
+#: A partition's small files are merged from so many on: four minutes of a stream whose batches are five seconds apart.
+FEWEST_FILES: Final = 50
+#: Files from here on are left as they are, so that what was merged is not rewritten again and again.
+SMALL_BYTES: Final = 4 << 20
+#: What is merged of a partition at once, oldest first: held in memory, in the stream's own process.
+MOST_BYTES: Final = 16 << 20
+
+
+class _NotNow(Exception):
+    """The stream ends, or the table is somebody else's turn."""
+
+
+def merged_tables(spec: PipelineSpec, tables: Sequence[GoldTableSpec]) -> Iterator[str]:
+    """The tables of events that these gold tables read, and whose rows stay as they land."""
+    reads = {name for table in tables for name in table.reads}
+    yield from (table.name for table in spec.event_tables if table.name in reads and table.mutable is None)
+
+
+def merge_inputs(
+    lake: Lake, spec: PipelineSpec, tables: Sequence[GoldTableSpec], *, goes_on: Callable[[], bool] = lambda: True
+) -> int:
+    """Merge small files of what these gold tables read; how many partitions that were. Changes no row.
+
+    Idempotent, and safe beside every writer: whoever is first has the files. What it cannot merge is the night's.
+
+    Args:
+        goes_on: whether this process may still commit; looked at before each commit.
+
+    Raises:
+        TransientError: the storage does not answer.
+    """
+    home, merged = PipelineHome.open(lake.storage, spec.pipeline), 0
+    for name in merged_tables(spec, tables):
+        turns = _Turns(home, name, goes_on)
+        try:
+            turns.check()
+            outcome = compact_partitions(
+                lake,
+                lake.objects,
+                paths.table(spec.pipeline, name),
+                None,
+                below_bytes=SMALL_BYTES,
+                fewest=FEWEST_FILES,
+                most_bytes=MOST_BYTES,
+                user_metadata=user_metadata(pipeline=spec.pipeline, batch="", operation=OPTIMIZE),
+                before_commit=turns.check,
+            )
+        except _NotNow:
+            continue
+        merged += len(outcome.compacted)
+        if outcome.compacted:
+            log.info("pipeline=%s table=%s partitions_merged=%d", spec.pipeline, name, len(outcome.compacted))
+    return merged
+
+
+class _Turns:
+    """Whether a table may be rewritten now."""
+
+    def __init__(self, home: PipelineHome, table: str, goes_on: Callable[[], bool]) -> None:
+        self._home, self._table, self._goes_on = home, table, goes_on
+
+    def check(self) -> None:
+        """Raise where the process ends, or a job has the table's write turn, or waits for it."""
+        stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
+        turn = TurnRecord.decode(stored.data) if stored is not None else None
+        if not self._goes_on() or (turn is not None and not turn.over):
+            raise _NotNow(self._table)

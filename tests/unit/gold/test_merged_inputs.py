@@ -1,0 +1,126 @@
+"""Between builds of a stream small files of what its gold reads are merged: no row changes, nobody is disturbed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.locks.turn import TurnRecord
+from deltaworks.gold import merged_inputs
+from deltaworks.gold.merged_inputs import merge_inputs, merged_tables
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.project import load_catalog
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from tests.unit.maintenance.made_tables import DAILY, DAILY_SQL, ORDERS, SHOP, append, make, project
+
+FILES = 6
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> PipelineSpec:
+    return project(tmp_path, sql=DAILY_SQL, shop=SHOP + ORDERS + DAILY).pipeline("shop")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    monkeypatch.setattr(merged_inputs, "FEWEST_FILES", FILES)
+    return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
+
+
+def rows(lake: Lake, key: str) -> list[str]:
+    table = lake.rows(key)
+    assert table is not None
+    return sorted(map(str, table.to_pylist()))
+
+
+def files(lake: Lake, key: str) -> int:
+    opened = lake.open(key)
+    assert opened is not None
+    return len(opened.file_uris())
+
+
+def merge(lake: Lake, spec: PipelineSpec, **options: object) -> int:
+    return merge_inputs(lake, spec, spec.gold.tables, **options)  # type: ignore[arg-type]
+
+
+def test_partitions_of_many_small_files_become_one_file_each_and_keep_their_rows(
+    lake: Lake, spec: PipelineSpec
+) -> None:
+    key = make(lake, "shop", "orders", files=FILES, days=2)
+    before = rows(lake, key)
+
+    assert merge(lake, spec) == 2
+    assert (rows(lake, key), files(lake, key)) == (before, 2)
+    assert merge(lake, spec) == 0, "there is nothing more to merge"
+    newest = next(commit_history(lake, key, newest=lake.open(key).version()))  # type: ignore[union-attr]
+    assert newest.metadata["operation"] == "optimize", "so that nobody takes it for a change"
+
+
+def test_a_partition_of_fewer_files_waits(lake: Lake, spec: PipelineSpec) -> None:
+    key = make(lake, "shop", "orders", files=FILES - 1, days=1)
+
+    assert merge(lake, spec) == 0
+    assert files(lake, key) == FILES - 1
+
+
+def test_of_more_than_fits_the_oldest_are_merged_first(
+    lake: Lake, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make(lake, "shop", "orders", files=FILES, days=1)
+    opened = lake.open(key)
+    assert opened is not None
+    before = rows(lake, key)
+    sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
+    monkeypatch.setattr(merged_inputs, "MOST_BYTES", 3 * max(sizes))
+
+    assert merge(lake, spec) == 1
+    assert (rows(lake, key), files(lake, key)) == (before, FILES - 2)
+
+
+@pytest.mark.parametrize("state", ["asked", "granted"])
+def test_a_table_whose_write_turn_somebody_has_or_waits_for_is_left_to_them(
+    lake: Lake, spec: PipelineSpec, state: str
+) -> None:
+    key = make(lake, "shop", "orders", files=FILES, days=1)
+    turn = TurnRecord(
+        table="orders", turn="t", reason="erase", state=state, by="job", run="r", beat=1, ttl_seconds=60,  # type: ignore[arg-type]
+        max_turn_seconds=600, asked_at="2026-03-01T00:00:00Z",
+    )  # fmt: skip
+    lake.objects.put(paths.turn_request("shop", "orders"), json.dumps(asdict(turn)).encode())
+
+    assert merge(lake, spec) == 0
+    assert files(lake, key) == FILES
+
+
+def test_whoever_has_lost_the_stream_commits_nothing(lake: Lake, spec: PipelineSpec) -> None:
+    key, looks = make(lake, "shop", "orders", files=FILES, days=1), iter([True, False, False])
+
+    assert merge(lake, spec, goes_on=lambda: next(looks)) == 0
+    assert files(lake, key) == FILES
+
+
+def test_what_lands_meanwhile_is_no_conflict(lake: Lake, spec: PipelineSpec) -> None:
+    key, looks = make(lake, "shop", "orders", files=FILES, days=1), count()
+
+    def land() -> bool:
+        if next(looks) == 1:  # the first look is at the beginning, the second before the commit
+            append(lake, key, 1)
+        return True
+
+    assert merge(lake, spec, goes_on=land) == 1
+    assert files(lake, key) == 2, "what was merged, and what has landed behind it"
+
+
+def test_tables_that_requests_rewrite_are_left_to_their_turn() -> None:
+    spec = load_catalog(tolerant=True).pipeline("engagement")
+    mutable = {table.name for table in spec.tables if table.mutable is not None}
+
+    assert mutable & {name for table in spec.gold.tables for name in table.reads}
+    assert not mutable & {*merged_tables(spec, spec.gold.tables)}
