@@ -240,9 +240,10 @@ def _linked(source: str, target: str) -> None:
 
 def _changed(table: Path) -> int:
     from deltalake import DeltaTable
-    from pyarrow import compute
+    from pyarrow import compute, fs
 
-    rows = DeltaTable(str(table)).to_pyarrow_dataset()
+    files = fs.SubTreeFileSystem(str(table), fs.LocalFileSystem())
+    rows = DeltaTable(str(table)).to_pyarrow_dataset(filesystem=files)
     return int(rows.count_rows(filter=compute.field("_mutation") == 1))
 
 

@@ -42,6 +42,7 @@ def read_contents(root: Path, tables: frozenset[str], *, column: str) -> dict[st
         RuntimeError: a table is there twice.
     """
     from deltalake import DeltaTable
+    from pyarrow import fs
 
     contents: dict[str, Content] = {}
     for log in sorted(root.rglob("_delta_log")):
@@ -50,7 +51,8 @@ def read_contents(root: Path, tables: frozenset[str], *, column: str) -> dict[st
             continue
         if name in contents:
             raise RuntimeError(f"{root} holds two tables {name}")
-        table = DeltaTable(str(log.parent)).to_pyarrow_table(columns=[column])
+        files = fs.SubTreeFileSystem(str(log.parent), fs.LocalFileSystem())
+        table = DeltaTable(str(log.parent)).to_pyarrow_table(columns=[column], filesystem=files)
         contents[name] = content_of(iter(table.column(column).to_pylist()))
     return contents
 

@@ -118,6 +118,34 @@ def test_what_is_declared_and_controlled_loads_without_spark_and_airflow() -> No
     assert done.stdout.strip() == "[]"
 
 
+def deltalakes_files(tree: ast.AST) -> list[int]:
+    """The lines where a Delta table is read through Python objects of deltalake's instead of a file system."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"to_pyarrow_dataset", "to_pyarrow_table"}
+        and "filesystem" not in {keyword.arg for keyword in node.keywords}
+    ]
+
+
+def test_delta_tables_are_read_by_a_file_system_of_arrows() -> None:
+    texts = {name_of(path): path.read_text() for path in MODULES}
+    lines = {name: deltalakes_files(ast.parse(text)) for name, text in texts.items() if "to_pyarrow_" in text}
+
+    assert "include/deltaworks/tables/lake.py" in lines
+    assert not {name: at for name, at in lines.items() if at}, (
+        "take `rows_of` or `dataset_of` of deltaworks.tables.lake"
+    )
+
+
+@pytest.mark.parametrize("statement", ["table.to_pyarrow_dataset()", "DeltaTable(uri).to_pyarrow_table(columns=names)"])
+def test_a_reading_through_deltalakes_own_files_is_seen(statement: str) -> None:
+    assert deltalakes_files(ast.parse(statement)) == [1]
+    assert not deltalakes_files(ast.parse(f"{statement.removesuffix(')')}, filesystem=root)".replace("(,", "(")))
+
+
 def test_the_layers_hold() -> None:
     program = Path(sys.executable).parent / "lint-imports"
 

@@ -25,7 +25,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.tables.lake import Lake
+from deltaworks.tables.lake import Lake, rows_of
 from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
 
 State = Literal["complete", "prepared"]
@@ -167,7 +167,7 @@ class BatchHistory:
         condition = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
         if not in_all:
             condition &= self._of_what_stays()
-        rows: list[dict[str, Any]] = store.to_pyarrow_dataset().to_table(filter=condition).to_pylist()
+        rows: list[dict[str, Any]] = rows_of(self._lake, store, filters=condition).to_pylist()
         return sorted(rows, key=lambda row: row["batch_id"])
 
     def _of_what_stays(self) -> Any:

@@ -195,7 +195,7 @@ class TableReading(_Compared):
         if str(table.metadata().id) != position.table_id:
             raise self._gone(position, "the table has been recreated since")
         changed = self._changed(position, other).values(self._partition) if self._partition in self._feed.key else None
-        return _within(table, self._partition, changed), [field.name for field in table.schema().fields]
+        return _within(self._lake, table, self._partition, changed), [field.name for field in table.schema().fields]
 
     def _gone(self, position: Position, why: str) -> ContractError:
         return ContractError(
@@ -208,9 +208,9 @@ class TableReading(_Compared):
         return Versions(self._lake, self._key, name=self._name).explain_missing(position.version)
 
 
-def _within(table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
+def _within(lake: Lake, table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
     """The rows of some partitions, or of all."""
-    relation = relation_of(table)
+    relation = relation_of(lake, table)
     if values is None or has_vectors(table):
         return relation
     kind = relation.schema.field(column).type

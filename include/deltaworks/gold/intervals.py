@@ -96,7 +96,7 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
             if table is None:
                 raise ValueError("it is no longer there")
             table.load_as_version(version)
-            connection.register(name, relation_of(table))
+            connection.register(name, relation_of(lake, table))
             columns.append([field.name for field in table.schema().fields])
         if columns[0] != columns[1]:
             raise ValueError("its columns changed")

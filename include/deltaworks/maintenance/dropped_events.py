@@ -48,12 +48,10 @@ def dropped_since(
 
 
 def _of_batches(lake: Lake, pipeline: str, since: datetime) -> Iterator[Mapping[str, str]]:
-    store = lake.open(paths.pipeline_control(pipeline, CHECKPOINT_STORE))
-    if store is None:
+    key, recent = paths.pipeline_control(pipeline, CHECKPOINT_STORE), ds.field("completed_at") >= ds.scalar(since)
+    rows = lake.rows(key, columns=["source_metadata"], filters=recent)
+    if rows is None:
         return
-    rows = store.to_pyarrow_dataset().to_table(
-        columns=["source_metadata"], filter=ds.field("completed_at") >= ds.scalar(since)
-    )
     for text in rows.column("source_metadata").to_pylist():
         packed = json.loads(text or "{}").get(DROPPED_NUMBERS)
         if packed:

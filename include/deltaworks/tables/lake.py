@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,31 +105,60 @@ class Lake:
     def rows(self, key: str, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table | None:
         """The table's rows, read through deltalake; None where there is no table."""
         table = self.open(key)
-        return None if table is None else rows_of(table, columns=columns, filters=filters)
+        return None if table is None else rows_of(self, table, columns=columns, filters=filters)
 
 
-def rows_of(table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
+def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
+    """The open table of this lake as pyarrow's dataset, at the version it is open at.
+
+    Files are read by Arrow's own file system. Left to itself, deltalake hands Arrow a Python object for each file;
+    Arrow's threads may drop the last of them when the interpreter is gone already, and then the process ends by abort
+    after its work is done. Sizes come from the log, so that S3 is not asked for them.
+
+    Raises:
+        DeltaProtocolError: the table has deletion vectors.
+    """
+    address = urlparse(table.table_uri)
+    root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
+    dataset = table.to_pyarrow_dataset(filesystem=root)
+    added = pa.table(table.get_add_actions())
+    # The log's paths are URLs, a dataset's are not.
+    paths = map(unquote, added.column("path").to_pylist())
+    sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
+    sized = [
+        fragment.format.make_fragment(
+            fragment.path,
+            filesystem=root,
+            partition_expression=fragment.partition_expression,
+            file_size=sizes.get(fragment.path),
+        )
+        for fragment in dataset.get_fragments()
+    ]
+    return ds.FileSystemDataset(sized, dataset.schema, dataset.format, root)
+
+
+def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
     """The rows of the open table that `filters`, an expression of pyarrow, lets through."""
     names = list(columns) if columns else None
     if not has_vectors(table):
-        return table.to_pyarrow_dataset().to_table(columns=names, filter=filters)
+        return dataset_of(lake, table).to_table(columns=names, filter=filters)
     return ds.Scanner.from_batches(_batches(table), columns=names, filter=filters).to_table()
 
 
-def parts_of(table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
+def parts_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
     """All rows of the open table, in parts that are read one after the other."""
     if has_vectors(table):
         scanner = ds.Scanner.from_batches(_batches(table), columns=list(columns))
     else:
-        scanner = table.to_pyarrow_dataset().scanner(columns=list(columns))
+        scanner = dataset_of(lake, table).scanner(columns=list(columns))
     for batch in scanner.to_batches():
         if batch.num_rows:
             yield pa.Table.from_batches([batch])
 
 
-def relation_of(table: DeltaTable) -> Any:
+def relation_of(lake: Lake, table: DeltaTable) -> Any:
     """The open table as something DuckDB can register, and scan as often as it likes."""
-    return _Marked(table) if has_vectors(table) else table.to_pyarrow_dataset()
+    return _Marked(table) if has_vectors(table) else dataset_of(lake, table)
 
 
 class _Marked:

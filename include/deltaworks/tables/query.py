@@ -56,7 +56,8 @@ def connect(
             all are.
         opened: gives the table at a key, None where there is none; by default each as it is now.
     """
-    opened = opened or Lake(catalog.environment.lake).open
+    lake = Lake(catalog.environment.lake)
+    opened = opened or lake.open
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     names = []
@@ -70,7 +71,7 @@ def connect(
             table = opened(key)
             if table is None:
                 continue
-            bind(connection, pipeline, name, table)
+            bind(connection, lake, table, schema=pipeline, name=name)
             names.append(f"{pipeline}.{name}")
         if f"{pipeline}.{QUARANTINE}" in names:
             bind_file_quarantine(connection, pipeline)
@@ -96,9 +97,9 @@ def named_tables(spec: PipelineSpec) -> Mapping[str, TableSpec]:
     return {f"{table.name}_named": table for table in spec.tables if table.mutable is not None}
 
 
-def bind(connection: duckdb.DuckDBPyConnection, schema: str, name: str, table: DeltaTable) -> None:
+def bind(connection: duckdb.DuckDBPyConnection, lake: Lake, table: DeltaTable, *, schema: str, name: str) -> None:
     """Make the table, at the version it is open at, the view `schema.name`, without rows a mutation has deleted."""
-    connection.register(f"{schema}__{name}", relation_of(table))
+    connection.register(f"{schema}__{name}", relation_of(lake, table))
     mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
     rows_left = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')

@@ -92,7 +92,11 @@ class TimeTravel:
         versions = self._versions(spec, table)
         version = value if isinstance(value, int) else versions.at(value)
         schema = f"{spec.pipeline}@v{version}"
-        self._once(schema, table, lambda: bind(self._connection, schema, table, versions.open(version)))
+        self._once(
+            schema,
+            table,
+            lambda: bind(self._connection, self._lake, versions.open(version), schema=schema, name=table),
+        )
         self._read.append((versions, version))
         return schema
 

@@ -51,7 +51,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         replaced = None if before is None else _sql(job.plan.output.whole_dates(), table.partition_by, "")
         if before is not None and table.grain is not None:
             # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
-            connection.register("before", relation_of(before))
+            connection.register("before", relation_of(lake, before))
             connection.register("answer", answer)
             answer = connection.sql(
                 f"SELECT * FROM answer UNION ALL BY NAME SELECT * FROM before WHERE ({replaced}) AND NOT ({written})"
@@ -78,7 +78,7 @@ def _register(
         connection.register(view, arrow_schema(dict(pinned.columns)).empty_table())
         return
     opened.load_as_version(pinned.version)
-    connection.register(f"all_{view}", relation_of(opened))
+    connection.register(f"all_{view}", relation_of(lake, opened))
     rows = f"all_{view}"
     if dedupe is not None and pinned.of_events:
         by_hours = plan.table.grain is not None

@@ -139,7 +139,7 @@ class ShippedLake:
         assert opened is not None
         order = ", ".join(f"{column} DESC" for column in (*keyed.newest_by, "_seq", "_position"))
         with duckdb.connect(":memory:") as connection:
-            connection.register("history", relation_of(opened))
+            connection.register("history", relation_of(self._lake, opened))
             newest = connection.sql(
                 f"SELECT {', '.join(keyed.history_types) if keyed.forget_minutes else '*'} FROM history "
                 f"QUALIFY row_number() OVER (PARTITION BY {', '.join(keyed.by)} ORDER BY {order}) = 1"

@@ -69,7 +69,7 @@ def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
     table = lake.open("t")
     assert table is not None
     connection = duckdb.connect(":memory:")
-    connection.register("rows_", relation_of(table))
+    connection.register("rows_", relation_of(lake, table))
 
     for _ in range(2):
         assert connection.execute("SELECT sum(one.size) FROM rows_ AS one JOIN rows_ USING (name)").fetchall() == [

@@ -156,7 +156,7 @@ class KeyedTableFollower:
         digest = self._table.digest(str(history.metadata().id))
         self._application = self._application_of(opened, keyed_application(self._pipeline, self._table.name, digest))
         if self._horizon.is_bounded:
-            self._horizon.note(rows_of(opened, columns=[EVENT_TIME]).column(EVENT_TIME))
+            self._horizon.note(rows_of(self._lake, opened, columns=[EVENT_TIME]).column(EVENT_TIME))
         self._opened = opened
         return opened
 
@@ -285,7 +285,7 @@ class KeyedTableFollower:
             files = list(self._files(history))
             self._horizon.note_files(files)
             return self._rows(files)
-        return map(self._horizon.kept, parts_of(history, columns=list(self._table.history_types)))
+        return map(self._horizon.kept, parts_of(self._lake, history, columns=list(self._table.history_types)))
 
     def _rebuild(self, history: DeltaTable, opened: DeltaTable, step: Step) -> Iterator[MergeOutcome]:
         """Replace all rows by the newest of the whole history; larger tables grow to that in several commits."""

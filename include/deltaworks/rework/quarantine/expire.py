@@ -122,7 +122,7 @@ class _Expiry:
             return self._left(name, days)
         # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
         before = (self._now - dt.timedelta(days=days)).date()
-        old = rows_of(table, columns=[column], filters=pc.field(column) < before)
+        old = rows_of(self._lake, table, columns=[column], filters=pc.field(column) < before)
         bounded = self._bounded(name, table, old.column(column).to_pylist(), before)
         if bounded != before:
             before = bounded
@@ -149,7 +149,7 @@ class _Expiry:
         if table is None or days is None:
             return self._left(name, days)
         before = self._now - dt.timedelta(days=days)
-        old = rows_of(table, columns=["received_at"], filters=pc.field("received_at") < before)
+        old = rows_of(self._lake, table, columns=["received_at"], filters=pc.field("received_at") < before)
         received = [at.date() for at in old.column("received_at").to_pylist()]
         bounded = self._bounded(f"message_quarantine_{relay}", table, received, before.date())
         if bounded != before.date():

@@ -243,7 +243,7 @@ class ReplayShare:
         """The actions that add what this snapshot of the table has not."""
         seqs = sorted({seq for file_places in self._places for seq, _ in file_places})
         condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
-        present = set(row_keys(rows_of(table, columns=ROW_KEY_COLUMNS, filters=condition)))
+        present = set(row_keys(rows_of(self._lake, table, columns=ROW_KEY_COLUMNS, filters=condition)))
         offered = [
             rest
             for file, file_places in zip(self._files, self._places, strict=True)

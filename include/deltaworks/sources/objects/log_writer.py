@@ -33,7 +33,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
 from deltaworks.tables.files import WrittenFile, write_file
-from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
 _LOGGER = logging.getLogger(__name__)
 _COMPACT_ABOVE_FILES = 500
@@ -233,7 +233,7 @@ class FileEventLogWriter:
     def _load_message_ids(self) -> set[str]:
         # A queue keeps a message for 14 days at most: older ones cannot come back.
         recent = pc.field("received_at") > utc_now() - timedelta(days=15)
-        rows = self._messages.to_pyarrow_dataset().to_table(columns=["message_id"], filter=recent)
+        rows = rows_of(self._lake, self._messages, columns=["message_id"], filters=recent)
         return set(rows.column("message_id").to_pylist())
 
     def _event_step(self, number: int) -> Step:

@@ -1,0 +1,185 @@
+"""Open tables as datasets over a file system of Arrow's own: the rows of deltalake's, and no Python in its threads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from deltalake import write_deltalake
+from werkzeug.serving import WSGIRequestHandler
+
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake, dataset_of, relation_of, rows_of
+from tests.moto_server import running_moto
+
+KEY = "tables/öd 100%/orders"
+#: Values that clients write into paths in ways of their own.
+PLACES = ["x y", "ü/%:=", "a+b", "%20", "2026-01-01", None]
+ROWS = pa.table({"place": PLACES * 500, "number": list(range(3000))})
+#: What a process does whose threads of Arrow are slow to let go of what deltalake gave them: it is at its end by then.
+SLOW = """
+import os, sys, threading, time
+import pyarrow as pa
+from deltalake.fs.fs_handler import DeltaStorageHandler
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+class SlowToGo:
+    def __init__(self, file):
+        self._file = file
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+    def __del__(self):
+        time.sleep(0.5)
+
+def opened(self, path):
+    print("opened by deltalake", flush=True)
+    return pa.PythonFile(SlowToGo(self._handler.open_input_file(path)), mode="r")
+
+DeltaStorageHandler.open_input_file = opened
+rows = Lake(StorageSpec(root=sys.argv[1])).rows(sys.argv[2])
+print(rows.num_rows, flush=True)
+"""
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> StorageSpec:
+    return StorageSpec(root=f"file://{tmp_path}/a lake")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with running_moto() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
+    monkeypatch.setenv("TEST_KEY", "the-key")
+    storage = StorageSpec(
+        root="s3://datasets/a lake",
+        endpoint=endpoint,
+        path_style=True,
+        access_key="env:TEST_KEY",
+        secret_key="env:TEST_KEY",
+    )
+    boto3.client("s3", **storage.boto3_options()).create_bucket(Bucket="datasets")
+    return storage
+
+
+@pytest.fixture(params=["local", "s3"])
+def lake(request: pytest.FixtureRequest) -> Lake:
+    return Lake(request.getfixturevalue(request.param))
+
+
+def write(lake: Lake, rows: pa.Table = ROWS, *, key: str = KEY, partition_by: str | None = "place") -> None:
+    """Append rows as delta-rs writes them, which escapes values in paths."""
+    write_deltalake(
+        lake.storage.uri(key),
+        rows,
+        mode="append",
+        partition_by=None if partition_by is None else [partition_by],
+        storage_options=lake.storage.deltalake_options(),
+    )
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """The requests a server of this process has, by their method."""
+    requests: Counter[str] = Counter()
+    answer = WSGIRequestHandler.run_wsgi
+
+    def noted(self: Any) -> None:
+        requests[self.command] += 1
+        answer(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WSGIRequestHandler, "run_wsgi", noted)
+        yield requests
+
+
+def test_rows_are_those_of_deltalakes_own_dataset_whatever_partitions_are_called(lake: Lake) -> None:
+    write(lake)
+    table = lake.open(KEY)
+    assert table is not None
+    ours, own = dataset_of(lake, table), table.to_pyarrow_dataset()
+
+    assert ours.schema.equals(own.schema)
+    for condition in (None, *(ds.field("place") == place for place in PLACES[:-1]), ds.field("place").is_null()):
+        rows = ours.to_table(filter=condition).sort_by("number")
+        assert rows.num_rows == (3000 if condition is None else 500)
+        assert rows.equals(own.to_table(filter=condition).sort_by("number")), condition
+    assert [str(one.partition_expression) for one in ours.get_fragments()] == [
+        str(one.partition_expression) for one in own.get_fragments()
+    ], "the log's bounds leave out the same files"
+
+
+def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) -> None:
+    schema = pa.schema([("event_date", pa.date32()), ("number", pa.int64())])
+    table = lake.ensure("orders", schema, user_metadata="{}", partition_by=["event_date"])
+    for number in (1, 2):
+        rows = pa.table({"event_date": [dt.date(2026, 1, number), None], "number": [number, -number]}, schema=schema)
+        lake.append(table, "orders", rows, step=Step("stream", number), user_metadata="{}")
+    table = lake.open("orders")
+    assert table is not None
+
+    condition = ds.field("event_date") >= dt.date(2026, 1, 2)
+    assert rows_of(lake, table, filters=condition).column("number").to_pylist() == [2]
+    table.load_as_version(1)
+    assert sorted(rows_of(lake, table).column("number").to_pylist()) == [-1, 1]
+    with duckdb.connect(":memory:") as connection:
+        connection.register("orders", relation_of(lake, table))
+        assert connection.sql("SELECT number FROM orders WHERE event_date = '2026-01-01'").fetchall() == [(1,)]
+
+
+def test_s3_has_no_more_requests_than_by_deltalakes_own_dataset(
+    s3: StorageSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(s3)
+    write(lake, key="counted")
+    table = lake.open("counted")
+    assert table is not None
+    lake.filesystem.get_file_info("datasets")
+    for condition in (None, ds.field("place") == "a+b"):
+        with counted(monkeypatch) as own:
+            expected = table.to_pyarrow_dataset().to_table(filter=condition).num_rows
+        with counted(monkeypatch) as ours:
+            assert dataset_of(lake, table).to_table(filter=condition).num_rows == expected
+        assert ours["HEAD"] == 0, "sizes are in the log"
+        assert 0 < ours.total() <= own.total(), (ours, own)
+
+
+def test_a_file_that_is_gone_is_an_error_of_the_storage(lake: Lake) -> None:
+    write(lake, key="gone", partition_by=None)
+    table = lake.open("gone")
+    assert table is not None
+    ((path,),) = (pa.table(table.get_add_actions()).column("path").to_pylist(),)
+    lake.objects.delete(f"gone/{path}")
+
+    with pytest.raises(OSError, match=r"part-"):
+        rows_of(lake, table)
+
+
+@pytest.mark.parametrize("repetition", range(2))
+def test_a_process_ends_well_whose_threads_of_arrow_are_late(local: StorageSpec, repetition: int) -> None:
+    lake = Lake(local)
+    for _ in range(4):
+        write(lake, ROWS.select(["number"]), key="orders", partition_by=None)
+
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW, local.root, "orders"], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "12000\n"), done.stderr
