@@ -38,15 +38,11 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         AssertionError: a check of the table is broken, other than those of shares and of intervals.
     """
     table = job.plan.table
+    answer = planned_answer(lake, job.plan, job.sql, job.inputs, dedupe)
+    _hold(table.name, table.checks, answer)
+    written = _written(job.plan)
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        for pinned in job.inputs.values():
-            _register(connection, lake, job.plan, pinned, dedupe)
-        (sql,) = sqlglot.transpile(job.sql, read="spark", write="duckdb")
-        time_column = "" if table.grain is None else table.grain.column
-        written = _sql(job.plan.output, table.partition_by, time_column) if table.by_date else "true"
-        answer = connection.sql(f"SELECT * FROM ({sql}) WHERE {written}").to_arrow_table()
-        _hold(table.name, table.checks, answer)
         before = None if job.plan.full or not table.by_date else lake.open(job.key)
         replaced = None if before is None else _sql(job.plan.output.whole_dates(), table.partition_by, "")
         if before is not None and table.grain is not None:
@@ -66,6 +62,28 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         predicate=replaced,
         schema_mode="overwrite" if replaced is None else None,
         commit_properties=CommitProperties(custom_metadata={"userMetadata": made}),
+    )
+
+
+def planned_answer(
+    lake: Lake, plan: GoldPlan, sql: str, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
+) -> pa.Table:
+    """What the SQL of a gold table gives of what is planned, over its inputs as they are pinned."""
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for name in plan.table.reads:
+            _register(connection, lake, plan, inputs[name], dedupe)
+        (translated,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+        return connection.sql(f"SELECT * FROM ({translated}) WHERE {_written(plan)}").to_arrow_table()
+
+
+def _written(plan: GoldPlan) -> str:
+    """The condition of the rows that a build writes."""
+    table = plan.table
+    return (
+        _sql(plan.output, table.partition_by, "" if table.grain is None else table.grain.column)
+        if table.by_date
+        else "true"
     )
 
 
