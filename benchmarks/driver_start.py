@@ -24,11 +24,16 @@ WITHOUT = "without"
 
 def run(options: Options) -> list[Figure]:
     """Measure both comparisons."""
-    comparisons = [
+    both = comparisons("session", "small_job")
+    return measure(BENCHMARK.name, both, repeats=options.repeats, progress=options.progress)
+
+
+def comparisons(*metrics: str) -> list[Comparison]:
+    """The comparisons of these names."""
+    return [
         Comparison(metric=metric, ours=_side("archive", metric), other=_side(WITHOUT, metric), sizes={"rows": 200})
-        for metric in ("session", "small_job")
+        for metric in metrics
     ]
-    return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
 
 
 def _side(name: str, metric: str) -> Side:

@@ -14,7 +14,6 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.submitted import link_library, submit
 from benchmarks.versions import cores, versions
 
 if TYPE_CHECKING:
@@ -81,8 +81,6 @@ class _Stage:
         self._declare()
 
     def _declare(self) -> None:
-        from deltaworks.specs.catalog import PROJECT_ROOT
-
         here = {"root": f"file://{self._root}/lake"}
         local = {"environment": "local", "lake": here, "landing": {"root": f"file://{self._root}/landing"}}
         java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m"
@@ -100,8 +98,7 @@ class _Stage:
                 "stream": {"trigger_seconds": _TRIGGER_SECONDS},
             }
             self._write(f"pipelines/{name}/pipeline.yaml", declared | ({"stream_group": "g"} if self._is_group else {}))
-        for name in ("include/deltaworks", "include/spark", "include/jars"):
-            (self._root / name).symlink_to(PROJECT_ROOT / name)
+        link_library(self._root)
 
     def _write(self, path: str, content: dict[str, Any]) -> None:
         file = self._root / "include" / path
@@ -149,36 +146,8 @@ class _Stage:
                 process.wait()
 
     def _submit(self, job: str, *arguments: str) -> subprocess.Popen[bytes]:
-        import pyspark
-
-        from deltaworks.specs.catalog import PROJECT_ROOT
-        from deltaworks.specs.project import load_catalog
-        from deltaworks.specs.spark_conf import submit_conf
-        from deltaworks.tables.spark.toolchain import find_java
-
-        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-        command = [str(submit), "--master", "local[2]"]
-        for name, value in submit_conf(load_catalog("local", root=self._root).environment, self._root).items():
-            command += ["--conf", f"{name}={value}"]
-        log = (self._root / f"{job}-{arguments[-1]}.log").open("w")
-        return subprocess.Popen(
-            [*command, str(PROJECT_ROOT / "spark_jobs" / f"{job}.py"), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(PROJECT_ROOT / "include"),
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_DRIVER_PYTHON": sys.executable,
-                "SPARK_HOME": str(Path(pyspark.__file__).parent),
-                "JAVA_HOME": str(find_java().home),
-                "DELTAWORKS_PROJECT": str(self._root),
-                "DELTAWORKS_ENVIRONMENT": "local",
-                "TZ": "UTC",
-            },
-        )
+        with (self._root / f"{job}-{arguments[-1]}.log").open("w") as log:
+            return submit(self._root, job, *arguments, log=log)
 
     def await_first_batches(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         """Wait until each pipeline has landed something: then every process there will be is there."""

@@ -47,6 +47,7 @@ from benchmarks import (
     single_table,
     small_reprocess,
     small_upkeep,
+    start,
     tpch,
     trigger,
     vacuum,
@@ -101,6 +102,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         groups,
         cli,
         driver_start,
+        start,
         demo,
         cluster,
     )

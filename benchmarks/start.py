@@ -1,0 +1,182 @@
+"""`start`: what a stream's start is made of, from the scheduler's decision to the first batch.
+
+- `spark_submit_to_first_batch`: a stream started as Airflow's task does, of a pipeline that is new and whose object has
+  landed; the other side is what was promised. Its parts are the phases, in their order: `launcher_seconds` until the
+  JVM has started Python; `session_seconds` until Spark's session is there, imports of the driver among them;
+  `tables_seconds` until the lease is taken and tables are there; `planning_seconds` until the source, which has a
+  process for that, has planned the first batch; `batch_seconds` until that is committed in all tables.
+- `driver_imports`: what a driver imports, against the libraries alone that it cannot do without.
+- `planner_imports`: the same of the process that plans a source's batches, against Spark's own runner.
+- `airflow_task`: a task's process up to its operator: Airflow's imports and the parsing of the DAG file for one task,
+  against the same of a file with one DAG that does nothing.
+- `session`: a session's start, with its Java classes from the archive and without it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks import driver_start
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+from benchmarks.submitted import link_library, submit
+
+_ROOT = Path(__file__).resolve().parents[1]
+_JOB = _ROOT / "spark_jobs" / "ingest_stream.py"
+_PROMISED_SECONDS = 12.0
+_PATIENCE_SECONDS = 180.0
+_LOOK_SECONDS = 0.02
+_PHASES = ("launcher_seconds", "session_seconds", "tables_seconds", "planning_seconds", "batch_seconds")
+_TABLES = ("events", "buys", "quarantine")
+_LIBRARIES = "import boto3, deltalake, duckdb, pyarrow.dataset, pyarrow.parquet, pydantic, pyspark.sql"
+_RUNNER = "import pyspark.sql.streaming.python_streaming_source_runner"
+_SOURCE = f"import deltaworks.sources.objects.stream; {_RUNNER}"
+#: The first is of the pipeline whose task it is.
+_STREAMS = ("dags/streams.py", "stream__games")
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure every phase."""
+    imports = [
+        _comparison("driver_imports", ("driver", _python("-c", _imports_of(_JOB))), _python("-c", _LIBRARIES)),
+        _comparison("planner_imports", ("planner", _python("-c", _SOURCE)), _python("-c", _RUNNER)),
+        _comparison("airflow_task", ("stream", _parsing(_STREAMS[0], "--task", _STREAMS[1])), _parsing("--bare", "1")),
+    ]
+    figures = measure(BENCHMARK.name, imports, repeats=options.repeats, progress=options.progress)
+    sessions = driver_start.comparisons("session")
+    figures += measure(BENCHMARK.name, sessions, repeats=options.repeats, progress=options.progress)
+    return [*figures, _first_batches(options)]
+
+
+def _comparison(metric: str, ours: tuple[str, list[str]], other: list[str]) -> Comparison:
+    name, command = ours
+    return Comparison(metric=metric, ours=_side(f"{name}_{metric}", command), other=_side(f"without_{metric}", other))
+
+
+def _side(name: str, command: list[str]) -> Side:
+    def start(clock: Clock) -> None:
+        with clock:
+            subprocess.run(command, env=_environment(_ROOT), cwd=_ROOT, stdout=subprocess.DEVNULL, check=True)
+
+    return Side(name, start)
+
+
+def _python(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
+
+
+def _parsing(*arguments: str) -> list[str]:
+    return _python("-m", "benchmarks.dag_parsing", *arguments)
+
+
+def _imports_of(file: Path) -> str:
+    """The imports at the head of a program."""
+    heads = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return "\n".join(map(ast.unparse, heads))
+
+
+def _environment(project: Path) -> dict[str, str]:
+    return os.environ | {
+        "PYTHONPATH": f"{_ROOT / 'include'}{os.pathsep}{_ROOT}",
+        "DELTAWORKS_PROJECT": str(project),
+        "DELTAWORKS_ENVIRONMENT": "local",
+        "TZ": "UTC",
+    }
+
+
+def _first_batches(options: Options) -> Figure:
+    """Streams started one after the other, each of a project of its own; the median of their seconds."""
+    from benchmarks.scratch import scratch_folder
+
+    starts: list[dict[str, float]] = []
+    for number in range(options.repeats + 1):
+        with scratch_folder(f"start-{number}") as root:
+            phases = _first_batch(root)
+        options.progress(f"start: first batch after {sum(phases.values()):.2f} s{' (warm-up)' * (not number)}")
+        starts += [phases] if number else []
+    seconds = [sum(phases.values()) for phases in starts]
+    parts = {name: round(statistics.median(phases[name] for phases in starts), 3) for name in starts[0]}
+    sides = (statistics.median(seconds), _PROMISED_SECONDS)
+    metric, sizes = "spark_submit_to_first_batch", {"events": 1_000}
+    figure = measured_once(BENCHMARK.name, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=parts)
+    return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
+
+
+def _first_batch(root: Path) -> dict[str, float]:
+    """The seconds of the phases of one start."""
+    from benchmarks.project import declare_project
+    from deltaworks.sources.objects.relay.relay import Relay
+
+    declared = {
+        "pipeline": "fresh",
+        "description": "A stream that starts.",
+        "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
+        "tables": [{"name": "events", "catch_all": True}, {"name": "buys", "when": {"name": "buy"}}],
+    }
+    (root / "landing").mkdir(parents=True)
+    lines = [{"name": "buy" if number % 2 else "view", "id": number, "at": 1_767_225_600} for number in range(1_000)]
+    (root / "landing" / "first.json").write_text("\n".join(map(json.dumps, lines)))
+    catalog = declare_project(root, declared, landing=root / "landing")
+    link_library(root)
+    environment = catalog.environment
+    relay = catalog.relay("landing")
+    Relay(relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True).run()
+
+    with (root / "driver.log").open("w") as log:
+        began = time.time()
+        process = submit(root, "ingest_stream", "--pipeline", "fresh", log=log)
+        try:
+            moments = [began, *_moments(root / "lake", root / "driver.log", process)]
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return {name: after - before for name, before, after in zip(_PHASES, moments, moments[1:], strict=False)}
+
+
+def _moments(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[float]:
+    """When each phase had ended, in seconds since 1970: by the processes there are, and by what is in the lake."""
+    import psutil
+
+    from deltaworks.control import paths
+
+    session = _awaited(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
+    children = psutil.Process(process.pid).children(recursive=True)
+    python = min(child.create_time() for child in children if any(_JOB.name in word for word in child.cmdline()[1:2]))
+    checkpoints = lake / Path(paths.checkpoint("fresh", 0, 0)).parents[1]
+
+    def written(file: str) -> float | None:
+        return min((path.stat().st_mtime for path in checkpoints.glob(f"*/*/{file}")), default=None)
+
+    committed = _awaited(process, log, lambda: written("commits/0"))
+    planned = written("offsets/0")
+    created = f"_delta_log/{0:020d}.json"
+    tables = max((lake / paths.table("fresh", name) / created).stat().st_mtime for name in _TABLES)
+    if planned is None:
+        raise RuntimeError("a batch is complete that was never planned")
+    return [python, session, tables, planned, committed]
+
+
+def _awaited(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
+    """What `look` gives once it gives something."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (moment := look()) is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the stream has not come so far:\n{log.read_text()[-2_000:]}")
+        time.sleep(_LOOK_SECONDS)
+    return moment
+
+
+BENCHMARK = Benchmark(
+    name="start",
+    summary="a stream's start by phase: imports, Airflow's task, the session, spark-submit to the first batch",
+    run=run,
+)
