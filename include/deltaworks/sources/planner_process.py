@@ -1,7 +1,9 @@
-"""Keeps pandas out of Spark's planner processes: every query of a source in Python has one for as long as it runs.
+"""Keeps pandas out of the processes in which Spark makes a source and plans its batches.
 
-pyarrow loads pandas the first time it looks at a value, to see whether that is one of its frames. A planner never has
-one, and a driver of many pipelines has many planners: each is some 30 MB smaller without.
+pyarrow loads pandas the first time it looks at a value, to see whether that is one of its frames. A source never has
+one, while a query is planned: a process that makes the source, one that prepares its reading and one that plans batches
+for as long as it runs are started one after the other. Each is some 30 MB smaller and a quarter of a second sooner
+there without.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+#: What Spark runs of a source before the planner, by itself or in the daemon that is told which.
+MAKERS = frozenset({"pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read"})
+DAEMON = "pyspark.daemon"
 
 
 class _NoPandas(MetaPathFinder):
@@ -27,7 +32,10 @@ class _NoPandas(MetaPathFinder):
 
 
 def keep_pandas_out() -> None:
-    """Do so from now on, where this is a planner's process. It is too late where pandas has been loaded."""
+    """Do so from now on, where this is such a process. It is too late where pandas has been loaded."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if getattr(spec, "name", "") == PLANNER and not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
+    program = getattr(spec, "name", "")
+    if program == DAEMON:
+        program = next(iter(sys.argv[1:]), "")
+    if program in {PLANNER, *MAKERS} and not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NoPandas())
