@@ -28,6 +28,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
 EVERYTHING = "everything"
+#: A busy machine may take longer for a file than a page waits; only tests of slow storages are about that.
+_PATIENT_SECONDS = 30.0
 
 
 def person(
@@ -179,8 +181,7 @@ def console_stage(
         "eve": person("eve", reads=("stream__edits",), starts=()),
     }
     acts = ActsOfTests()
-    # A busy machine may take longer for a file than a page waits; only tests of slow storages are about that.
-    patience = {} if storage else {"wait_seconds": 30.0}
+    patience = {} if storage else {"wait_seconds": _PATIENT_SECONDS}
     records = CachedObjects(storage or (lambda: objects), **patience, **({"clock": clock} if clock else {}))
     console = Console(
         people=PeopleOfTests(everyone),
@@ -205,7 +206,7 @@ def look_at(
     return Look(
         person=by or person(),
         catalog=catalog,
-        objects=CachedObjects(lambda: objects).reader(),
+        objects=CachedObjects(lambda: objects, wait_seconds=_PATIENT_SECONDS).reader(),
         now=now or utc_now(),
         values=values or {},
         query=query or {},

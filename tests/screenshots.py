@@ -158,7 +158,7 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     acts.questions_open = (waits,)
     people = EverybodyIsAda({"ada": person()})
     console = Console(
-        people=people, acts=acts, records=CachedObjects(lambda: objects), catalog=CatalogCache(lambda: catalog)
+        people=people, acts=acts, records=CachedObjects(lambda: objects, wait_seconds=30), catalog=CatalogCache(lambda: catalog)
     )
     server = uvicorn.Server(uvicorn.Config(build_console(console), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
