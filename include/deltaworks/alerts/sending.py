@@ -109,6 +109,21 @@ def send_notices(objects: ObjectStore, channels: Sequence[Channel], *, now: date
     return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing=failing)
 
 
+def make_due(objects: ObjectStore, channel: str) -> int:
+    """Let the next pass send what waits on a channel that works again, in place of after the wait that its failures
+    have brought; how many notices waited so. Safe beside senders: what one of them has claimed is left to it."""
+    due = 0
+    for key in objects.list(paths.alerts("spool/")):
+        delivery = paths.alert_delivery(key.rpartition("/")[2].removesuffix(".json"), channel)
+        item = objects.get(delivery)
+        before = Delivery.decode(item.data) if item else None
+        if item is None or before is None or before.state != "failed":
+            continue
+        again = dataclasses.replace(before, at="", attempts=0)
+        due += objects.put_if_match(delivery, again.encode(), item.etag) is not None
+    return due
+
+
 def forget_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
     """Remove records of deliveries of notices that are over a week old and not in the spool any more; how many."""
     before = (now or utc_now()) - timedelta(days=KEEP_DAYS)

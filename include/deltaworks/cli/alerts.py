@@ -10,7 +10,7 @@ from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
 from deltaworks.alerts.notice import trial_notice
 from deltaworks.alerts.raising import Alert, alerts, settle_alerts
-from deltaworks.alerts.sending import send_notices
+from deltaworks.alerts.sending import make_due, send_notices
 from deltaworks.alerts.silences import silences as all_silences
 from deltaworks.cli.context import catalog, use_settings
 from deltaworks.cli.output import line, listing_command
@@ -79,7 +79,10 @@ def send() -> None:
 
 @app.command()
 def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on each channel to try it.")) -> None:
-    """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues."""
+    """Look whether every channel works: topics, confirmed subscriptions, their dead-letter queues.
+
+    What waits on one that takes the notice of `--send` is sent at the next health check.
+    """
     environment = catalog().environment
     problem_count = 0
     if unheard := channel_warning(environment.alerts):
@@ -89,6 +92,8 @@ def check(send_one: bool = typer.Option(False, "--send", help="Send a notice on 
         problems = channel_problems(channel, environment.messaging)
         if send_one and not any(problem.blocks for problem in problems):
             channel.send(trial_notice())
+            if make_due(open_objects(environment.lake), channel.name):
+                line(f"{channel.name}: takes notices again; those that wait are sent within a minute")
         for problem in problems:
             problem_count += 1
             line(f"{channel.name}: {problem.text}")

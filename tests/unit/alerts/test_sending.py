@@ -15,7 +15,7 @@ from deltaworks.alerts.channels import SENDERS, Channel, log, open_channels
 from deltaworks.alerts.channels.sns import boto3_sns
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts, raise_alert, resolve_alert, settle_alerts
-from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forget_deliveries, send_notices
+from deltaworks.alerts.sending import CLAIM_SECONDS, Delivery, SendResult, forget_deliveries, make_due, send_notices
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import TransientError
@@ -240,6 +240,39 @@ def test_a_channel_that_never_answers_is_given_up_after_days_and_says_so(objects
         if (found := Delivery.decode(objects.get(key).data)) is not None  # type: ignore[union-attr]
     ]
     assert "given_up" in states
+
+
+def test_a_channel_that_works_again_is_sent_what_waits_without_the_wait_that_its_failures_brought(
+    objects: LocalObjects, clock: Clock
+) -> None:
+    raised(objects, clock)
+    said, other = Said(), Said()
+    said.fails = True
+    for _ in range(6):
+        send_notices(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.pass_(601))
+    said.fails = False
+    both = [channel_of(said, "people"), channel_of(other, "log")]
+    assert send_notices(objects, both, now=clock.pass_(1)).failing == ("people",), "it waits for its next try"
+
+    due = make_due(objects, "people"), make_due(objects, "log")
+    result = send_notices(objects, both, now=clock.pass_(1))
+
+    assert due == (1, 0), "of those in order, the first alone has been tried"
+    assert result.failing == ()
+    assert [notice.cause for notice in said.notices] == ["STREAM_HUNG", "CHANNEL_FAILING"]
+    assert [alert.subject for alert in alerts(objects) if alert.standing.open] == ["stream games"]
+
+
+def test_a_notice_that_somebody_sends_just_now_is_left_to_them(objects: LocalObjects, clock: Clock) -> None:
+    notice = raised(objects, clock)
+    key = paths.alert_delivery(notice.id, "people")
+    claim = Delivery(state="sending", at=clock.now.isoformat(), by="elsewhere", claim="c").encode()
+    objects.put(key, claim)
+
+    assert make_due(objects, "people") == 0
+    stored = objects.get(key)
+    assert stored is not None
+    assert stored.data == claim
 
 
 def test_a_sender_that_breaks_holds_no_other_channel(objects: LocalObjects, clock: Clock) -> None:
