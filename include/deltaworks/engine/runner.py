@@ -24,6 +24,7 @@ from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batch_summaries import progress_log
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.failures import failure_record
 from deltaworks.engine.gold_refresh import fresh_gold
 from deltaworks.engine.hosting import Host, OwnDriver, end_where_stalled, out_of_time
 from deltaworks.engine.live import announcing, start_live_query
@@ -123,11 +124,8 @@ class IngestRun:
             self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
             ended_by = self._stream(lease, epoch)
-        except DeltaworksError as error:
-            self._heartbeat.close(state="failed", error=error.as_record())
-            raise
         except Exception as error:
-            self._heartbeat.close(state="failed", error={"condition": "STREAM_FAILED", "message": str(error)[:500]})
+            self._heartbeat.close(state="failed", error=failure_record(error))
             raise
         finally:
             lease.release()

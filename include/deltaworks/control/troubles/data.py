@@ -246,6 +246,11 @@ DATA: Final = (
             "put it back, or give another `inferredSchemaLocation`",
         ),
         Trouble(
+            "LOG_DAMAGED",
+            "a commit in the file event log is no commit: nobody can read the log",
+            "stop the relay, put its `_delta_log` back as it was, restart what reads it, start the relay",
+        ),
+        Trouble(
             "LOG_SET_BACK",
             "the file event log ends before what a reader has read of it",
             "stop the relay and put the log back as it was, or `deltaworks pipelines start-over`",

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ContractError
+from deltaworks.sources.objects.log_damage import damage_named
 from deltaworks.specs.globs import glob_expression
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.arrow_types import arrow_schema
@@ -195,13 +196,18 @@ class FileEventLog:
         return UnreadFiles(files=files, bytes=size, oldest_at=oldest)
 
     def files(self) -> list[LogFile]:
-        """The log's data files now, by first `seq`."""
-        if self._table is None:
-            self._table = self._lake.open(self._key)
+        """The log's data files now, by first `seq`.
+
+        Raises:
+            ContractError: LOG_DAMAGED.
+        """
+        with damage_named(self._key):
             if self._table is None:
-                return []
-        else:
-            refresh(self._table)
+                self._table = self._lake.open(self._key)
+            else:
+                refresh(self._table)
+        if self._table is None:
+            return []
         if self._table.version() != self._files_version:
             self._files = data_files(self._table)
             self._files_version = self._table.version()

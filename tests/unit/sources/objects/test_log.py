@@ -19,6 +19,7 @@ from deltaworks.sources.objects import log_writer
 from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, file_events_key, message_quarantine_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
+from deltaworks.sources.outages import is_outage
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_step
 from deltaworks.tables.lake import Lake
@@ -260,6 +261,27 @@ def test_a_data_file_without_statistics_is_refused(lake: Lake) -> None:
     newest.write_text("\n".join(json.dumps(line) for line in lines))
     with pytest.raises(ContractError, match="LOG_WITHOUT_STATISTICS"):
         FileEventLog(lake, RELAY).last_seq()
+
+
+def test_a_commit_that_is_none_is_named_at_once_and_the_log_is_read_once_it_is_mended(
+    lake: Lake, tmp_path: Path
+) -> None:
+    reopened(lake).append([received("a")])
+    before = FileEventLog(lake, RELAY)
+    assert before.last_seq() == 1
+    log = tmp_path / "lake" / file_events_key(RELAY) / "_delta_log"
+    damaged = log / f"{int(max(log.glob('*.json')).stem) + 1:020d}.json"
+    damaged.write_text("this is no commit\n")
+
+    for reader in (before, FileEventLog(Lake(lake.storage), RELAY)):
+        with pytest.raises(ContractError, match="_delta_log") as refused:
+            reader.last_seq()
+        assert refused.value.condition == "LOG_DAMAGED"
+        assert "\n" not in str(refused.value), "one line travels from the process that plans to the driver"
+        assert not is_outage(refused.value), "nobody waits for it"
+
+    damaged.unlink()
+    assert before.last_seq() == 1
 
 
 def test_a_position_of_another_log_or_beyond_its_end_is_refused(lake: Lake) -> None:

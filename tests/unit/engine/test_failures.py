@@ -1,0 +1,46 @@
+"""What a heartbeat says of the end of a stream: the cause, where it is known, else what was said nearest to it."""
+
+from __future__ import annotations
+
+import traceback
+
+from deltaworks.engine.failures import failure_record
+from deltaworks.errors import ContractError
+
+SPARK = "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: "
+
+
+class StreamingQueryException(Exception):
+    """As Spark names what a query ended with."""
+
+
+def test_an_error_of_ours_in_another_process_has_its_condition_and_its_next_step() -> None:
+    error = ContractError("LOG_DAMAGED", "The log cannot be read.", hint="Put it back.")
+    planner = "".join(traceback.format_exception(error))
+
+    record = failure_record(StreamingQueryException(f"{SPARK}Traceback (most recent call last):\n{planner}\nSQLSTATE"))
+
+    assert record == error.as_record()
+
+
+def test_an_error_of_our_own_is_as_it_was_raised() -> None:
+    error = ContractError("SPEC_X", "It differs.", hint="Restart it.")
+
+    assert failure_record(error) == error.as_record()
+
+
+def test_what_nobody_foresaw_is_said_in_the_line_nearest_to_its_cause() -> None:
+    try:
+        int("a secret")
+    except ValueError as error:
+        planner = "".join(traceback.format_exception(error))
+
+    record = failure_record(StreamingQueryException(f"{SPARK}{'x' * 600}\n{planner}"))
+
+    assert record["condition"] == "STREAM_FAILED"
+    assert record["message"] == "ValueError: invalid literal for int() with base 10: (a value)"
+    assert "driver log" in record["hint"]
+
+
+def test_an_error_without_words_has_the_name_of_its_kind() -> None:
+    assert failure_record(KeyError())["message"] == "KeyError"
