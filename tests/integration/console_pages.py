@@ -178,6 +178,8 @@ def _shown(item: str) -> Shown:
     def text(markup: str) -> str:
         return html.unescape(re.sub(r"<[^>]*>", "", markup)).strip()
 
+    # Commands are marked up to be copied; in words they stand between backticks.
+    item = re.sub(r'<code class="command"[^>]*>([^<]*)</code>', r"`\1`", item)
     head, _, rest = item.partition(">")[2].partition("<br>")
     detail, _, step = rest.partition("<strong>Next:</strong>")
     cause = re.search(r"<code>([^<]*)</code>", head)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ MARKS: Final[Mapping[str, tuple[str, str]]] = {
 #: Stands for the address of the console in macros, which do not know the frame. Nobody can guess it, so that no text
 #: of others has it.
 _ROOT_MARK: Final = f"root-{secrets.token_hex(16)}"
+
+
+_COMMAND: Final = re.compile(r"`(deltaworks [^`]*)`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,7 @@ def templates() -> Environment:
         "remedy_of": remedies.remedy,
         "lead_of": remedies.lead,
         "next_step_of": next_step_of,
+        "steps_of": steps_of,
         "form_of_command": remedies.form_of_command,
         "root_mark": _ROOT_MARK,
     }
@@ -132,6 +137,11 @@ def written(value: float | None, unit: str) -> str:
     """A value with the unit of its series."""
     text = {"seconds": formats.seconds_text, "bytes": formats.bytes_text, "share": formats.share_text}
     return text.get(unit, formats.count_text)(value)
+
+
+def steps_of(text: str) -> list[tuple[str, bool]]:
+    """A next step in parts, and of each whether it is a command that somebody may copy."""
+    return [(part, bool(index % 2)) for index, part in enumerate(_COMMAND.split(text)) if part]
 
 
 def runbook(code: str) -> str:

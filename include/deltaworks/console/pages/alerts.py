@@ -13,7 +13,7 @@ from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.needs import rank_of
+from deltaworks.console.pages.needs import next_step_of_alert, rank_of
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.control import paths
@@ -49,6 +49,7 @@ class AlertRow:
     since: datetime | None
     notified_at: datetime | None
     summary: str
+    next_step: str
     meaning: str
     changes: int
     silence: SilenceRow | None
@@ -167,6 +168,7 @@ def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
         since=standing.since,
         notified_at=max(standing.notices, default=standing.raised_at),
         summary=alert.summary,
+        next_step=next_step_of_alert(alert),
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,
         silence=None if silence is None else _silence_row(look, silence),

@@ -162,8 +162,13 @@ def _of_alert(alert: Alert) -> Need:
         severity=alert.standing.severity,
         since=alert.standing.since,
         detail=alert.summary,
-        next_step=str(alert.detail.get("next_step") or "") or next_step_of(alert.cause),
+        next_step=next_step_of_alert(alert),
     )
+
+
+def next_step_of_alert(alert: Alert) -> str:
+    """What to do about an alert: as whoever raised it says, else as its cause has it."""
+    return str(alert.detail.get("next_step") or "") or next_step_of(alert.cause)
 
 
 def _open_alerts(look: Look) -> list[Alert]:

@@ -132,7 +132,7 @@ def _lost(heartbeat: Heartbeat) -> Finding | None:
             "unhealthy",
             "DEAD_LETTERS",
             f"About {heartbeat.dead_letters} messages were delivered too often and lie in the dead-letter queue.",
-            f"deltaworks files redrive {heartbeat.pipeline}; its files are not in the log until then.",
+            f"`deltaworks files redrive {heartbeat.pipeline}`; its files are not in the log until then.",
         )
     if heartbeat.lost_files:
         return Finding(
@@ -140,7 +140,7 @@ def _lost(heartbeat: Heartbeat) -> Finding | None:
             "FILES_LOST",
             f"{heartbeat.lost_files} objects were never announced, or were gone before they were read, "
             f"such as {', '.join(heartbeat.lost_examples[:3])}.",
-            "deltaworks files show, for one of them, says what became of it; see operating.md on lost files.",
+            "`deltaworks files show`, for one of them, says what became of it; see operating.md on lost files.",
         )
     if heartbeat.lost_ranges:
         examples = ", ".join(heartbeat.lost_examples[:3])
