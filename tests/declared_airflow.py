@@ -38,10 +38,10 @@ def stop_flag(lake: ObjectStore) -> StopFlag:
     return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
 
 
-def beat(lake: ObjectStore, state: Any, *, at: str = "") -> None:
+def beat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
     """Write the heartbeat of the stream as of now, or of another time."""
     now = at or iso_now()
     heartbeat = Heartbeat(
-        pipeline="shop", owner="o", epoch=1, run="r", state=state, written_at=now, started_at=now, trigger_seconds=60
+        pipeline="shop", owner="o", epoch=1, run=run, state=state, written_at=now, started_at=now, trigger_seconds=60
     )
     lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())

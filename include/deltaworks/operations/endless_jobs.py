@@ -78,6 +78,11 @@ class EndlessJob:
             return False
         return age_seconds(beat.written_at, utc_now()) > self.limits.stale_seconds(beat.trigger_seconds)
 
+    def was_heard_of(self, run: str) -> bool:
+        """Whether the last heartbeat is of a try of its task, as `deltaworks.control.provenance.current_run` has it."""
+        beat = read_heartbeat(self.objects, self.heartbeats[0])
+        return beat is not None and beat.run == run
+
     @property
     def group_is_stopped(self) -> bool:
         """Whether the group it is a member of is stopped as a whole."""
@@ -179,15 +184,17 @@ def restart_job(
 
 
 def _end_by_force(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) -> None:
-    """Clear the task of a job that hangs. One whose task has only just started is a successor, and is left alone."""
+    """Clear the task of a job that hangs. One that has only just started and has said nothing yet is the successor of
+    what hung, and is left alone."""
     with connect() as airflow:
         running = running_task(airflow, job.dag_id)
         if running is None:
             say(f"{job.name} has said nothing for long, and no task of it runs.")
             return
         run, task = running
-        if task.start is None or (utc_now() - task.start).total_seconds() < job.limits.grace_seconds:
-            say(f"The task of {job.name} has only just started ({task.start}); it is left alone.")
+        is_young = task.start is None or (utc_now() - task.start).total_seconds() < job.limits.grace_seconds
+        if is_young and not job.was_heard_of(f"{job.dag_id}/{run.run_id}/{task.task_id}/{task.try_number}"):
+            say(f"A task of {job.name} has only just started ({task.start}) in place of what hung; it is left alone.")
             return
         airflow.clear_task(job.dag_id, run.run_id, task.task_id)
     say(f"{job.name} hangs: its task was cleared, which ends it, and its next try continues where it was.")

@@ -126,6 +126,21 @@ def test_of_a_stream_that_hangs_no_successor_is_killed(
     assert [method for method, _, _ in airflow.changes()] == ["PATCH"], "its DAG is unpaused, and nothing else"
 
 
+def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_it_has_been_heard_of(
+    press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
+    airflow.runs[DAG, "r1"] = ({}, 0)
+    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
+    monkeypatch.setattr(endless_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
+
+    press("restart", wait_seconds=0)
+
+    assert [path for method, path, _ in airflow.changes() if method == "POST"] == [
+        f"/api/v2/dags/{DAG}/clearTaskInstances"
+    ]
+
+
 def test_a_stream_that_hangs_while_airflow_is_away_is_left_as_it_is(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
