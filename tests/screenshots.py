@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import shutil
 import sys
@@ -38,6 +39,7 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import WAY, Erasures
 from deltaworks.control.records.held import HeldTable
+from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
@@ -48,11 +50,11 @@ from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
 
 CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
-#: Beside the pages of the registry.
 #: Pages of other pipelines than that of games, and parts of pages that read its tables, of which there are none.
 COLD = ("mutations", "cascade", "samples", "history", "certificates")
 NAMESPACE = "players"
 PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: drop}}]}}\n"
+#: Beside the pages of the registry.
 MORE = {"act": "/acts/control/games?verb=restart&reason=a+new+key", "restore": "/acts/restore/games?table=events"}
 
 
@@ -99,6 +101,7 @@ def write_records(objects: ObjectStore) -> None:
         raise_alert(objects, cause=cause, subject=subject, summary=summary)
     beat_health(objects, run="r", judged=3, unhealthy=1)
     write_summaries(objects)
+    write_batches(objects)
     write_erasures(objects)
 
 
@@ -118,14 +121,45 @@ def write_summaries(objects: ObjectStore) -> None:
     orders = TABLE.model_copy(update={"name": "purchase", "score": 88, "small_files": 1, "files": 4, "tonight": None})
     changes = {"tables_summary": {"tables": (TABLE, orders)}}
     for name, key in {
-        "recent_batches": summary_paths.recent_batches("games"),
-        "stream_hours": summary_paths.stream_hours("games"),
         "tables_summary": summary_paths.tables_summary("games"),
         "nights_summary": summary_paths.nights_summary("games"),
         "quarantine_summary": summary_paths.quarantine_summary("games"),
     }.items():
         data = SUMMARIES[name].model_copy(update=changes.get(name, {})).encode()
-        objects.put(key, data.replace(AT.encode(), iso_now().encode()))
+        days = {AT: iso_now(), "2026-01-02": f"{utc_now():%Y-%m-%d}", "2026-01-01": ago(86_400)[:10]}
+        for recorded, shown in days.items():
+            data = data.replace(recorded.encode(), shown.encode())
+        objects.put(key, data)
+
+
+def write_batches(objects: ObjectStore) -> None:
+    """A day and a half of batches: more rows by day than by night, and an hour in which the lake did not answer."""
+    writer, now, minutes = StreamSummaryWriter(objects, "games"), utc_now(), range(36 * 60, -1, -2)
+    for number, back in enumerate(minutes, start=813 - len(minutes)):
+        at = now - timedelta(minutes=back)
+        if 150 < back < 190:
+            continue
+        rows = round(9_000 + 4_000 * math.sin((at.hour * 60 + at.minute) / 1440 * math.tau) + 600 * math.sin(number))
+        waited = 9.0 + 3 * math.cos(number) + max(0.0, 40 - (150 - back)) * 50 * (back <= 150)
+        writer.add(
+            BatchSummary(
+                batch_id=number,
+                at=at.isoformat(),
+                rows=rows,
+                quarantined=number % 5,
+                files=19,
+                bytes=rows * 90,
+                tables=31,
+                prepare_seconds=1.5 + rows / 9_000,
+                commit_seconds=0.8,
+                complete_seconds=0.2,
+                backlog_files=round(waited / 3),
+                oldest_pending_seconds=round(waited, 1),
+                arrived=(round(waited / 2, 1), round(waited, 1)),
+            )
+        )
+    writer.problem(now - timedelta(minutes=188), "[STORAGE_UNREACHABLE] the lake did not answer; the next run went on")
+    writer.write(now, last=True)
 
 
 def addresses() -> dict[str, str]:
@@ -158,7 +192,10 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     acts.questions_open = (waits,)
     people = EverybodyIsAda({"ada": person()})
     console = Console(
-        people=people, acts=acts, records=CachedObjects(lambda: objects, wait_seconds=30), catalog=CatalogCache(lambda: catalog)
+        people=people,
+        acts=acts,
+        records=CachedObjects(lambda: objects, wait_seconds=30),
+        catalog=CatalogCache(lambda: catalog),
     )
     server = uvicorn.Server(uvicorn.Config(build_console(console), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
