@@ -96,8 +96,8 @@ integration: jars ## the long tests: Airflow's own processes, Spark clusters, ev
 faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words for some)
 	@$(RUN) -m pytest -m faults --durations=0 $(if $(ONLY),-k "$(ONLY)") $(or $(TESTS),tests/faults)
 
-soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile; HOSTILE=1: beside a hostile producer; COLLECTOR=1: a collector whose sink takes half of what comes)
-	@$(RUN) -m tests.faults.$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_,$(if $(COLLECTOR),collector_)))soak --minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20)) $(SOAK)
+soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile; HOSTILE=1: beside a hostile producer; COLLECTOR=1: a collector whose sink takes half of what comes; PRIVACY=1: erase REQUESTS=20 people from ROWS=1000000 rows meanwhile)
+	@$(RUN) -m tests.faults.$(if $(PRIVACY),privacy_,$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_,$(if $(COLLECTOR),collector_))))soak $(if $(PRIVACY),--rows $(or $(ROWS),1000000) --requests $(or $(REQUESTS),20),--minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20))) $(SOAK)
 
 fuzz: env ## feed the product damaged and hostile input, MINUTES=10 long (SEED=n repeats a run, ONLY=json,csv for some)
 	@$(RUN) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(FUZZ)

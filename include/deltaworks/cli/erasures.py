@@ -119,10 +119,8 @@ def reapply(
     """Take rows of erased people out again that something brought back, such as a bucket restored from outside."""
     from deltaworks.erasure.reapply import Reapplier
 
-    project = catalog()
-    spec = project.pipeline(pipeline)
-    tables = [*(table.name for table in spec.tables), *spec.own_tables]
-    reapplier = Reapplier(project, pipeline)
+    reapplier = Reapplier(catalog(), pipeline)
+    tables = reapplier.tables
     shown = Listing(("table", "rows", "dates"), title="erased rows that are back")
     if dry_run:
         for back in reapplier.rows_back(tables):

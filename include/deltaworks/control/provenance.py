@@ -14,6 +14,8 @@ NOBODY = "airflow"
 REQUIRED = ("pipeline", "batch", "run", "operation")
 #: Operations that rearrange or change rows which are there: a commit of one of them brings none.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
+#: Takes rows of erased people out of a table, and changes no others.
+ERASE = "erase"
 BRINGING_NO_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 
 

@@ -22,6 +22,7 @@ from deltaworks.erasure.counting import whom
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep, landing_detail
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.receiving import forget_ended, note_person, person_of
+from deltaworks.erasure.remnants import remove_gold_shadows
 from deltaworks.erasure.scan import MOST_NAMED, ScanReport, scan_namespace
 from deltaworks.erasure.suppress import sealed_before, streams_behind, suppress
 from deltaworks.erasure.token_search import TokenSearch, all_of
@@ -135,7 +136,11 @@ class Advance:
     def _scan(self, requests: list[ErasureRequest]) -> None:
         """One scan for all that VACUUM is done for."""
         if requests:
-            self._report = scan_namespace(self._namespace, all_of(map(self._search, requests)))
+            search = all_of(map(self._search, requests))
+            for spec in self._namespace.pipelines:
+                # A refresh that was at work in the window may have died since.
+                remove_gold_shadows(self._namespace, spec.pipeline, search)
+            self._report = scan_namespace(self._namespace, search)
             # What has landed since the window has nobody to wait for.
             self._landing = self._swept({request.request_id: self._search(request) for request in requests})
 

@@ -15,7 +15,7 @@ from typing import Literal
 import pyarrow as pa
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import user_metadata
+from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.purge_counts import FileCount, Survey
 from deltaworks.erasure.random_identities import RandomIdentities
@@ -29,7 +29,6 @@ from deltaworks.tables.log import Action, FileId, TableState, commit_history, fi
 from deltaworks.tables.rearrangement import keep_checkpoints
 from deltaworks.tables.restore import RestoreCommit, Target, commit_restore
 
-OPERATION = "erase"
 Mode = Literal["rows", "identity"]
 #: Adds the numbers that rows of a table have from collectors.
 NoteNumbers = Callable[[pa.RecordBatch, CollectorNumbers], None]
@@ -228,7 +227,7 @@ class TablePurger:
         metadata = user_metadata(
             pipeline=self._pipeline,
             batch="none",
-            operation=OPERATION,
+            operation=ERASE,
             step=step.app_id,
             step_version=step.version,
             all_before=purge.all_before,

@@ -13,10 +13,12 @@ from functools import cached_property
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import PurgedTable
+from deltaworks.erasure.personal_tables import PersonalTable, personal_tables
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.privacy.keys.opening import namespace_key, open_key_service
@@ -123,9 +125,18 @@ class Reapplier:
             everybody=self._people,
         )
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """All tables of the pipeline in which nobody may come back; gold follows them."""
+        return tuple(table.name for table in self._personal if not table.kept_because)
+
+    @cached_property
+    def _personal(self) -> list[PersonalTable]:
+        return personal_tables(self._spec, PipelineHome(self._objects, self._spec.pipeline))
+
     @cached_property
     def _kept(self) -> frozenset[str]:
-        return frozenset(table.name for table in self._spec.tables if table.erase == "keep")
+        return frozenset(table.name for table in self._personal if table.kept_because)
 
     @cached_property
     def _people(self) -> TokenSearch | None:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.scan_formats import scan_object
 from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.errors import ConcurrencyError
+from deltaworks.tables.lake import remove_folder
 from deltaworks.tables.steps import read_last_completed, read_last_replay
 
 _PREPARED = re.compile(r"/prepared/g(\d+)/(\d+)\.json$")
 _REPLAY = re.compile(r"/replays/(\d+)\.json$")
+_SHADOW = re.compile(r".*/gold_shadows/[^/]+/\d+(?=/)")
 
 
 def remove_remnants(
@@ -35,10 +40,36 @@ def remove_remnants(
         stored = home.objects.get(key)
         if stored is not None and (search.in_bytes(stored.data) or any(name in stored.data for name in names)):
             home.objects.delete(key)
-    for folder in ("staging", "reprocess", "gold_shadows", "deaths"):
+    for folder in ("staging", "reprocess", "deaths"):
         for key in home.objects.list(f"{home.control(folder)}/"):
             if scan_object(namespace.lake, key, search).tokens:
                 home.objects.delete(key)
+    remove_gold_shadows(namespace, pipeline, search)
+
+
+def remove_gold_shadows(namespace: Namespace, pipeline: str, search: TokenSearch) -> None:
+    """Remove each shadow of a gold table that has rows of these people: the next refresh begins anew. Idempotent.
+
+    One that a refresh is at work on is left to it: it is brought up to the purged tables before it is swapped in, and
+    removed afterwards. A shadow goes whole and its log first, as it goes behind a swap: one that lacked some of its
+    files would be taken on, and could not be read.
+    """
+    home = namespace.home(pipeline)
+    shadows: dict[str, list[str]] = {}
+    for key in home.objects.list(f"{home.control('gold_shadows')}/"):
+        if match := _SHADOW.search(key):
+            shadows.setdefault(match[0], []).append(key)
+    for shadow, keys in shadows.items():
+        if not any(scan_object(namespace.lake, key, search).tokens for key in keys):
+            continue
+        folder = shadow.rpartition("/")[0]
+        with (
+            suppress(ConcurrencyError),
+            maintenance_lock(home.objects, pipeline, work="an erasure", folder=folder) as lock,
+        ):
+            remove_folder(namespace.lake.storage, f"{shadow}/_delta_log")
+            lock.check()
+            remove_folder(namespace.lake.storage, shadow)
 
 
 def _complete_batches(namespace: Namespace, home: PipelineHome) -> Iterator[str]:

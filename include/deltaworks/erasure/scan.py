@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from deltaworks.control import erasure_paths, paths
 from deltaworks.erasure.namespace import Namespace
+from deltaworks.erasure.personal_tables import personal_tables
 from deltaworks.erasure.scan_formats import Scanned, scan_path
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.tables.lake import Lake, arrow_path
@@ -67,8 +68,8 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
     kept = [
         paths.table(spec.pipeline, table.name) + "/"
         for spec in namespace.pipelines
-        for table in spec.tables
-        if table.erase == "keep"
+        for table in personal_tables(spec, namespace.home(spec.pipeline))
+        if table.kept_because
     ]
     lakes = [(namespace.lake, ""), (namespace.vault_lake, _VAULT)]
     return sorted_hits(_scanned(lakes, search), kept=kept)

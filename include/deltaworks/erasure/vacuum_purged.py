@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.erasure_window import PurgedTable
 from deltaworks.erasure.namespace import Namespace
-from deltaworks.erasure.window import READERS, VAULT, PurgedPlace, places
+from deltaworks.erasure.window import PurgedPlace, places
 from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
@@ -76,13 +76,14 @@ class NamespaceVacuum:
         return VacuumOutcome(due_at=due, holds=holds, left=left)
 
     def _vacuumed(self) -> dict[str, str]:
-        """VACUUM of every table; what it said of each of the pipelines'."""
+        """VACUUM of every table; what it said of each that its pipeline declares."""
         reasons: dict[str, str] = {}
         for spec in self._namespace.pipelines:
             for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
                 reasons[f"{spec.pipeline}.{result.table}"] = result.reason
         for place in places(self._namespace):
-            if place.pipeline in (READERS, VAULT):
+            # Readers, the vault, and copies that a reprocess made.
+            if f"{place.pipeline}.{place.table}" not in reasons:
                 _vacuum_apart(place, self._now)
         return reasons
 

@@ -22,6 +22,7 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure_window import ErasureWindow, ErasureWindows, PurgedTable
 from deltaworks.control.records.reprocess import reprocess_ids
 from deltaworks.erasure.namespace import Namespace, privacy_of
+from deltaworks.erasure.personal_tables import personal_tables
 from deltaworks.erasure.purge_table import Mode, NoteNumbers, TablePurger, erasure_step
 from deltaworks.erasure.purged_numbers import noting_numbers
 from deltaworks.erasure.remnants import remove_remnants
@@ -77,21 +78,17 @@ def places(namespace: Namespace) -> Iterator[PurgedPlace]:
 
 def _of_pipeline(namespace: Namespace, spec: PipelineSpec) -> Iterator[PurgedPlace]:
     mode = privacy_of(spec).erase.mode
-    kept = {table.name: table.erase_reason for table in spec.tables if table.erase == "keep"}
-    of_stream = [*(table.name for table in spec.tables), *spec.own_tables]
-    of_stream += [keyed.name for keyed in (*spec.keyed_tables, *spec.latest_tables)]
-    others = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
-    for name in dict.fromkeys([*of_stream, *others]):
+    for table in personal_tables(spec, namespace.home(spec.pipeline)):
         yield PurgedPlace(
             lake=namespace.lake,
             objects=namespace.objects,
-            key=paths.table(spec.pipeline, name),
+            key=paths.table(spec.pipeline, table.name),
             pipeline=spec.pipeline,
-            table=name,
-            turn=name in of_stream,
+            table=table.name,
+            turn=table.turn,
             mode=mode,
-            kept_because=kept.get(name, ""),
-            note_numbers=noting_numbers(spec, name),
+            kept_because=table.kept_because,
+            note_numbers=noting_numbers(spec, table.name),
         )
 
 

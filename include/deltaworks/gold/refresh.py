@@ -9,18 +9,26 @@ swap is refused, and the shadow catches up again. It is removed once the table w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
 from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import user_metadata
+from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
-from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom, InputViews, pin_inputs, read_built_from
+from deltaworks.gold.inputs import (
+    BUILT_FROM,
+    FINGERPRINT,
+    BuiltFrom,
+    InputViews,
+    PinnedInput,
+    pin_inputs,
+    read_built_from,
+)
 from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.plan import full_plan
 from deltaworks.gold.shadow import (
@@ -167,7 +175,7 @@ class _Refresh:
             self._fault("checked")
             state = state_at(self._lake, self._objects, key)
             built = read_built_from(self._lake, key)
-            swapped = not broken and self._swap(state, built, shadows.last + 1, lock)
+            swapped = not broken and self._swap(state, built, job, shadows.last + 1, lock)
             if broken or swapped:
                 break
         else:
@@ -222,8 +230,8 @@ class _Refresh:
                 return commit.version
         return None
 
-    def _swap(self, state: TableState, built: BuiltFrom, ordinal: int, lock: ExclusiveLock) -> bool:
-        """Swap the shadow in; False where a build got ahead of it."""
+    def _swap(self, state: TableState, built: BuiltFrom, job: TableJob, ordinal: int, lock: ExclusiveLock) -> bool:
+        """Swap the shadow in; False where a build got ahead of it, or people were erased from what it is built from."""
         step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         made = user_metadata(
             pipeline=self._spec.pipeline,
@@ -244,7 +252,8 @@ class _Refresh:
 
         def refuse_behind() -> None:
             lock.check()
-            if is_behind(built, read_built_from(self._lake, self._key)):
+            # By another definition the table cannot say so: it may never have had rows of these people.
+            if is_behind(built, read_built_from(self._lake, self._key)) or purged_since(self._lake, job.inputs):
                 raise _BehindError
 
         try:
@@ -255,7 +264,7 @@ class _Refresh:
 
 
 class _BehindError(Exception):
-    """The table has been built from newer inputs than its shadow."""
+    """The table has been built from newer inputs than its shadow, or an erasure has purged one of these since."""
 
 
 def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
@@ -263,6 +272,19 @@ def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
     if not table.traceable or table.fingerprint != shadow.fingerprint:
         return False
     return any(version > shadow.versions.get(name, -1) for name, version in table.versions.items())
+
+
+def purged_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
+    """Whether rows of erased people were taken out of one of these inputs behind the version that is pinned of it."""
+    for pinned in inputs.values():
+        opened = None if pinned.version is None else lake.open(pinned.key)
+        if opened is None or pinned.version is None:
+            continue
+        newest = opened.version()
+        later = commit_history(lake, pinned.key, newest=newest, limit=max(0, newest - pinned.version))
+        if any(commit.metadata.get("operation") == ERASE for commit in later):
+            return True
+    return False
 
 
 def _with_readers(spec: PipelineSpec, names: Sequence[str]) -> list[str]:

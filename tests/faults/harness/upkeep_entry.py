@@ -16,14 +16,11 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from deltaworks.control import clock
 from deltaworks.control.job import run_job
 from deltaworks.control.locks.turn import free_turn
 from deltaworks.maintenance import vacuum
@@ -35,6 +32,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 from tests.faults.harness.mistakes import Mistakes
 from tests.faults.harness.operations import Counts, Operations
+from tests.faults.harness.other_day import go_ahead
 from tests.faults.harness.slow_reader import TABLE as READ
 from tests.faults.harness.slow_reader import SlowReader
 from tests.faults.harness.stage import PIPELINE
@@ -96,7 +94,7 @@ def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
 
 def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
     """VACUUM with a short retention, by explicit override: a few tables at a time, so that OPTIMIZE has its turns."""
-    _go_to_tomorrow()
+    go_ahead(kept_hours=KEPT_HOURS, retention_seconds=RETENTION_SECONDS)
     numbers = itertools.count(1)
     tables = itertools.cycle(VACUUMED)
 
@@ -122,19 +120,6 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
         }
 
     return once
-
-
-def _go_to_tomorrow() -> None:
-    """Let VACUUM go by the clock of another day; all else is of today."""
-    ahead = timedelta(hours=KEPT_HOURS) - timedelta(seconds=RETENTION_SECONDS)
-    true_now, true_time = clock.utc_now, time.time
-    vacuum.utc_now = lambda: true_now() + ahead
-    # What waits to be committed came on this day: a day of theirs is RETENTION_SECONDS of ours here too.
-    safe = ahead + timedelta(seconds=RETENTION_SECONDS / 2)
-    vacuum._waiting_is_safe = lambda hours: safe
-    vacuum.time = SimpleNamespace(  # type: ignore[assignment]
-        time=lambda: true_time() + ahead.total_seconds(), monotonic=time.monotonic
-    )
 
 
 def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[], Counts]:

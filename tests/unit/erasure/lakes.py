@@ -68,14 +68,15 @@ class PeopleLake:
 
     Args:
         pipeline: another declaration than SHOP.
+        sql: of gold tables, by the path in the pipeline's folder.
     """
 
-    def __init__(self, root: Path, pipeline: str = SHOP) -> None:
+    def __init__(self, root: Path, pipeline: str = SHOP, *, sql: Mapping[str, str] | None = None) -> None:
         self.root = root
         privacy = (
             f"privacy:\n  keys: {{kind: keyring, folder: {root}/keys}}\n  vault: {{root: 'file://{root}/vault'}}\n"
         )
-        self.catalog: Catalog = project(root, shop=pipeline, more_environment=privacy)
+        self.catalog: Catalog = project(root, sql=sql, shop=pipeline, more_environment=privacy)
         self.now = dt.datetime.now(dt.UTC)
         self.passed = dt.timedelta()
 

@@ -96,7 +96,7 @@ class ReprocessEnd(Record):
 
 def reprocess_ids(objects: ObjectStore, pipeline: str) -> list[str]:
     """The reprocesses of a pipeline that have a plan, ended ones too."""
-    folder = paths.reprocess(pipeline, "")
+    folder = paths.reprocess(pipeline, "") + "/"
     names = (key.removeprefix(folder) for key in objects.list(folder))
     return sorted(name.removesuffix(".json") for name in names if "/" not in name and name != LEASE_NAME)
 

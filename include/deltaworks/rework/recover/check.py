@@ -6,7 +6,7 @@ against the ledger (every batch there). One listing of each log; files are liste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from deltaworks.control.home import PipelineHome
@@ -50,20 +50,22 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
             damages += _of_table(lake, home, name, rebuild=rebuilds.get(name, ""))
     # A log that cannot be read says nothing of rows; what mends it comes first.
     if not damages and spec.privacy is not None:
-        damages += _of_erased(catalog, pipeline, [name for name in bronze if table in ("", name)])
+        gold = {declared.name: rebuilds[declared.name] for declared in spec.gold.tables}
+        damages += _of_erased(catalog, pipeline, table=table, gold=gold)
     if not table:
         damages += _of_records(lake, home)
     return damages
 
 
-def _of_erased(catalog: Catalog, pipeline: str, tables: Sequence[str]) -> Iterator[Damage]:
-    for back in Reapplier(catalog, pipeline).rows_back(tables):
+def _of_erased(catalog: Catalog, pipeline: str, *, table: str, gold: Mapping[str, str]) -> Iterator[Damage]:
+    reapplier = Reapplier(catalog, pipeline)
+    for back in reapplier.rows_back([name for name in (*reapplier.tables, *gold) if table in ("", name)]):
         yield Damage(
             pipeline=pipeline,
             what=back.table,
             kind="erased_rows_back",
             description=f"{back.rows:,} rows of erased people, of {_shortened(back.dates)}",
-            repair=f"deltaworks privacy reapply {pipeline}",
+            repair=gold.get(back.table, f"deltaworks privacy reapply {pipeline}"),
         )
 
 

@@ -1,0 +1,269 @@
+"""The soak of erasures: people go from a lake of millions of rows that a stream, merges and OPTIMIZE are at work on.
+
+`make soak PRIVACY=1 ROWS=10000000 REQUESTS=100`. A reader holds a version meanwhile, for which no certificate may be
+given. Objects that name these people land all the time, before their erasure and behind it. Then it is judged, by files
+and objects and not by code of the product: every certificate says what is so, nobody else's row is another, no batch
+was lost or doubled. Prints what was done when, figures, and `1 passed, 0 failed` or the opposite; it fails too where
+something never came up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+
+from deltaworks.control import erasure_paths, paths
+from deltaworks.control.health.stop import StopFlag
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.erasure.advance import Advance, ErasureResult
+from deltaworks.erasure.receiving import receive, token_of
+from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
+from tests.faults.harness.driver import Driver
+from tests.faults.harness.load import Load
+from tests.faults.harness.operations import Tally, read_operations, tallies
+from tests.faults.harness.oracle import ledger_gaps
+from tests.faults.harness.other_day import go_ahead
+from tests.faults.harness.people_lake import BULK, TABLES, People, declare, named_in
+from tests.faults.harness.people_verdict import LakeFiles, PeopleVerdict, wrong_with_certificates
+from tests.faults.harness.stage import PIPELINE, Stage, open_stage
+from tests.faults.harness.upkeep import Process
+from tests.waiting import eventually
+
+#: Who is at work beside, each in a process with a JVM of its own.
+PROCESSES = (("optimize",), ("mutate",))
+#: What has to have come up by the end, or nothing was shown.
+SHOWN = (("optimize", "partitions"), ("mutate", "rows"))
+READER = "analyst"
+_LAND_EVERY = 2.0
+_PAUSE_SECONDS = 3.0
+
+
+class Soak:
+    """One run. Build it on a stage of TABLES tables in a folder."""
+
+    def __init__(self, stage: Stage, *, rows: int, requests: int, retention_seconds: float, patience: float) -> None:
+        declare(stage)
+        self._stage = stage
+        self._people = People(stage, rows=rows, requests=requests)
+        self._retention_seconds = retention_seconds
+        self._patience = patience
+        self._stop = stage.root / "stop"
+        self._began = time.monotonic()
+        self._files = LakeFiles(stage.root / "lake" / paths.table(PIPELINE, ""))
+        self._gone: dict[str, str] = {}
+        self._requests: dict[str, str] = {}
+        self._held = -1
+        self._retried: Counter[str] = Counter()
+        self.blocked_by_reader = False
+        self.seconds: dict[str, float] = {}
+
+    def run(self) -> bool:
+        """All of it; whether everything is as it is to be."""
+        people, stage = self._people, self._stage
+        people.land()
+        with Driver(stage) as first:
+            first.run_to_end()
+        people.write_rows(stage.root / "lake")
+        tokens = people.tokens()
+        self._gone = {tokens[player]: player for player in people.erased}
+        self._held = self._files.version(BULK)
+        before = self._files.others(BULK, self._gone), self._files.rows_of(BULK, self._gone)
+        self._tell(f"{people.rows:,} rows of {len(tokens):,} people in {len(self._files.files(BULK))} files")
+        home = PipelineHome(stage.objects, PIPELINE)
+        home.readers.keep(BULK, reader=READER, version=self._held, hours=24)
+        with ExitStack() as running:
+            stream = running.enter_context(Driver(stage, available_now=False))
+            stream.await_point("completed")
+            works = [running.enter_context(Process(stage, roles, stop=self._stop, off=())) for roles in PROCESSES]
+            eventually(lambda: all(work.has_begun() for work in works), "everybody is at work", seconds=600)
+            load = Load(people.land, every_seconds=_LAND_EVERY)
+            running.callback(load.close)
+            self._erase(before[1])
+            load.close()
+            self._stop.touch()
+            wrong = [said for work in works if (said := work.wait())]
+            wrong += [] if load.failure is None else [f"the load ended early: {load.failure}"]
+            wrong += self._end(stream)
+        with Driver(stage) as last:
+            last.run_to_end()
+        with Process(stage, ["last_mutate"], stop=self._stop, off=()) as work:
+            wrong += [said] if (said := work.wait()) else []
+        return self._judge(before, wrong)
+
+    def _erase(self, rows: Counter[str]) -> None:
+        """From the requests to their certificates, all beside the others; the reader goes once it was waited for."""
+        people, stage = self._people, self._stage
+        received_at, began = datetime.now(UTC), time.monotonic()
+        self._landed_before = sorted(stage.landing.rglob("*.json"))
+        for token, player in sorted(self._gone.items()):
+            space = people.namespace
+            request = receive(
+                space, token_of(space, kind="player", value=player), received_at=received_at, by="the soak"
+            )
+            self._requests[request.request_id] = token
+        assert sum(rows.values()) >= len(rows) == len(self._requests)
+        self._advance("shredded", lambda results: _all_at(results, "shredded"), windows=False)
+        self.seconds["to shredded"] = time.monotonic() - began
+        self._advance("purged", lambda results: _all_at(results, "purged"))
+        self.seconds["to purged"] = time.monotonic() - began
+        ahead = go_ahead(kept_hours=MINIMUM_RETENTION_HOURS, retention_seconds=self._retention_seconds)
+
+        def held(results: list[ErasureResult]) -> bool:
+            return all(f"the reader {READER}" in result.waits_for for result in results)
+
+        self._advance("waiting for the reader", held, ahead=ahead)
+        content = self._files.others(BULK, self._gone, version=self._held)
+        self.blocked_by_reader = bool(content.rows) and not self._certificates()
+        PipelineHome(stage.objects, PIPELINE).readers.release(BULK, reader=READER)
+        self._advance("certified", lambda results: _all_at(results, "certified"), ahead=ahead)
+        self.seconds["to certified"] = time.monotonic() - began
+
+    def _advance(
+        self,
+        until: str,
+        is_reached: Callable[[list[ErasureResult]], bool],
+        *,
+        ahead: timedelta = timedelta(),
+        windows: bool = True,
+    ) -> None:
+        """Run after run, as the DAG does, until all requests are there."""
+        end, results = time.monotonic() + self._patience, []
+        while True:
+            try:
+                results = Advance(self._people.namespace, now=datetime.now(UTC) + ahead, windows=windows).run()
+            except Exception as error:
+                found = as_deltaworks_error(error)
+                # What a launcher tries again.
+                if not found.retryable or time.monotonic() > end:
+                    raise
+                self._retried[found.condition] += 1
+            else:
+                if is_reached(results):
+                    self._tell(f"{len(results)} requests are {until}")
+                    return
+            waits = Counter(f"{result.state}: {result.waits_for[:150]}" for result in results)
+            assert time.monotonic() < end, f"never {until}: {waits.most_common(3)}, tried again {self._retried}"
+            self._tell(f"{until}? {waits.most_common(2)}")
+            time.sleep(_PAUSE_SECONDS)
+
+    def _certificates(self) -> list[Path]:
+        return list((self._stage.root / "lake" / erasure_paths.certificates("players")).glob("*.json"))
+
+    def _end(self, stream: Driver) -> list[str]:
+        if stream.process.poll() is not None:
+            return [f"the stream ended by itself\n{stream.tail()}"]
+        flag = StopFlag(self._stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
+        flag.set(by="soak", reason="the soak is over")
+        code = stream.wait()
+        flag.clear()
+        return [] if code == 0 else [f"the stream ended with {code}\n{stream.tail()}"]
+
+    def _judge(self, before: tuple[object, Counter[str]], wrong: list[str]) -> bool:
+        stage, people, files = self._stage, self._people, self._files
+        verdict = PeopleVerdict(wrong=wrong)
+        of_before = before[1]
+        at_least = {request: of_before[token] for request, token in self._requests.items()}
+        landed = people.sent_to(BULK)
+        at_most = {request: count + landed[self._gone[self._requests[request]]] for request, count in at_least.items()}
+        folder = stage.root / "lake" / erasure_paths.certificates("players")
+        verdict.wrong += wrong_with_certificates(
+            folder, list(self._requests), table=BULK, at_least=at_least, at_most=at_most
+        )
+        verdict.expect(self.blocked_by_reader, "the reader's version was not waited for")
+        after = files.others(BULK, self._gone)
+        verdict.expect(after == before[0], f"rows of others are {after}, and were {before[0]}")
+        naming = {name: count for name in files.names() if (count := files.naming(name, self._gone))}
+        verdict.expect(not naming, f"rows on the disk that name them: {naming}")
+        still = sum(bool(named_in(path) & people.erased) for path in self._landed_before)
+        verdict.expect(not still, f"{still} landed objects still name them")
+        self._judge_stream(verdict)
+        changed = people.expected_mutable(), files.mutable()
+        different = ((changed[0] - changed[1]) + (changed[1] - changed[0])).total()
+        verdict.expect(not different, f"{different} mutable rows of others are otherwise than a replay has them")
+        operations = tallies(read_operations(stage.root.glob("operations-*.jsonl")))
+        for role, count in SHOWN:
+            verdict.expect(role in operations and bool(operations[role].counts[count]), f"{role} {count} never came up")
+        failed = [error for tally in operations.values() for error in tally.errors]
+        verdict.expect(not failed, f"operations failed: {failed[:3]}")
+        return self._report(verdict, operations, erased=of_before.total())
+
+    def _judge_stream(self, verdict: PeopleVerdict) -> None:
+        """What was landed of others is once where it is owed, each object by one batch, and nothing else is there."""
+        lost = doubled = strange = 0
+        for table in (*(f"k{number:02d}" for number in range(1, TABLES)), "events", "quarantine"):
+            there = self._files.landed(table)
+            owed = Counter({event: count for (name, event), count in self._people.owed.items() if name == table})
+            lost += (owed - there).total()
+            strange += sum(event not in owed for event in there)
+            doubled += sum(count > owed[event] for event, count in there.items() if event in owed)
+        verdict.expect(not lost + doubled + strange, f"events lost {lost}, doubled {doubled}, strange {strange}")
+        batches = self._files.batches_of_objects("events")
+        verdict.expect(set(batches) == set(range(1, self._stage.files + 1)), "objects were never read")
+        verdict.expect(set(batches.values()) == {1}, "objects were read by several batches")
+        verdict.expect(not ledger_gaps(self._stage.lake, PIPELINE), "the ledger lacks a batch")
+        verdict.counts |= {"objects": len(batches), "events": self._people.owed.total(), "lost": lost, "twice": doubled}
+
+    def _report(self, verdict: PeopleVerdict, operations: dict[str, Tally], *, erased: int) -> bool:
+        for role, tally in sorted(operations.items()):
+            counts = ", ".join(f"{name} {count:,.0f}" for name, count in tally.counts.items())
+            print(f"{role:12} done {tally.done} of {tally.started}, tried again {dict(tally.retried)}: {counts}")
+        for said in verdict.wrong:
+            print(f"WRONG {said}")
+        machine = f"{os.cpu_count()} cores, {psutil.virtual_memory().total >> 30} GB, {platform.machine()}"
+        seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in self.seconds.items())
+        print(
+            f"PRIVACY SOAK | seed {self._stage.seed} | {machine} | rows {self._people.rows:,}, of them erased "
+            f"{erased:,} | requests {len(self._requests)}, certificates {len(self._certificates())} | {seconds} | "
+            f"tried again {dict(self._retried)} | {verdict.counts} | wrong {len(verdict.wrong)}",
+            flush=True,
+        )
+        return not verdict.wrong
+
+    def _tell(self, line: str) -> None:
+        print(f"{time.monotonic() - self._began:7.1f} s  {line}", flush=True)
+
+
+def _all_at(results: list[ErasureResult], state: str) -> bool:
+    return bool(results) and all(result.state == state for result in results)
+
+
+def main() -> int:
+    """Run it; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("DELTAWORKS_FAULT_SEED", "20261122")))
+    parser.add_argument("--retention-seconds", type=float, default=120.0, help="what counts as a week for VACUUM")
+    parser.add_argument("--patience", type=float, default=1_200.0, help="seconds within which each state is reached")
+    options = parser.parse_args()
+    logging.getLogger("deltaworks").setLevel(logging.ERROR)
+    with ExitStack() as stack:
+        folder = tempfile.TemporaryDirectory(prefix="deltaworks-soak-", ignore_cleanup_errors=True)
+        root = Path(stack.enter_context(folder)) / "stage"
+        stage = stack.enter_context(open_stage(root, seed=options.seed, tables=TABLES))
+        passed = Soak(
+            stage,
+            rows=options.rows,
+            requests=options.requests,
+            retention_seconds=options.retention_seconds,
+            patience=options.patience,
+        ).run()
+    print("1 passed, 0 failed" if passed else "0 passed, 1 failed")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
