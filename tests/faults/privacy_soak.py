@@ -84,6 +84,7 @@ class Soak:
         self._tell(f"{people.rows:,} rows of {len(tokens):,} people in {len(self._files.files(BULK))} files")
         home = PipelineHome(stage.objects, PIPELINE)
         home.readers.keep(BULK, reader=READER, version=self._held, hours=24)
+        people.land()
         with ExitStack() as running:
             stream = running.enter_context(Driver(stage, available_now=False))
             stream.await_point("completed")

@@ -1,0 +1,116 @@
+"""Whatever brings rows back brings no erased person back, into tables of any kind; and it would without protection."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.erasure import window
+from deltaworks.erasure.reapply import Reapplier
+from deltaworks.events import strip_keys
+from deltaworks.privacy.suppression import NOBODY
+from deltaworks.rework.recover.check import check_pipeline
+from deltaworks.rework.reprocess.plan import ReprocessRequest
+from deltaworks.rework.reprocess.run import Reprocess
+from deltaworks.rework.reprocess.selection import Selection
+from tests.unit.engine.hold_stage import Crash, crash_at
+from tests.unit.erasure.ways_stage import ANN, BOB, KINDS, WaysStage, no_session
+
+#: By way what it does to whom, and the kinds of tables in which rows come back by it.
+FOLLOWING = ("append", "keyed", "latest")
+WAYS: dict[str, tuple[Callable[[WaysStage], None], tuple[str, ...]]] = {
+    "restore": (lambda stage: stage.restore("orders"), FOLLOWING),
+    "restore of quarantine": (lambda stage: stage.restore("quarantine"), ("quarantine",)),
+    "restore from the source": (lambda stage: stage.restore("orders", "source"), FOLLOWING),
+    "recovered log": (lambda stage: stage.recover_log("orders"), (*FOLLOWING, "mutable", "quarantine")),
+    "reprocess": (lambda stage: stage.reprocess("orders"), FOLLOWING),
+    "start over": (lambda stage: stage.start_over(), (*FOLLOWING, "mutable", "quarantine")),
+    "rollback": (lambda stage: stage.roll_back(), (*FOLLOWING, "mutable", "quarantine")),
+    "recovered files": (lambda stage: stage.recover_files("orders"), FOLLOWING),
+    "recovered table": (lambda stage: stage.recover_table("orders"), FOLLOWING),
+}
+LONG = {"recovered files", "restore from the source", "restore of quarantine", "recovered log", "rollback"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> WaysStage:
+    return WaysStage.made(tmp_path)
+
+
+def of(stage: WaysStage, who: str) -> dict[str, int]:
+    """How many rows name somebody, by kind of table."""
+    return {kind: stage.of(who, table) for kind, table in KINDS.items()}
+
+
+@pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.integration) if way in LONG else way for way in WAYS]
+)
+def test_no_way_brings_her_back(stage: WaysStage, monkeypatch: pytest.MonkeyPatch, way: str, protected: bool) -> None:
+    go, kinds = WAYS[way]
+    assert all(of(stage, ANN).values())
+    stage.erase()
+    assert set(of(stage, ANN).values()) == {0}
+    if not protected:
+        monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
+        monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+
+    go(stage)
+    stage.follow()
+
+    assert {kind for kind, rows in of(stage, ANN).items() if rows} == (set() if protected else set(kinds))
+    assert all(of(stage, BOB).values()), "others are there"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_that_came_back_from_outside_is_seen_and_mended_in_tables_of_any_kind(
+    stage: WaysStage, kind: str, tmp_path: Path
+) -> None:
+    folder, others = stage.folder(KINDS[kind]), of(stage, BOB)
+    shutil.copytree(folder, tmp_path / "backup")
+    stage.erase()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)
+    assert stage.of(ANN, KINDS[kind])
+
+    (damage,) = check_pipeline(stage.catalog(), "shop")
+    assert (damage.what, damage.kind) == (KINDS[kind], "erased_rows_back")
+    reapplier = Reapplier(stage.catalog(), "shop")
+    reapplier.reapply_now(reapplier.tables)
+    stage.follow()
+
+    assert set(of(stage, ANN).values()) == {0}
+    assert of(stage, BOB) == others
+    assert check_pipeline(stage.catalog(), "shop") == []
+
+
+@pytest.mark.parametrize("protected", [True, False])
+@pytest.mark.parametrize("shadow", [True, False])
+def test_a_reprocess_that_died_over_her_rows_is_ended_before_the_window(
+    stage: WaysStage, monkeypatch: pytest.MonkeyPatch, shadow: bool, protected: bool
+) -> None:
+    def again(point: str = "none") -> Any:
+        request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",), shadow=shadow)
+        return Reprocess(no_session, stage.catalog(), "shop", fault=crash_at(point)).run("r1", request)
+
+    with pytest.raises(Crash):
+        again("staged")
+    stage.ask()
+    if not protected:
+        monkeypatch.setattr(window, "reprocess_ids", lambda *_: [])
+    state, waits_for = stage.advance()
+    assert state == ("shredded" if protected else "purged")
+    assert ("the reprocess r1 of shop" in waits_for) is protected
+    if not protected:
+        with pytest.raises(FileNotFoundError):
+            again()
+        return
+    again()
+    assert stage.advance()[0] == "purged"
+    assert set(of(stage, ANN).values()) == {0}
+    assert stage.of(BOB, "orders__r1" if shadow else "orders") == 3
+    assert stage.of(ANN, "orders__r1") == 0
