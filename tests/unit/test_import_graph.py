@@ -31,7 +31,7 @@ WALKS = (
     # requests to be erased, of which a restore asks, note for pages how far they are.
     Walk("restore", "deltaworks.rework.restore.one_table", 212, 24),
     Walk("batch", "deltaworks.engine.batches", 177, 22),
-    Walk("stream", "deltaworks.engine.runner", 196, 24),
+    Walk("stream", "deltaworks.engine.runner", 197, 24),
     Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 93, 14),
 )
 
