@@ -104,10 +104,14 @@ def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
         yield f"the restore of {pipeline}.{rollback.table}"
     if not home.start_overs.newest()[1]:
         yield f"the start-over of {pipeline}"
+    generation = home.generations.current()
     for name in reprocess_ids(home.objects, pipeline):
         records = home.reprocess(name)
-        if records.plan() is not None and records.end() is None:
-            yield f"the reprocess {name} of {pipeline}"
+        plan = records.plan()
+        # One that has read nothing yet will read with the list as it is now; one of another generation is never ended.
+        has_read = plan is not None and plan.generation == generation and records.files() is not None
+        if has_read and records.end() is None:
+            yield f"the reprocess {name} of {pipeline}, which `deltaworks reprocess {pipeline} --id {name} --no-dry-run` ends,"
     yield from _replays(namespace, home)
 
 

@@ -12,11 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.control.objects import open_objects
+from deltaworks.erasure.purge_table import TablePurger
+from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
 from deltaworks.gold import refresh
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
 from deltaworks.tables import replaced_rows
+from deltaworks.tables.commit import Step
 from tests.spark.gold.made_shop import SHOP, event
 from tests.waiting import eventually
 
@@ -214,3 +218,31 @@ def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table
         assert "GOLD_OVERTAKEN" in errors[0]
     else:
         assert (found, errors) == ([1, 10, 10, 20], []), "a row by the old definition among those of the new one"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("protected", [True, False])
+def test_who_is_erased_between_a_shadow_and_its_swap_is_not_swapped_in(
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
+) -> None:
+    """By another definition the table that readers have says nothing of it: it may never have had rows of hers."""
+    ann = "p1_" + "a" * 26
+    shop.append("shop", "events", [event(0, "hers", device=ann)])
+    edit(shop, EDITED)
+    if not protected:
+        monkeypatch.setattr(refresh, "purged_since", lambda *_: False)
+    found: list[set[str]] = []
+
+    def erase_meanwhile(reached: str) -> None:
+        if reached == "daily checked":
+            objects, key = open_objects(shop.lake.storage), paths.table("shop", "events")
+            requests = {"e1": TokenSearch([ann])}
+            purger = TablePurger(shop.lake, objects, key, pipeline="shop", table="events", requests=requests)
+            purger.purge(Step("shop/erasure/events", 1))
+        if reached == "daily swapped":
+            found.append({row["device_id"] for row in shop.rows("shop", "daily")})
+
+    refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False, fault=erase_meanwhile)
+
+    assert found == [{"d1"} if protected else {"d1", ann}]
+    assert {row["device_id"] for row in shop.rows("shop", "daily")} == {"d1"}, "what follows the swap takes her out"

@@ -114,3 +114,24 @@ def test_a_reprocess_that_died_over_her_rows_is_ended_before_the_window(
     assert set(of(stage, ANN).values()) == {0}
     assert stage.of(BOB, "orders__r1" if shadow else "orders") == 3
     assert stage.of(ANN, "orders__r1") == 0
+
+
+def test_a_reprocess_that_has_read_nothing_holds_no_window_back(stage: WaysStage) -> None:
+    def again(point: str = "none") -> Any:
+        request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
+        return Reprocess(no_session, stage.catalog(), "shop", fault=crash_at(point)).run("r1", request)
+
+    with pytest.raises(Crash):
+        again("planned")
+    stage.erase()
+    again()
+    assert set(of(stage, ANN).values()) == {0}
+
+
+def test_a_reprocess_of_a_generation_that_is_over_holds_no_window_back(stage: WaysStage) -> None:
+    request = ReprocessRequest(selection=Selection(from_start=True), tables=("orders",))
+    with pytest.raises(Crash):
+        Reprocess(no_session, stage.catalog(), "shop", fault=crash_at("staged")).run("r1", request)
+    stage.start_over()
+    stage.erase()
+    assert set(of(stage, ANN).values()) == {0}
