@@ -111,7 +111,8 @@ def _unfinished(namespace: Namespace, pipeline: str) -> Iterator[str]:
         # One that has read nothing yet will read with the list as it is now; one of another generation is never ended.
         has_read = plan is not None and plan.generation == generation and records.files() is not None
         if has_read and records.end() is None:
-            yield f"the reprocess {name} of {pipeline}, which `deltaworks reprocess {pipeline} --id {name} --no-dry-run` ends,"
+            again = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
+            yield f"the reprocess {name} of {pipeline}, which `{again}` ends,"
     yield from _replays(namespace, home)
 
 
