@@ -20,7 +20,15 @@ ANN, BOB = "p1_" + "a" * 26, "p1_" + "b" * 26
 def rows(*of: tuple[str, str, int]) -> pa.Table:
     at = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
     named = [
-        {"event_id": event, "event_time": at, "event_date": at.date(), "player": player, "n": n, "_seq": 0}
+        {
+            "event_id": event,
+            "event_name": "k01",
+            "event_time": at,
+            "event_date": at.date(),
+            "player": player,
+            "n": n,
+            "_seq": 0,
+        }
         for event, player, n in of
     ]
     return pa.Table.from_pylist([{**row, "_position": 0, "_batch_id": 0, "raw": None} for row in named])
