@@ -11,7 +11,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.versions import cores, versions
@@ -171,6 +171,22 @@ def measured_once(
         cores=cores(),
         versions=versions(),
     )
+
+
+def held_to(
+    benchmark: str,
+    metric: str,
+    seconds: Sequence[float],
+    *,
+    promised: float,
+    sizes: Mapping[str, int | float],
+    parts: Sequence[Mapping[str, float]],
+) -> Figure:
+    """The figure of what is run several times and held against a promise; `parts` are those of each time."""
+    middle = {name: round(statistics.median(each[name] for each in parts), 3) for name in parts[0]}
+    sides = (statistics.median(seconds), promised)
+    figure = measured_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
+    return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

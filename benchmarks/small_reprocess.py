@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PIPELINE = "small"
+PIPELINE = "small"
+ODD = "odd"
+_DAILY = "gold/daily.sql"
 _KINDS = ("view", "click", "buy")
 _OBJECTS, _EVENTS = 314, 4_270
 _DAY = 86_400
@@ -35,7 +37,7 @@ _DAY = 86_400
 
 def run(options: Options) -> list[Figure]:
     """Land the objects once, and read them all again from a copy in each repetition."""
-    with _landed(options) as template:
+    with landed(options) as template:
         comparison = Comparison(
             metric="reprocess_without_spark_vs_spark",
             ours=Side("without_spark", _Again(template, "without")),
@@ -46,43 +48,52 @@ def run(options: Options) -> list[Figure]:
 
 
 @contextmanager
-def _landed(options: Options) -> Iterator[Path]:
+def landed(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> Iterator[Path]:
+    """A lake with so many events, of which some are odd: no table takes them, and they are in quarantine."""
     from benchmarks import sides
     from deltaworks.engine.runner import IngestRun
     from deltaworks.sources.objects.relay.relay import Relay
 
     with scratch_folder("small_reprocess") as root:
-        options.progress(f"small_reprocess: {_EVENTS:,} events in {_OBJECTS} objects")
-        catalog, spark = _project(root), sides.session()
+        options.progress(f"small_reprocess: {events:,} events in {_OBJECTS} objects")
+        catalog, spark = small_project(root), sides.session()
         (root / "landing").mkdir()
         for number in range(_OBJECTS):
-            lines = [_event(at) for at in range(number, _EVENTS, _OBJECTS)]
+            lines = [_event(at, odd_every) for at in range(number, events, _OBJECTS)]
             (root / "landing" / f"{number:04}.json").write_text("\n".join(lines))
         try:
             environment = catalog.environment
             relay = catalog.relay("landing")
             Relay(relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True).run()
-            rows = IngestRun(spark, catalog, _PIPELINE, available_now=True).run().rows
+            rows = IngestRun(spark, catalog, PIPELINE, available_now=True).run().rows
         finally:
             spark.stop()
-        if rows < _EVENTS:
-            raise RuntimeError(f"of {_EVENTS} events {rows} rows were landed")
+        if rows < events - events // odd_every:
+            raise RuntimeError(f"of {events} events {rows} rows were landed")
         yield root
 
 
-def _event(number: int) -> str:
-    name = "odd" if number % 100 == 0 else _KINDS[number % 3]
+def _event(number: int, odd_every: int) -> str:
+    name = ODD if number % odd_every == 0 else _KINDS[number % 3]
     return json.dumps({"name": name, "id": str(number), "at": 1_767_225_600 + number % 3 * _DAY, "price": number / 4})
 
 
-def _project(root: Path) -> Catalog:
+def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
+    """The project of a lake at `root`; with a table of the odd events, which takes them out of quarantine."""
     price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
     tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
+    if with_odd:
+        tables.append({"name": ODD, "when": {"name": ODD}, "columns": price})
+    file = root / "include" / "pipelines" / PIPELINE / _DAILY
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("SELECT event_date, event_name, count(*) AS events FROM events GROUP BY ALL")
+    gold = {"name": "daily", "sql": _DAILY, "reads": ["events"], "partition_by": "event_date"}
     declared = {
-        "pipeline": _PIPELINE,
+        "pipeline": PIPELINE,
         "description": "A few events.",
         "event": {"name": {"path": "name"}, "time": {"path": "at", "unit": "epoch_seconds"}, "id": "id"},
         "tables": [{"name": "events", "catch_all": True}, *tables],
+        "gold": {"tables": [gold]},
     }
     return declare_project(root, declared, landing=root / "landing")
 
@@ -118,7 +129,7 @@ def main(root: str, way: str) -> None:
     from deltaworks.rework.reprocess.selection import Selection
 
     sessions: list[SparkSession] = []
-    catalog = _project(Path(root))
+    catalog = small_project(Path(root))
 
     def spark() -> SparkSession:
         from deltaworks.tables.spark.session import build_session
@@ -127,7 +138,7 @@ def main(root: str, way: str) -> None:
             sessions.append(build_session(catalog.environment, app_name="small_reprocess"))
         return sessions[0]
 
-    job = Reprocess(spark, catalog, _PIPELINE, direct_bytes=0 if way == "spark" else DIRECT_BYTES)
+    job = Reprocess(spark, catalog, PIPELINE, direct_bytes=0 if way == "spark" else DIRECT_BYTES)
     result = job.run("again", ReprocessRequest(selection=Selection(from_start=True)))
     if any(table.rows_out != table.rows_in for table in result.tables):
         raise RuntimeError(f"rows were lost or doubled: {result.tables}")

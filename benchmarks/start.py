@@ -19,17 +19,21 @@ import ast
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import driver_start
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measured_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, held_to, measure
 from benchmarks.submitted import link_library, submit
+
+if TYPE_CHECKING:
+    import psutil
 
 _ROOT = Path(__file__).resolve().parents[1]
 _JOB = _ROOT / "spark_jobs" / "ingest_stream.py"
@@ -112,12 +116,14 @@ def _first_batches(options: Options) -> Figure:
             phases = _first_batch(root)
         options.progress(f"start: first batch after {_whole(phases):.2f} s{' (warm-up)' * (not number)}: {phases}")
         starts += [phases] if number else []
-    seconds = [_whole(phases) for phases in starts]
-    parts = {name: round(statistics.median(phases[name] for phases in starts), 3) for name in starts[0]}
-    sides = (statistics.median(seconds), _PROMISED_SECONDS)
-    metric, sizes = "spark_submit_to_first_batch", {"events": 1_000}
-    figure = measured_once(BENCHMARK.name, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=parts)
-    return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
+    return held_to(
+        BENCHMARK.name,
+        "spark_submit_to_first_batch",
+        [_whole(phases) for phases in starts],
+        promised=_PROMISED_SECONDS,
+        sizes={"events": 1_000},
+        parts=starts,
+    )
 
 
 def _whole(phases: dict[str, float]) -> float:
@@ -153,7 +159,7 @@ def _first_batch(root: Path) -> dict[str, float]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    phases = {name: after - before for name, before, after in zip(_PHASES, moments, moments[1:], strict=True)}
+    phases = {name: after - before for name, (before, after) in zip(_PHASES, pairwise(moments), strict=True)}
     return phases | {_CPU: cpu_seconds}
 
 
@@ -161,8 +167,21 @@ def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
     """What the processes that are there have taken of the processors, and those that these have waited for."""
     import psutil
 
-    parent = psutil.Process(process.pid)
-    return sum(sum(one.cpu_times()[:4]) for one in (parent, *parent.children(recursive=True)))
+    parent, seconds = psutil.Process(process.pid), 0.0
+    for one in (parent, *parent.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(one.cpu_times()[:4])
+    return seconds
+
+
+def _is_python(process: psutil.Process) -> bool:
+    """Whether it is; one that ends meanwhile, as helpers of the JVM do, is not."""
+    import psutil
+
+    try:
+        return process.name().startswith("python")
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _moments(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[float]:
@@ -172,8 +191,7 @@ def _moments(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[fl
     from deltaworks.control import paths
 
     session = _awaited(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
-    children = psutil.Process(process.pid).children(recursive=True)
-    python = min(child.create_time() for child in children if any(_JOB.name in word for word in child.cmdline()[1:2]))
+    python = min(child.create_time() for child in psutil.Process(process.pid).children() if _is_python(child))
     checkpoints = lake / Path(paths.checkpoint("fresh", 0, 0)).parents[1]
 
     def written(file: str) -> float | None:

@@ -1,0 +1,143 @@
+"""`small_jobs`: jobs over a few thousand rows as operators start them, each held against the 25 seconds it may take.
+
+- `reprocess`: all objects read again, tried without Spark as Airflow's task does first.
+- `replay`: half of the events taken out of quarantine, once a table takes them.
+- `restore`: a table put back to before its rows.
+- `gold_build`: the first build of a gold table, by spark-submit.
+
+Each is a process from its start to its end, on a copy of one lake on local disk, and what it did is looked at.
+`cpu_seconds` is what its processes took of the processors: on a busy machine that is the figure to compare.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.harness import Benchmark, Figure, Options, held_to
+from benchmarks.scratch import copied
+from benchmarks.small_reprocess import ODD, PIPELINE, landed, small_project
+from benchmarks.submitted import link_library, submit
+
+if TYPE_CHECKING:
+    from deltaworks.tables.lake import Lake
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PROMISED_SECONDS = 25.0
+_EVENTS, _ODD_EVERY = 6_000, 2
+_ODD_EVENTS = _EVENTS // _ODD_EVERY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """A job: its entry point with arguments, the table it changes, and the rows that has afterwards."""
+
+    name: str
+    entry: str
+    arguments: tuple[str, ...]
+    table: str
+    is_done: Callable[[int], bool]
+    by_spark: bool = False
+
+
+_JOBS = (
+    _Job(
+        name="reprocess",
+        entry="reprocess",
+        arguments=("--from-start", "--no-dry-run", "--no-spark"),
+        table="events",
+        is_done=lambda rows: rows == _EVENTS - _ODD_EVENTS,
+    ),
+    _Job(
+        name="replay",
+        entry="replay_quarantine",
+        arguments=("--no-dry-run",),
+        table=ODD,
+        is_done=lambda rows: rows == _ODD_EVENTS,
+    ),
+    _Job(
+        name="restore",
+        entry="restore",
+        arguments=("--table=events", "--to-version=0", "--repair=none", f"--max-rows={_EVENTS}", "--no-dry-run"),
+        table="events",
+        is_done=lambda rows: rows == 0,
+    ),
+    _Job(
+        name="gold_build",
+        entry="rebuild_gold",
+        arguments=(),
+        table="daily",
+        is_done=lambda rows: rows > 0,
+        by_spark=True,
+    ),
+)
+
+
+def run(options: Options) -> list[Figure]:
+    """Land the events once, and run each job on copies."""
+    figures = []
+    with landed(options, events=_EVENTS, odd_every=_ODD_EVERY) as template:
+        for job in _JOBS:
+            seconds, parts = [], []
+            for repetition in range(options.repeats + 1):
+                with copied(template) as root:
+                    took, cpu = _run(job, root)
+                options.progress(
+                    f"small_jobs: {job.name}: {took:.2f} s, {cpu:.2f} s of CPU{'' if repetition else ' (warm-up)'}"
+                )
+                if repetition:
+                    seconds.append(took)
+                    parts.append({"cpu_seconds": cpu})
+            sizes = {"events": _EVENTS}
+            figures.append(
+                held_to(BENCHMARK.name, job.name, seconds, promised=_PROMISED_SECONDS, sizes=sizes, parts=parts)
+            )
+    return figures
+
+
+def _run(job: _Job, root: Path) -> tuple[float, float]:
+    """Seconds of a job on the lake at `root`, by the clock and of the processors."""
+    from deltaworks.control import paths
+    from deltaworks.tables.lake import Lake
+
+    lake = Lake(small_project(root, with_odd=job.table == ODD).environment.lake)
+    link_library(root)
+    arguments = ("--pipeline", PIPELINE, *job.arguments)
+    before, began = _of_children(), time.monotonic()
+    with (root / "job.log").open("w") as log:
+        if job.by_spark:
+            code = submit(root, job.entry, *arguments, log=log).wait()
+        else:
+            command = [sys.executable, str(_ROOT / "spark_jobs" / f"{job.entry}.py"), *arguments]
+            variables = {"PYTHONPATH": str(_ROOT / "include"), "DELTAWORKS_PROJECT": str(root)}
+            code = subprocess.run(
+                command, env=os.environ | variables, stdout=log, stderr=subprocess.STDOUT, check=False
+            ).returncode
+    seconds, cpu = time.monotonic() - began, _of_children() - before
+    if code or not job.is_done(_rows(lake, paths.table(PIPELINE, job.table))):
+        raise RuntimeError(f"{job.name} did not do its work:\n{(root / 'job.log').read_text()[-2_000:]}")
+    return seconds, cpu
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _rows(lake: Lake, key: str) -> int:
+    rows = lake.rows(key)
+    return -1 if rows is None else rows.num_rows
+
+
+BENCHMARK = Benchmark(
+    name="small_jobs",
+    summary="reprocess, replay, restore and gold build of a few thousand rows, each against 25 seconds",
+    run=run,
+)
