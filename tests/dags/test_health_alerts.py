@@ -159,6 +159,29 @@ def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_cle
         )
 
 
+@pytest.mark.parametrize(
+    ("verdict", "step"),
+    [
+        (
+            dataclasses.replace(WELL, state="stopped", cause="STOP_REQUESTED", next_step="deltaworks start games"),
+            "Raise the source's retention now, or let it run again: `deltaworks start games`.",
+        ),
+        (ill("HEARTBEAT_STALE"), "Raise the source's retention now, then see why the stream is behind. Mend it."),
+        (ill("SOURCE_EXPIRES"), "Mend it."),
+    ],
+)
+def test_a_source_that_forgets_is_told_with_what_keeps_it_from_that(
+    objects: LocalObjects, verdict: Verdict, step: str
+) -> None:
+    for left, seen in ((7_200.0, "forgets the oldest that waits in 2.0 h"), (-7_200.0, "may have forgotten")):
+        verdict = dataclasses.replace(verdict, loss_near=True, time_left_seconds=left)
+        alert_on_verdicts(objects, [verdict], now=NOW)
+        (alert,) = [one for one in alerts(objects) if one.cause == "LOSS_NEAR"]
+        assert seen in alert.summary
+        assert alert.detail["next_step"] == step
+        assert alert.summary.endswith(f" Next: {step}")
+
+
 class Airflow:
     """What Airflow's API would say, and what was cleared."""
 

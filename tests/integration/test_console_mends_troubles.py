@@ -29,7 +29,6 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import Erasures
-from deltaworks.control.troubles import CONDITIONS
 from deltaworks.sources.objects.log import file_events_key
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
@@ -75,7 +74,7 @@ gold:
   schedule: "0 0 29 2 *"
   tables: [{name: per_day, sql: per_day.sql, reads: [clicks], partition_by: event_date, checks: {max_age_minutes: 60}}]
 """
-STREAM, FEW_SECONDS = "stream clicks", 90.0
+STREAM, FEW_SECONDS, TWO_MINUTES = "stream clicks", 90.0, 120.0
 
 
 @dataclass
@@ -384,8 +383,9 @@ def test_a_red_source_is_named_and_the_stream_waits_no_longer_once_it_is_mended(
     newest = max(log.glob("*.json"))
     damaged = log / f"{int(newest.stem) + 1:020d}.json"
     damaged.write_text("this is no commit\n")
-    trouble = console.await_trouble(subject=STREAM)
-    assert trouble.cause in CONDITIONS, trouble
+    trouble = console.await_trouble("LOG_DAMAGED", subject=STREAM, seconds=TWO_MINUTES)
+    assert "_delta_log" in trouble.detail
+    assert "put its" in trouble.next_step
     damaged.unlink()
 
     console.press(trouble.act, reason="its log is whole again")

@@ -17,7 +17,7 @@ from deltaworks.control.concurrency import concurrently
 from deltaworks.control.health.judge import ROWS_QUARANTINED, Verdict, next_step_of_rejection
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts
+from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts, next_step_of
 from deltaworks.specs.catalog import Catalog
 
 #: A run may take this long beyond its interval before it counts as overdue.
@@ -66,7 +66,7 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
                 detail={
                     "cause": verdict.cause,
                     "since": verdict.since,
-                    "next_step": verdict.next_step,
+                    "next_step": _next_step(verdict, cause),
                     "time_left_seconds": verdict.time_left_seconds,
                 },
                 now=now,
@@ -74,13 +74,32 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
+    """What was seen; people who read it in a notice have the next step in the same text."""
+    step = _next_step(verdict, cause)
+    return _seen(verdict, cause) + (f" Next: {step}" if step else "")
+
+
+def _seen(verdict: Verdict, cause: str) -> str:
     if cause == ROWS_QUARANTINED:
-        return f"{verdict.rejection} Next: {next_step_of_rejection(verdict.name)}"
-    if cause != LOSS_NEAR or verdict.time_left_seconds is None:
-        return f"{verdict.detail} Next: {verdict.next_step}"
+        return verdict.rejection
     left = verdict.time_left_seconds
-    until = f"in {duration(left)}" if left > 0 else f"since {duration(-left)}"
-    return f"The source forgets the oldest that waits {until}. It is {verdict.state}: {verdict.detail}"
+    if cause != LOSS_NEAR or left is None:
+        return verdict.detail
+    oldest = f"forgets the oldest that waits in {duration(left)}"
+    if left <= 0:
+        oldest = f"may have forgotten the oldest that waits, {duration(-left)} ago"
+    return f"The source {oldest}. It is {verdict.state}: {verdict.detail}"
+
+
+def _next_step(verdict: Verdict, cause: str) -> str:
+    """What mends this very alert: a stream that loses what it has not read needs more than what its verdict names."""
+    if cause == ROWS_QUARANTINED:
+        return next_step_of_rejection(verdict.name)
+    if cause != LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
+        return verdict.next_step
+    if verdict.state in ("stopped", "paused"):
+        return f"Raise the source's retention now, or let it run again: `{verdict.next_step}`."
+    return f"{next_step_of(cause)} {verdict.next_step}".strip()
 
 
 def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:

@@ -165,6 +165,9 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert "could not read &lt;b&gt;" in answer.text
     assert "<code>CONTROL_UNREADABLE</code>" in answer.text
     assert next_step_of("CONTROL_UNREADABLE") in answer.text
+    assert "is not known" in answer.text
+    assert "Nothing needs you" not in answer.text
+    assert 'class="needs"' not in answer.text, "it is said once, and not of every stream"
 
 
 def test_an_object_store_is_opened_once(project: Path) -> None:

@@ -13,7 +13,7 @@ from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
 from deltaworks.console.look import Look
 from deltaworks.console.pages.base import Page
-from deltaworks.console.pages.needs import next_step_of_alert, rank_of
+from deltaworks.console.pages.needs import next_step_of_alert, rank_of, seen_of_alert
 from deltaworks.console.paging import Rows, rows_of
 from deltaworks.console.readings import instant
 from deltaworks.control import paths
@@ -167,7 +167,7 @@ def _row(look: Look, alert: Alert, silences: list[Silence]) -> AlertRow:
         open=standing.open,
         since=standing.since,
         notified_at=max(standing.notices, default=standing.raised_at),
-        summary=alert.summary,
+        summary=seen_of_alert(alert),
         next_step=next_step_of_alert(alert),
         meaning="" if kind is None else kind.meaning,
         changes=standing.changes,

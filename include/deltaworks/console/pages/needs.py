@@ -25,6 +25,7 @@ from deltaworks.errors import DeltaworksError
 
 _OF_VERDICTS: Final = alerts_of_verdicts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
+UNREAD: Final = "HEARTBEAT_UNREADABLE"
 #: Alerts on a stream that stand beside another trouble of it, by the cause of the verdict that is the same.
 _BESIDE: Final = {"LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
 
@@ -56,7 +57,7 @@ def needs_of(look: Look, reports: list[Report], judged: Mapping[str, Verdict], *
     needs: list[Need] = [] if pipeline else list(_silence(look))
     shown = {(SILENT, need.subject) for need in needs}
     for item in reports:
-        if item.verdict.unhealthy:
+        if item.verdict.unhealthy and not _is_unread(look, item):
             same = [alert for alert in stored if _says_the_same(item, alert)]
             shown |= {(alert.cause, alert.subject) for alert in same}
             needs += _of_verdict(item, judged, same)
@@ -102,6 +103,11 @@ def _silence(look: Look) -> Iterator[Need]:
         detail="The health check does not run. Streams may continue; nobody watches them or sends notices.",
         next_step=next_step_of(SILENT),
     )
+
+
+def _is_unread(look: Look, item: Report) -> bool:
+    """Whether nothing is known of it but that the storage has not answered this page, which says so once for all."""
+    return bool(look.objects.problem) and item.verdict.cause == UNREAD
 
 
 def _says_the_same(item: Report, alert: Alert) -> bool:
@@ -161,9 +167,14 @@ def _of_alert(alert: Alert) -> Need:
         subject=alert.subject,
         severity=alert.standing.severity,
         since=alert.standing.since,
-        detail=alert.summary,
+        detail=seen_of_alert(alert),
         next_step=next_step_of_alert(alert),
     )
+
+
+def seen_of_alert(alert: Alert) -> str:
+    """What was seen, without the next step, which notices have in the same text and pages beside it."""
+    return alert.summary.removesuffix(f" Next: {next_step_of_alert(alert)}")
 
 
 def next_step_of_alert(alert: Alert) -> str:

@@ -20,6 +20,24 @@ def alarmed(stage: ConsoleStage) -> ConsoleStage:
     return stage
 
 
+def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(stage: ConsoleStage) -> None:
+    step = "Start it again: `deltaworks start games`."
+    raise_alert(
+        stage.objects,
+        cause="LOSS_NEAR",
+        subject="stream games",
+        summary=f"3 h left. Next: {step}",
+        detail={"next_step": step},
+    )
+
+    (row,) = stage.view("/alerts")["listed"]["rows"]
+    page = stage.get("/alerts").text
+
+    assert (row["summary"], row["next_step"]) == ("3 h left.", step)
+    assert page.count("deltaworks start games") == 1, "as a command that can be copied"
+    assert 'href="/acts/control/games?verb=restart"' in page
+
+
 def shown(stage: ConsoleStage, show: str = "firing", *, by: str = "ada") -> list[str]:
     return [row["cause"] for row in stage.view(f"/alerts?show={show}", by=by)["listed"]["rows"]]
 
