@@ -150,7 +150,7 @@ def start_job(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) 
     if job.group_is_stopped:
         say(f"{job.name} may run again once its group does: `deltaworks start --group {job.group}`.")
         return
-    refusal = _refusal(connect, lambda airflow: airflow.unpause(job.dag_id)) if job.dag_id else None
+    refusal = _refusal(connect, lambda airflow: _let_run(airflow, job, say)) if job.dag_id else None
     if refusal is not None:
         raise _half_done(
             refusal,
@@ -160,6 +160,17 @@ def start_job(job: EndlessJob, *, connect: Connect, say: Callable[[str], None]) 
         )
     who = f"the driver of its group {job.group}" if job.group else "Airflow" if job.dag_id else "its pod"
     say(f"{job.name} may run again; {who} starts it within seconds.")
+
+
+def _let_run(airflow: Airflow, job: EndlessJob, say: Callable[[str], None]) -> None:
+    """Unpause its DAG, and call off the wait for its next try, which Airflow keeps for minutes. That of a group is for
+    all of its members, and is left."""
+    airflow.unpause(job.dag_id)
+    waiting = None if job.group else running_task(airflow, job.dag_id, state="up_for_retry")
+    if waiting is not None:
+        run, task = waiting
+        airflow.clear_task(job.dag_id, run.run_id, task.task_id)
+        say(f"{job.name} waited for its next try: its task was cleared, which begins it now.")
 
 
 def restart_job(

@@ -22,8 +22,8 @@ class RunsApi(Protocol):
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None: ...
 
 
-def running_task(api: RunsApi, dag_id: str) -> tuple[DagRun, TaskInstance] | None:
-    """The newest run of a DAG that has a running task, and that task; None where none runs.
+def running_task(api: RunsApi, dag_id: str, *, state: str = "running") -> tuple[DagRun, TaskInstance] | None:
+    """The newest run of a DAG that has a running task, or one in another state, and that task; None where none has.
 
     Raises:
         DeltaworksError: what Airflow said, or that it did not answer.
@@ -32,6 +32,6 @@ def running_task(api: RunsApi, dag_id: str) -> tuple[DagRun, TaskInstance] | Non
         if run.finished:
             continue
         for task in api.task_instances(dag_id, run.run_id):
-            if task.state == "running":
+            if task.state == state:
                 return run, task
     return None

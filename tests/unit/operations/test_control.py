@@ -141,6 +141,20 @@ def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_i
     ]
 
 
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_a_stream_that_waits_for_its_next_try_is_tried_now(
+    press: Press, lake: ObjectStore, airflow: AirflowServer, verb: str
+) -> None:
+    beat(lake, "failed")
+    airflow.runs[DAG, "r1"] = ({}, 0)
+    airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "up_for_retry"})])
+
+    press(verb, wait_seconds=0)
+
+    cleared = [(path, body["task_ids"]) for method, path, body in airflow.changes() if method == "POST"]
+    assert cleared == [(f"/api/v2/dags/{DAG}/clearTaskInstances", ["ingest"])]
+
+
 def test_a_stream_that_hangs_while_airflow_is_away_is_left_as_it_is(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
