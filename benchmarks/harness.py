@@ -183,7 +183,7 @@ def held_to(
     parts: Sequence[Mapping[str, float]],
 ) -> Figure:
     """The figure of what is run several times and held against a promise; `parts` are those of each time."""
-    middle = {name: round(statistics.median(each[name] for each in parts), 3) for name in parts[0]}
+    middle = {name: round(statistics.median(taken[name] for taken in parts), 3) for name in parts[0]}
     sides = (statistics.median(seconds), promised)
     figure = measured_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
     return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
