@@ -30,6 +30,9 @@ TABLE_PROPERTIES: dict[str, str | None] = {
 }
 MAX_ATTEMPTS = 30
 _TORN_LISTING = re.compile(r"contiguous commit files|Invalid table version")
+#: A hint of a checkpoint that is just being written; or one that is lost, for which nobody should wait for long.
+_TORN_CHECKPOINT = re.compile(r"didn't find any checkpoints")
+_CHECKPOINT_ATTEMPTS = 8
 T = TypeVar("T")
 
 
@@ -104,12 +107,14 @@ def refresh(table: DeltaTable) -> None:
 
 
 def _through_torn_listings(look: Callable[[], T]) -> T:
-    """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, which delta-rs refuses."""
+    """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, or a hint and not yet its
+    checkpoint, which delta-rs refuses."""
     for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.06, longest_seconds=0.8):
         try:
             return look()
         except DeltaError as error:
-            if attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error)):
+            missing = _TORN_CHECKPOINT.search(str(error)) and attempt < _CHECKPOINT_ATTEMPTS
+            if not missing and (attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error))):
                 raise
     raise AssertionError("the last attempt returned or raised")
 

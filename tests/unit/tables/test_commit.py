@@ -324,6 +324,34 @@ def test_a_torn_listing_is_looked_at_again(uri: str, monkeypatch: pytest.MonkeyP
     assert not answers
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_checkpoint_that_its_hint_is_ahead_of_is_waited_for_and_a_lost_one_is_not_for_long(
+    uri: str, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    folder, looks = Path(uri.removeprefix("file://")) / "_delta_log", 0
+    DeltaTable(uri).create_checkpoint()
+    (checkpoint,) = folder.glob("*.checkpoint.parquet")
+    away = checkpoint.rename(folder.parent / checkpoint.name)
+
+    def look(*arguments: Any, **options: Any) -> DeltaTable:
+        nonlocal looks
+        looks += 1
+        if comes and looks == 3:
+            away.rename(checkpoint)
+        return DeltaTable(*arguments, **options)
+
+    monkeypatch.setattr(commit_module, "DeltaTable", look)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+    if comes:
+        assert open_table(uri, storage_options={}).version() == 0
+        assert looks == 3
+    else:
+        with pytest.raises(DeltaError, match="checkpoint"):
+            open_table(uri, storage_options={})
+        assert looks == commit_module._CHECKPOINT_ATTEMPTS
+
+
 def test_an_error_that_is_no_torn_listing_is_not_waited_for(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_table(uri, storage_options={})
 
