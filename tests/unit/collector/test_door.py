@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from collector import door
+from collector.bodies import Sent
+from collector.stamps import stamped_events
 from collector.verdicts import REFUSALS, refusal
 from deltaworks.events.formats.json import Malformed
 from tests.unit.collector.door_stage import KEY, NOW, ORIGIN, Stage, code, content, declared, digest
@@ -99,6 +102,19 @@ def test_one_bad_event_of_a_hundred_is_kept_and_quarantined_and_turns_no_neighbo
     [malformed] = [item for item in landed if isinstance(item, Malformed)]
     assert b'"seq":41,' in malformed.raw, "quarantine says which one it was"
     assert json.dumps(bad, ensure_ascii=False)[1:-1].encode() in malformed.raw
+
+
+def test_without_keeping_it_an_event_that_cannot_be_read_would_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dropping(sent: Sent, *rest: Any) -> list[tuple[bytes, ...] | None]:
+        stamped = stamped_events(sent, *rest)
+        return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
+
+    monkeypatch.setattr(door, "stamped_events", dropping)
+    stage = Stage()
+
+    stage.send('{"batch":[{"n":1},{broken},{"n":2}]}')
+
+    assert [item["n"] for item in stage.landed()] == [1, 2], "nothing is in quarantine"
 
 
 def test_half_a_surrogate_pair_is_an_event_like_others() -> None:

@@ -234,16 +234,42 @@ def test_a_sync_that_failed_is_not_repeated_and_the_next_request_begins_a_segmen
     assert life.errors == []
 
 
-class Faults:
-    """Fails calls of some kinds, and remembers all."""
+class Stubborn(Spool):
+    """Writes on in a segment whose sync has failed."""
 
-    def __init__(self) -> None:
+    def _turn_away(self, group, error, *, synced) -> None:  # type: ignore[no-untyped-def]
+        self._wake([(submission.done, Written(problem="disk")) for submission in group])
+
+
+def test_writing_on_behind_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
+    faults = Faults()
+    life = Life(tmp_path, VolatileDisk(fault=faults), spool=Stubborn)
+    life.send("a")
+    faults.kinds["sync"] = errno.EIO
+    life.send("b")
+    faults.kinds.clear()
+    life.send("c")
+    life.end()
+
+    assert life.taken() == ["a", "c"]
+    with pytest.raises(AssertionError, match="a number twice"):
+        events(tmp_path)
+
+
+class Faults:
+    """Fails calls of some kinds, and remembers all. The first write that fails takes `takes` bytes before."""
+
+    def __init__(self, *, takes: int = 0) -> None:
         self.kinds: dict[str, int] = {}
         self.calls: list[str] = []
+        self._takes = takes
 
     def __call__(self, kind: str, number: int, size: int) -> int:
         self.calls.append(kind)
         if kind in self.kinds:
+            if kind == "write" and self._takes:
+                taken, self._takes = self._takes, 0
+                return taken
             raise OSError(self.kinds[kind], "fault")
         return size
 
@@ -278,6 +304,28 @@ def test_a_full_disk_turns_requests_away_and_the_segment_goes_on_once_there_is_s
     assert "truncate" in faults.calls
     assert events(tmp_path) == {1: "a", 2: "f"}
     assert life.errors == [], "no reason to end"
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_what_a_full_disk_took_of_a_request_is_cut_off_or_its_number_would_be_of_two_events(
+    tmp_path: Path, truncates: bool
+) -> None:
+    faults = Faults(takes=50)  # the first event of the request, and a piece of the second
+    life = Life(tmp_path, VolatileDisk(fault=faults, truncates=truncates))
+    life.send("a")
+    faults.kinds["write"] = errno.ENOSPC
+    life.submit("b", ["b1", "b2"])
+    life.wait(["b"])
+    faults.kinds.clear()
+    life.send("c")
+    life.end()
+
+    assert life.taken() == ["a", "c"]
+    if truncates:
+        assert events(tmp_path) == {1: "a", 2: "c"}
+    else:
+        with pytest.raises(AssertionError, match="a number twice"):
+            events(tmp_path)
 
 
 def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class VolatileFile:
 
     def truncate(self, size: int) -> None:
         self._disk.count("truncate")
-        del self._file.cached[size:]
+        if self._disk.truncates:
+            del self._file.cached[size:]
 
     def close(self) -> None:
         pass
@@ -60,6 +61,7 @@ class VolatileDisk:
         fault: is called with the kind and the number of a call, and the bytes of a write; it may raise an OSError, and
             says how many bytes a write takes.
         syncs, syncs_folder: False switches a protection off: the call returns, and nothing is durable.
+        truncates: False switches another one off: the call returns, and nothing is cut off.
     """
 
     def __init__(
@@ -69,8 +71,10 @@ class VolatileDisk:
         fault: Callable[[str, int, int], int] = lambda kind, number, size: size,
         syncs: bool = True,
         syncs_folder: bool = True,
+        truncates: bool = True,
     ) -> None:
         self.syncs = syncs
+        self.truncates = truncates
         self.calls = 0
         self._syncs_folder = syncs_folder
         self._fails_at = fails_at
