@@ -1,5 +1,6 @@
 -- One row per date (UTC) and country with purchases: the sum of their amounts and their number. A purchase is of the
 -- country that the envelope of the same event says, and of '??' where it says none.
+-- Only the envelopes of purchases are joined, which are few.
 SELECT
   purchase.event_date,
   coalesce(events.country, '??') AS country,
@@ -7,5 +8,5 @@ SELECT
   count(*) AS purchases
 FROM purchase
 LEFT JOIN events
-  ON events.event_date = purchase.event_date AND events.event_id = purchase.event_id
+  ON events.event_date = purchase.event_date AND events.event_id = purchase.event_id AND events.event_name = 'purchase'
 GROUP BY purchase.event_date, coalesce(events.country, '??')
