@@ -39,9 +39,13 @@ def answer(project: Any, pipeline: str, table: str, *columns: str) -> list[tuple
 def test_games_answers_are_exact_after_copies_and_late_events(spark: SparkSession, project: Any) -> None:
     # Of z no installation came: its events tell that the days before them are over.
     devices = {"a": (0, 1, 7), "b": (0, 7), "c": (0,), "z": (2, 8)}
-    events = [at(day, event_id=f"{device}{day}", device_id=device) for device, days in devices.items() for day in days]
+    events = [
+        at(day, event_id=f"{device}{day}", event_name="session_start", device_id=device)
+        for device, days in devices.items()
+        for day in days
+    ]
     # The envelope of a purchase says its country; that of p2 has not landed.
-    events.append(at(0, event_id="p1", device_id="a", country="DE"))
+    events.append(at(0, event_id="p1", event_name="purchase", device_id="a", country="DE"))
     project.append("games", "events", [row for row in events if row["event_id"] not in ("a1", "z8")])
     project.append("games", "install", [at(0, event_id=f"i{device}", device_id=device) for device in "abc"])
     bought = [("p1", "4.99"), ("p2", "0.50"), ("p1", "4.99")]
