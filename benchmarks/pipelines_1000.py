@@ -182,7 +182,7 @@ class _Log:
 
     def next_slice(self, clock: Clock) -> None:
         from deltaworks.sources.objects.log import FileEventLog
-        from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner
+        from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
         from deltaworks.tables.lake import Lake
 
         with clock:

@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 
 
 def declare_project(
-    root: Path, pipeline: dict[str, Any], *, landing: Path, source: dict[str, Any] | None = None
+    root: Path,
+    pipeline: dict[str, Any],
+    *,
+    landing: Path,
+    source: dict[str, Any] | None = None,
+    spark: dict[str, Any] | None = None,
 ) -> Catalog:
     """Write the declarations below `root`, and read them: its lake is in `root/lake`.
 
     Args:
         pipeline: what is declared of it beside its owner and its source, which is the one bucket there is.
         source: what else is declared of the source.
+        spark: what the environment says of Spark.
     """
     from deltaworks.specs.project import load_catalog
 
@@ -30,6 +36,7 @@ def declare_project(
             "lake": {"root": f"file://{root}/lake"},
             "landing": {"root": f"file://{landing}"},
             "messaging": {},
+            "spark": spark or {},
         },
     }
     for path, content in declared.items():

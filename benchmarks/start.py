@@ -3,11 +3,12 @@
 - `spark_submit_to_first_batch`: a stream started as Airflow's task does, of a pipeline that is new and whose object has
   landed; the other side is what was promised. Its parts are the phases, in their order: `launcher_seconds` until the
   JVM has started Python; `session_seconds` until Spark's session is there, imports of the driver among them;
-  `tables_seconds` until the lease is taken and tables are there; `planning_seconds` until the source, which has a
-  process for that, has planned the first batch; `batch_seconds` until that is committed in all tables. `cpu_seconds`
-  is what all its processes took of the processors: on a busy machine that is the figure to compare.
+  `tables_seconds` until the lease is taken and tables are there; `planning_seconds` until the query has begun and its
+  first batch is planned; `batch_seconds` until that is committed in all tables. `cpu_seconds` is what all its processes
+  took of the processors: on a busy machine that is the figure to compare. Spark has the settings of the embedded stack.
 - `driver_imports`: what a driver imports, against the libraries alone that it cannot do without.
-- `planner_imports`: the same of the process that plans a source's batches, against Spark's own runner.
+- `planner_imports`: the same of the process that plans the batches of a source written in Python, such as that of
+  Kinesis, against Spark's own runner.
 - `airflow_task`: a task's process up to its operator: Airflow's imports and the parsing of the DAG file for one task,
   against the same of a file with one DAG that does nothing.
 - `session`: a session's start, with its Java classes from the archive and without it.
@@ -26,7 +27,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from benchmarks import driver_start
 from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, held_to, measure
@@ -51,7 +54,7 @@ import sys
 from importlib.machinery import ModuleSpec
 {_RUNNER} as runner
 sys.modules["__main__"].__spec__ = ModuleSpec(runner.__name__, None)
-import deltaworks.sources.objects.stream
+import deltaworks.sources.kinesis.stream
 """
 #: The first is of the pipeline whose task it is.
 _STREAMS = ("dags/streams.py", "stream__games")
@@ -144,7 +147,7 @@ def _first_batch(root: Path) -> dict[str, float]:
     (root / "landing").mkdir(parents=True)
     lines = [{"name": "buy" if number % 2 else "view", "id": number, "at": 1_767_225_600} for number in range(1_000)]
     (root / "landing" / "first.json").write_text("\n".join(map(json.dumps, lines)))
-    catalog = declare_project(root, declared, landing=root / "landing")
+    catalog = declare_project(root, declared, landing=root / "landing", spark=_shipped_spark())
     link_library(root)
     environment = catalog.environment
     relay = catalog.relay("landing")
@@ -161,6 +164,12 @@ def _first_batch(root: Path) -> dict[str, float]:
             process.wait()
     phases = {name: after - before for name, (before, after) in zip(_PHASES, pairwise(moments), strict=True)}
     return phases | {_CPU: cpu_seconds}
+
+
+def _shipped_spark() -> dict[str, Any]:
+    """What the environment of the embedded stack says of Spark."""
+    declared = yaml.safe_load((_ROOT / "include" / "environments" / "local.yaml").read_text())
+    return dict(declared["spark"])
 
 
 def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:

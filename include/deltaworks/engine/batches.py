@@ -43,7 +43,7 @@ from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.strip_keys import bring_to_vault
 from deltaworks.sources.base import Slice
 from deltaworks.sources.deaths import Care
-from deltaworks.sources.spans import initial_offset
+from deltaworks.sources.spans import BatchSpans, Span
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 
@@ -86,6 +86,7 @@ class BatchProcessor:
         self._lake = stores.lake
         self._home = PipelineHome(stores.objects, spec.pipeline)
         self._generations = generations
+        self._spans = BatchSpans(self._home)
         self._ledger = stores.ledger
         self._tables = stores.tables
         self._ownership = ownership
@@ -134,6 +135,17 @@ class BatchProcessor:
         """Our number of one of Spark's batches."""
         return self._generations.current.first_batch + spark_batch_id
 
+    def span(self, spark_batch_id: int) -> Span:
+        """Between which offsets one of Spark's batches lies: what its offset log says.
+
+        Raises:
+            TransientError: OFFSET_LOG_UNREADABLE.
+        """
+        return self._spans.read(self._generations, spark_batch_id, end_of=self._end_of)
+
+    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+        return self._home.generations.end_offset(generations, spark_batch_id)
+
     def process(
         self, source: Slice, spark_batch_id: int, *, on_job: Callable[[], None] = lambda: None
     ) -> BatchReport | None:
@@ -152,7 +164,7 @@ class BatchProcessor:
 
     def _process(self, source: Slice, spark_batch_id: int, on_job: Callable[[], None]) -> BatchReport | None:
         batch_id = self.batch_id(spark_batch_id)
-        end = self._end_of(self._generations, spark_batch_id)
+        start, end = self.span(spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
             # Spark repeats the last batch where it could not note it; anything else is another slice.
             if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
@@ -164,7 +176,7 @@ class BatchProcessor:
         resumed = prepared is not None
         if prepared is None:
             care = self._care(batch_id, on_job)
-            prepared = self._prepare(source, spark_batch_id, batch_id, end, care)
+            prepared = self._prepare(source, spark_batch_id, batch_id, (start, end), care)
             care.end()
             self._careful_next = False
         report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
@@ -187,10 +199,6 @@ class BatchProcessor:
             hint="Nothing: the next run continues after it with a new checkpoint.",
         )
 
-    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
-        """Where one of Spark's batches ends: what its offset log says."""
-        return self._home.generations.end_offset(generations, spark_batch_id)
-
     def finish_torn(self) -> BatchReport | None:
         """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
         following = 0 if self._last_completed is None else self._last_completed + 1
@@ -210,15 +218,8 @@ class BatchProcessor:
             on_job=on_job,
         )
 
-    def _prepare(
-        self, source: Slice, spark_batch_id: int, batch_id: int, end: dict[str, Any], care: Care
-    ) -> PreparedBatch:
-        spec = self._spec
-        before = spark_batch_id - 1
-        if spark_batch_id:
-            start: dict[str, Any] | None = self._end_of(self._generations, before)
-        else:
-            start = self._generations.current.start or initial_offset(self._home, self._generations) or None
+    def _prepare(self, source: Slice, spark_batch_id: int, batch_id: int, span: Span, care: Care) -> PreparedBatch:
+        spec, (start, end) = self._spec, span
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp, care)
         return self._home.prepared.fix(
@@ -235,7 +236,7 @@ class BatchProcessor:
                 ingested_at_us=stamp.ingested_at_us,
                 spec_fingerprint=stamp.fingerprint,
                 code_version=__version__,
-                offsets={"start": start, "end": end},
+                offsets={"start": start or None, "end": end},
                 suppression=written.facts.pop("suppression", 0),
                 source=source.metadata | written.findings.facts() | written.facts,
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),

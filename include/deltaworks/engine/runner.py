@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
@@ -212,7 +213,9 @@ class IngestRun:
                 self._batch_started = None
                 raise TransientError("QUERY_ENDED", "The run is ending: its next one lands this batch.")
             try:
-                source = self._source.slice_of(batch, batch_id=processor.batch_id(spark_batch_id))
+                source = self._source.slice_of(
+                    batch, batch_id=processor.batch_id(spark_batch_id), span=partial(processor.span, spark_batch_id)
+                )
                 report = processor.process(source, spark_batch_id, on_job=begun)
             except DeltaworksError as error:
                 self._failure = error

@@ -27,6 +27,7 @@ from deltaworks.sources.careful import (
 )
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.records import ReadFacts, Record
+from deltaworks.sources.spans import Span
 from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
 from deltaworks.tables.files import WrittenFile
 
@@ -78,8 +79,8 @@ class Source(Protocol):
         `start` is an offset as Spark wrote it for a query of this source.
         """
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
-        """What this batch reads. `batch_id` is ours, not Spark's."""
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+        """What this batch reads. `batch_id` is ours, not Spark's; `span` reads between which offsets the batch lies."""
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Heartbeat fields: how far behind the query is. `progress` is its last one, of this source; None before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from deltaworks.control import paths
@@ -11,20 +12,29 @@ from deltaworks.control.records.generations import Generations
 
 #: The offsets between which a batch lies: start and end, as Spark wrote them for a query of the source.
 Span = tuple[dict[str, Any], dict[str, Any]]
+#: Where one of Spark's batches ends.
+EndOf = Callable[[Generations, int], dict[str, Any]]
 
 
-def batch_span(home: PipelineHome, batch_id: int) -> Span:
-    """Between which offsets a batch lies, as Spark's own checkpoint has them. `batch_id` is ours, of the one in use.
+class BatchSpans:
+    """Reads between which offsets batches lie, one that is asked for again only once. Used by one thread."""
 
-    Raises:
-        TransientError: OFFSET_LOG_UNREADABLE.
-    """
-    generations = home.generations.effective()
-    spark_batch_id = batch_id - generations.current.first_batch
-    end = home.generations.end_offset(generations, spark_batch_id)
-    if spark_batch_id:
-        return home.generations.end_offset(generations, spark_batch_id - 1), end
-    return generations.current.start or initial_offset(home, generations), end
+    def __init__(self, home: PipelineHome) -> None:
+        self._home = home
+        self._last: tuple[tuple[Generations, int], Span] | None = None
+
+    def read(self, generations: Generations, spark_batch_id: int, *, end_of: EndOf) -> Span:
+        """What `end_of` says of the batch and the one before. The first one's start is empty where its query begins
+        with what the source has."""
+        batch = (generations, spark_batch_id)
+        if self._last is None or self._last[0] != batch:
+            end = end_of(generations, spark_batch_id)
+            if spark_batch_id:
+                start = end_of(generations, spark_batch_id - 1)
+            else:
+                start = generations.current.start or initial_offset(self._home, generations)
+            self._last = (batch, (start, end))
+        return self._last[1]
 
 
 def initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.log import FileEventLog, file_events_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.stream import FileEventsStreamReader, StreamOptions
+from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits, SlicePlanner
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.file_protections import switch_off
@@ -27,11 +27,6 @@ BEFORE, AFTER = 5, 20
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project whose relay's log has five objects; what a stream has read of it is kept as Spark keeps it."""
-    declared = (
-        f'environment: local\nlake: {{root: "file://{tmp_path}/lake"}}\nlanding: {{root: "s3://b"}}\nmessaging: {{}}\n'
-    )
-    (tmp_path / "include" / "environments").mkdir(parents=True)
-    (tmp_path / "include" / "environments" / "local.yaml").write_text(declared)
     announce(tmp_path, [f"old-{number}" for number in range(BEFORE)], epoch=1)
     return tmp_path
 
@@ -45,13 +40,14 @@ def announce(project: Path, keys: list[str], *, epoch: int) -> None:
 
 def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
     """What a new run of a stream reads from an offset on, and where it ends."""
-    given = {"environment": "local", "relay": "landing", "bucket": "b", "project": str(project)}
-    reader = FileEventsStreamReader(StreamOptions.parse(given))
-    start = json.loads(json.dumps(start or reader.initialOffset()))
-    reader.prepareForTriggerAvailableNow()
-    end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
-    return [key for batch in batches for key in batch.column("key").to_pylist()], end
+    lake = Lake(StorageSpec(root=f"file://{project}/lake"))
+    log = FileEventLog(lake, "landing")
+    slices = SlicePlanner(log, bucket="b", prefix="")
+    batches = FileEventBatches(log, slices, limits=SliceLimits(max_files=500, max_bytes=None), start=None)
+    start = json.loads(json.dumps(start or batches.initial()))
+    batches.end_with_what_is_there()
+    end = batches.end_of_next(start) or start
+    return batches.rows(start, end).column("key").to_pylist(), end
 
 
 @pytest.mark.parametrize("without", [[], ["log_check"]], ids=["protected", "without"])

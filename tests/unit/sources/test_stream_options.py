@@ -6,14 +6,13 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.objects.stream import StreamOptions
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.stream_options import known_options, number_option, storage_root, truth_option
 
 KNOWN = ("queueUrl", "maxFiles")
 
 
-@pytest.mark.parametrize("parse", [StreamOptions.parse, KinesisOptions.parse, S3SqsOptions.parse])
+@pytest.mark.parametrize("parse", [KinesisOptions.parse, S3SqsOptions.parse])
 def test_every_source_refuses_a_name_it_does_not_know(parse: object) -> None:
     assert callable(parse)
     with pytest.raises(ConfigError, match=r"SOURCE_OPTION_INVALID.*'maxfile' is not known; known are"):

@@ -10,7 +10,7 @@ replaces would come again as new ones. The change data feed says which rows are 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from deltaworks.events.parse import Payload
 from deltaworks.sources.base import RecordSlice
 from deltaworks.sources.delta.losses import check_versions, loss_check, refuse_rolled_back
 from deltaworks.sources.records import Record
+from deltaworks.sources.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -156,7 +157,7 @@ class DeltaSource:
                 "which distinguishes inserts from changes; or `skip_change_commits: true`, which skips rewritten rows.",
             )
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
         """The batch's rows as JSON, with their number within the batch."""
         from pyspark.sql import functions as F
 

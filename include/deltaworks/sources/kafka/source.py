@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -33,7 +33,7 @@ from deltaworks.sources.kafka.offsets import (
     unread_offsets,
 )
 from deltaworks.sources.records import Record, record_payload, text_of, unreadable
-from deltaworks.sources.spans import batch_span
+from deltaworks.sources.spans import Span
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -92,7 +92,7 @@ class KafkaSource:
     def _client(self) -> dict[str, str]:
         return client_of(self._source)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
         """The batch's records; the driver sees none of them.
 
         Raises:
@@ -105,7 +105,7 @@ class KafkaSource:
         reader = KafkaReader.of(source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
-            start, end = batch_span(self._home, batch_id)
+            start, end = span()
             earliest = brokers.earliest(spark, source.topics)
             return lost_records(source.topics, ranges, start=start, end=end, earliest=earliest)
 

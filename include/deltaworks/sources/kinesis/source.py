@@ -7,7 +7,7 @@ its shard's number and of how many records of the shard came before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,7 @@ from deltaworks.sources.kinesis.positions import Gap, Offset
 from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
-from deltaworks.sources.spans import batch_span
+from deltaworks.sources.spans import Span
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -80,12 +80,12 @@ class KinesisSource:
         folder = paths.kinesis_state(self._pipeline, generation)
         return lake.model_copy(update={"root": lake.uri(folder)})
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
         """The batch's records; the driver sees none of them."""
         reader = KinesisReader.of(self._source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
-            end = batch_span(PipelineHome.open(self._environment.lake, self._pipeline), batch_id)[1]
+            _, end = span()
             state = QueryState(open_objects(self._state_storage()))
             return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from deltaworks.sources.base import CachedLookup, ObjectSlice
-from deltaworks.sources.objects import stream
 from deltaworks.sources.objects.log import FileEventLog, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
+from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits, SlicePlanner
+from deltaworks.sources.planned_offsets import planned_frame
+from deltaworks.sources.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
@@ -27,34 +29,33 @@ class FileSource:
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         self._environment = catalog.environment
-        self._project = catalog.root
+        self._lake = Lake(catalog.environment.lake)
         self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
-        self._log = FileEventLog(Lake(catalog.environment.lake), self._source.relay)
+        #: For another thread than the query's.
+        self._log = FileEventLog(self._lake, self._source.relay)
+        self._batches: FileEventBatches | None = None
         self._retention = CachedLookup(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
         self._opener = FileOpener.of(
             catalog.environment.landing, self._source, lake=catalog.environment.lake, refused_quarantine=True
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Slices bounded by files and bytes; see `sources.objects.stream`."""
-        stream.register(spark)
-        reader = (
-            spark.readStream.format(stream.FORMAT)
-            .option("environment", self._environment.environment)
-            .option("project", str(self._project))
-            .option("relay", self._source.relay)
-            .option("bucket", self._source.bucket)
-            .option("prefix", self._source.prefix)
-            .option("maxfiles", self._source.max_files_per_batch)
-            .option("maxbytes", self._source.max_bytes_per_batch)
-            .option("startseq", (start or {}).get("seq", 0))
-            .option("startlog", (start or {}).get("log", ""))
+        """Batches bounded by files and bytes, without rows: the driver reads which files they are."""
+        source = self._source
+        log = FileEventLog(self._lake, source.relay)
+        slices = SlicePlanner(log, bucket=source.bucket, prefix=source.prefix, glob=source.glob)
+        limits = SliceLimits(
+            max_files=min(source.max_files_per_batch, LARGEST_BATCH_FILES), max_bytes=source.max_bytes_per_batch
         )
-        return (reader if self._source.glob is None else reader.option("glob", self._source.glob)).load()
+        self._batches = FileEventBatches(log, slices, limits=limits, start=start)
+        return planned_frame(spark, self._batches)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> ObjectSlice:
-        """The batch's file events, brought to the driver: they are few and small."""
-        return object_slice(batch.toArrow(), self._opener)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> ObjectSlice:
+        """The batch's file events, read in the driver: they are few and small."""
+        if self._batches is None:
+            raise RuntimeError("a batch is asked for before the query's frame")
+        start, end = span()
+        return object_slice(self._batches.rows(start or None, end), self._opener)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""

@@ -30,6 +30,7 @@ from deltaworks.events.parse import Payload
 from deltaworks.sources.base import Slice, Source, Task
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.registry import open_source
+from deltaworks.sources.spans import Span
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
@@ -102,8 +103,8 @@ class NotedSource:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self._inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int) -> Slice:
-        return NotedSlice(self._inner.slice_of(batch, batch_id=batch_id), self._folder, self._run, batch_id)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+        return NotedSlice(self._inner.slice_of(batch, batch_id=batch_id, span=span), self._folder, self._run, batch_id)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         return self._inner.backlog(progress)

@@ -10,7 +10,7 @@ import pytest
 from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner
+from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 

@@ -25,7 +25,7 @@ from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.sources.objects.stream import SliceLimits, SlicePlanner, patiently
+from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, patiently
 from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.places import FORMAT, LOCATION
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log

@@ -18,7 +18,7 @@ from deltaworks.sources.objects.log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.sources.objects.stream import SlicePlanner
+from deltaworks.sources.objects.slices import SlicePlanner
 from deltaworks.sources.spark_formats.s3_sqs.options import RELAY, S3SqsOptions
 from deltaworks.tables.lake import Lake
 

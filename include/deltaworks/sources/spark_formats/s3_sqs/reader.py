@@ -12,13 +12,20 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import Rejected
 from deltaworks.sources.base import balanced
-from deltaworks.sources.objects.stream import patiently, slice_limits
+from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, SliceLimits, patiently
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
@@ -26,6 +33,18 @@ from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
 from deltaworks.sources.spark_formats.s3_sqs.unread import UnreadTable, note_unread, query_name
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake
+
+
+def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLimits:
+    """What Spark asks for, within the two limits the query declares."""
+    match limit:
+        case ReadAllAvailable():
+            return SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
+        case ReadMaxFiles(files) | ReadMaxRows(files):
+            return SliceLimits(max_files=files, max_bytes=max_bytes)
+        case ReadMaxBytes(size):
+            return SliceLimits(max_files=max_files, max_bytes=size)
+    return SliceLimits(max_files=max_files, max_bytes=max_bytes)
 
 
 class FilesPartition(InputPartition):

@@ -1,0 +1,175 @@
+"""Slices of a relay's log: which file events a batch of a stream reads, bounded by files and bytes, the same at every
+replay.
+
+A position is the last `seq` included. A slice is planned once per trigger, so scanning is remembered between calls and
+bounded in each. An exception in planning ends the query, so planners wait for storage inside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, matching
+from deltaworks.sources.outages import through_outages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+#: Files of the largest batch, whatever Spark asks for.
+LARGEST_BATCH_FILES = 100_000
+_PATIENCE_SECONDS = 120.0
+T = TypeVar("T")
+_LOGGER = logging.getLogger(__name__)
+_SCAN_ROWS = 20_000
+_SCAN_COLUMNS = ("seq", "bucket", "key", "size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceLimits:
+    """How large one batch may be. A batch holds at least one file, however large; None is no limit."""
+
+    max_files: int | None
+    max_bytes: int | None
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
+    return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+
+
+class SlicePlanner:
+    """The slices of one bucket (or all), prefix and glob of a log."""
+
+    def __init__(
+        self, log: FileEventLog, *, bucket: str | None, prefix: str, glob: str | None = None, skip_after: int = 200_000
+    ) -> None:
+        self._log = log
+        self._bucket = bucket
+        self._prefix = prefix
+        self._glob = glob
+        self._skip_after = skip_after
+        #: No event of ours lies between the two: (position asked from, position scanned to).
+        self._barren = (0, 0)
+        self._newest = 0
+        self._newest_scanned = 0
+
+    def end_of_next(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
+        """The end of the slice after `start`; `start` itself when nothing of ours is there yet.
+
+        After `skip_after` foreign events in a row it is their end: an empty slice once in a long while keeps
+        a restarted stream from scanning them all again.
+
+        Raises:
+            ContractError: LOG_SET_BACK, the log ends before `start`.
+        """
+        asked_from, scanned_to = self._barren
+        position = scanned_to if asked_from <= start < scanned_to else start
+        last = self._log.last_seq() if up_to is None else up_to
+        if last < start:
+            self._log.check({"seq": start})
+        end, files, size = start, 0, 0
+        while position < last:
+            part = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)
+            if part.num_rows == 0:
+                break
+            position = part.column("seq")[-1].as_py()
+            ours = self._ours(part)
+            sizes, seqs = ours.column("size").to_pylist(), ours.column("seq").to_pylist()
+            for seq, file_size in zip(seqs, sizes, strict=True):
+                if files and _exceeds(limits, files + 1, size + file_size):
+                    return end
+                end, files, size = seq, files + 1, size + file_size
+        if files:
+            return end
+        self._barren = (start, position)
+        return position if position - start >= self._skip_after else start
+
+    def rows(self, start: int, end: int) -> pa.Table:
+        """The slice's events, in order."""
+        return self._ours(self._log.read(start, end))
+
+    def _ours(self, events: pa.Table) -> pa.Table:
+        return matching(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
+
+    def newest(self, after: int, *, scan_rows: int = 100_000) -> int:
+        """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
+        call."""
+        if after > self._newest_scanned:
+            self._newest = self._newest_scanned = after
+        part = self._log.read(self._newest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
+        if part.num_rows:
+            self._newest_scanned = part.column("seq")[-1].as_py()
+            ours = self._ours(part)
+            if ours.num_rows:
+                self._newest = ours.column("seq")[-1].as_py()
+        return max(self._newest, after)
+
+
+def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
+    too_many = limits.max_files is not None and files > limits.max_files
+    return too_many or (limits.max_bytes is not None and size > limits.max_bytes)
+
+
+class FileEventBatches:
+    """A `BatchPlanner` of file events, and their rows. Used by one thread, that of the query.
+
+    Args:
+        start: the offset a query without a checkpoint begins after; from the log's beginning where it is None.
+    """
+
+    def __init__(
+        self, log: FileEventLog, slices: SlicePlanner, *, limits: SliceLimits, start: dict[str, Any] | None
+    ) -> None:
+        self._log = log
+        self._slices = slices
+        self._limits = limits
+        self._start = start or {}
+        self._target: int | None = None
+        self._checked = False
+
+    def initial(self) -> dict[str, Any]:
+        log = self._start.get("log")
+        return {"seq": self._start.get("seq", 0), **({"log": log} if log else {})}
+
+    def end_with_what_is_there(self) -> None:
+        self._target = patiently(self._log.last_seq)
+
+    def end_of_next(self, start: dict[str, Any]) -> dict[str, Any] | None:
+        """See BatchPlanner.
+
+        Raises:
+            ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
+        """
+        self._check(start)
+        end = patiently(lambda: self._slices.end_of_next(start["seq"], self._limits, up_to=self._target))
+        return None if end == start["seq"] else {"seq": end, "log": self._log.table_id}
+
+    def newest(self) -> dict[str, Any] | None:
+        try:
+            newest = self._slices.newest(self.initial()["seq"])
+        except Exception as error:  # a report must never end the query
+            _LOGGER.warning("The newest file event is not known: %s", error)
+            return None
+        return {"seq": newest} if newest else None
+
+    def rows(self, start: dict[str, Any] | None, end: dict[str, Any]) -> pa.Table:
+        """The file events of the batch between two offsets, in order; the same at every call.
+
+        Raises:
+            ContractError: LOG_REPLACED or LOG_SET_BACK.
+        """
+        after = (start or self.initial())["seq"]
+        if after >= end["seq"]:
+            return FILE_EVENT_SCHEMA.empty_table()
+        self._check(end)
+        return patiently(lambda: self._slices.rows(after, end["seq"]))
+
+    def _check(self, position: dict[str, Any]) -> None:
+        """Compare the log with the first position of a run; each run opens it again."""
+        if not self._checked:
+            patiently(lambda: self._log.check(position))
+            self._checked = True

@@ -1,0 +1,52 @@
+"""A source written in Python has a process that plans its batches: that one loads no pandas."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+from deltaworks.sources.planner_process import DAEMON, MAKERS, PLANNER
+from deltaworks.specs.catalog import PROJECT_ROOT
+
+#: Loads a source as Spark's process does, looks at a value by pyarrow, and prints whether pandas came with that.
+LOAD = """
+import sys, types
+import pyspark.sql.streaming.python_streaming_source_runner
+
+program, *more = sys.argv[1:]
+sys.modules["__main__"].__spec__, sys.argv = types.SimpleNamespace(name=program), [program, *more]
+import deltaworks.sources.kinesis.stream
+import pyarrow as pa
+
+assert pa.table({"n": [1]}).to_pylist() == [{"n": 1}]
+print("pandas" in sys.modules)
+"""
+
+
+def loads_pandas(*process: str) -> bool:
+    library = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT / "include")}
+    command = [sys.executable, "-c", LOAD, *process]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=library)
+    assert ran.returncode == 0, ran.stderr
+    return bool(json.loads(ran.stdout.lower()))
+
+
+def test_a_planner_loads_no_pandas_which_pyarrow_does_by_itself() -> None:
+    assert not loads_pandas(PLANNER)
+    assert loads_pandas("another")
+
+
+def test_the_processes_before_it_do_without_pandas_too_and_those_that_read_rows_may_have_it() -> None:
+    making, preparing = sorted(MAKERS)
+
+    assert not loads_pandas(DAEMON, making)
+    assert not loads_pandas(preparing)
+    assert loads_pandas(DAEMON, "pyspark.worker")
+
+
+def test_spark_calls_them_so() -> None:
+    for module in (PLANNER, DAEMON, *MAKERS):
+        assert importlib.util.find_spec(module) is not None, "Spark has moved it: its processes have pandas again"
