@@ -19,6 +19,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import session_settings
 
 DATE_COLUMN = "engagement_date"
+_MERGE_TASKS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ class SchemeTable:
             "spark.sql.shuffle.partitions": tasks,
             "spark.databricks.delta.optimize.maxFileSize": str(max_file_bytes),
         }
+        # As a mutation batch merges: what a partition has beyond a file's size is split, and so shared among tasks.
+        self._merge_settings = self._settings | {
+            "spark.sql.shuffle.partitions": str(_MERGE_TASKS_PER_CORE * int(tasks)),
+            "spark.databricks.delta.optimizeWrite.enabled": "true",
+            "spark.databricks.delta.optimizeWrite.binSize": f"{max(1, max_file_bytes >> 20)}MB",
+        }
         self._tasks = int(tasks)
         self._max_file_bytes = max_file_bytes
 
@@ -75,7 +82,7 @@ class SchemeTable:
         """A mutation batch: one MERGE that renames contacts by the id they arrived with."""
         requests.createOrReplaceTempView("experiment_requests")
         try:
-            with session_settings(self._spark, self._settings):
+            with session_settings(self._spark, self._merge_settings):
                 self._spark.sql(
                     f"MERGE INTO delta.`{self.uri}` AS t USING experiment_requests AS s "
                     "ON t.org_id = s.org_id AND t.origin_contact_id = s.id "
