@@ -138,7 +138,7 @@ class LastingObjects:
     def announce_promised(self) -> None:
         """Announce, in a thread, what was being put when the process ended; waits for the store, however long."""
         if promised := self._journal.promises():
-            threading.Thread(target=self._announce_all, args=(promised,), daemon=True).start()
+            self._announce_later(promised)
 
     def close(self) -> None:
         """Stop waiting for the store."""
@@ -167,7 +167,7 @@ class LastingObjects:
 
     def _keep_bucket(self, method: str, target: _Target, environ: Environ, body: bytes) -> None:
         if not target.query:
-            self._ask(method, f"/{target.bucket}", {}, b"").release_conn()
+            self._ask(method, f"/{target.bucket}", {}, b"").drain_conn()
         name = f"{target.bucket}?{'&'.join(sorted(target.query))}"
         if method == "DELETE":
             self._journal.withdraw("bucket", name)
@@ -182,15 +182,24 @@ class LastingObjects:
     ) -> Iterable[bytes]:
         method, headers, body = request
         number = self._journal.promise(target.bucket, target.key, event.value)
-        answer = self._ask(method, target.address, headers, body)
-        content = answer.read(decode_content=False)
-        # The answer to a completed upload may say with 200 that it failed.
-        if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
-            self._announce(Announcement(number, target.bucket, target.key, event.value))
-        else:
-            self._journal.fulfil(number)
+        item = Announcement(number, target.bucket, target.key, event.value)
+        try:
+            answer = self._ask(method, target.address, headers, body)
+            content = answer.read(decode_content=False)
+            # The answer to a completed upload may say with 200 that it failed.
+            if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
+                self._announce(item)
+            else:
+                self._journal.fulfil(number)
+        except urllib3.exceptions.HTTPError:
+            # The store may have it all the same: its producer, told to put it again, then hears that it is there.
+            self._announce_later([item])
+            raise
         respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
         return [content]
+
+    def _announce_later(self, promised: list[Announcement]) -> None:
+        threading.Thread(target=self._announce_all, args=(promised,), daemon=True).start()
 
     def _announce_all(self, promised: list[Announcement]) -> None:
         for item in promised:
@@ -205,7 +214,8 @@ class LastingObjects:
     def _announce(self, item: Announcement) -> None:
         """Announce an object as its bucket is set up to, if it is there, and note that this is done."""
         there = self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
-        there.release_conn()
+        # Released unread, the connection would be taken by another request and fail that: its answer counts as open.
+        there.drain_conn()
         if there.status in _OK:
             self._publish(item, size=int(there.headers["Content-Length"]), etag=there.headers["ETag"])
         self._journal.fulfil(item.number)

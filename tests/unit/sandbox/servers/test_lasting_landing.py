@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
@@ -18,8 +20,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from deltaworks.specs.catalog import PROJECT_ROOT
+from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, is_wired, landing_client, queue_url
-from sandbox.servers.landing_journal import LandingJournal
+from sandbox.servers.landing_journal import Announcement, LandingJournal
 from sandbox.servers.lasting_objects import LastingObjects
 from sandbox.servers.object_store import ObjectStoreAddress, free_port
 from sandbox.stack.ports import is_free
@@ -329,6 +332,64 @@ def test_a_store_that_is_away_is_said_and_the_object_is_looked_for_at_the_next_s
     assert b"SlowDown" in content
     # Whether the object arrived is not known.
     assert [item.key for item in LandingJournal(tmp_path / "journal.db").promises()] == ["games/one"]
+
+
+class Publishing(LastingObjects):
+    """Notes what it publishes, and asks the store for something else before it is done with that."""
+
+    def __init__(self, store: str, journal: LandingJournal) -> None:
+        address = ObjectStoreAddress(store, "store", "secret")
+        super().__init__(lambda _environ, respond: respond("200 OK", []) or [], store=address, journal=journal)
+        self.published: list[str] = []
+
+    def _publish(self, item: Announcement, *, size: int, etag: str) -> None:
+        self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"").drain_conn()
+        self.published.append(item.key)
+
+
+def test_an_object_that_the_store_has_is_announced_though_its_reply_was_lost(
+    store: str, in_store: Any, tmp_path: Path
+) -> None:
+    journal = LandingJournal(tmp_path / "journal.db")
+    lost = Fault(action=Action.LOSE_REPLY, method="PUT", path=".*/games/unseen", times=1)
+    with running_fault_proxy(store, faults=[lost]) as proxy:
+        objects = Publishing(proxy.endpoint, journal)
+        status, _ = asked(objects, "PUT", f"/{LANDING_BUCKET}/games/unseen")
+        assert status == "503 Slow Down"
+        assert in_store.head_object(Bucket=LANDING_BUCKET, Key="games/unseen")["ContentLength"] == 2
+        eventually(lambda: objects.published == ["games/unseen"], "it is announced without being put again")
+        eventually(lambda: journal.promises() == [], "nothing is left to be looked for")
+
+
+class KeepsConnections(BaseHTTPRequestHandler):
+    """A store that has whatever is asked for, and keeps its connections open as servers in Java do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(b"")
+
+    def do_HEAD(self) -> None:
+        self._answer(b"{}")
+
+    def _answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("ETag", '"one"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def test_an_announcement_leaves_a_connection_that_the_next_request_can_use(in_store: Any, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeepsConnections) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        objects = Publishing(f"http://127.0.0.1:{server.server_port}", LandingJournal(tmp_path / "journal.db"))
+        status, _ = asked(objects, "PUT", f"/{LANDING_BUCKET}/games/one")
+        objects.close()
+        server.shutdown()
+    assert (status, objects.published) == ("200 OK", ["games/one"])
 
 
 @pytest.mark.parametrize(
