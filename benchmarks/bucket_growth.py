@@ -11,7 +11,6 @@ file source has 100,000 files at most: it takes some 20 s a batch for a million,
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import time
@@ -78,7 +77,7 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
     from deltaworks.sources.objects.log import FileEventLog
     from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
-    from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits, SlicePlanner
+    from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits
     from deltaworks.sources.planned_offsets import planned_frame
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
@@ -97,9 +96,8 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
 
     for first in range(0, objects, _PER_APPEND):
         land(first, min(_PER_APPEND, objects - first))
-    log = FileEventLog(lake, "landing")
-    limits = SliceLimits(max_files=100_000, max_bytes=None)
-    batches = FileEventBatches(log, SlicePlanner(log, bucket="b", prefix=""), limits=limits, start=None)
+    limits = SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
+    batches = FileEventBatches(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     with _running(planned_frame(spark, batches), root) as query:
         _await(query, lambda: _read_to(query) == objects, "a batch that reads the last object")
         yield _repetition(query, lambda: land(writer.last_seq, _NEW), batches=_BATCHES_OF_LOG)
@@ -107,9 +105,10 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
 
 def _read_to(query: StreamingQuery) -> int:
     """The seq that the query has read to."""
+    from deltaworks.sources.objects.source import finished_seq
+
     planned = _planned(query)
-    end = planned[-1]["sources"][0]["endOffset"] if planned else None
-    return 0 if end is None else int((json.loads(end) if isinstance(end, str) else end)["seq"])
+    return finished_seq(planned[-1]["sources"][0] if planned else None)
 
 
 @contextmanager

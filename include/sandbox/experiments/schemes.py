@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deltaworks.maintenance.table_health.measure import files_per_partition
+from deltaworks.mutations.merge import merge_settings
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.spark.session import session_settings
@@ -61,11 +62,11 @@ class SchemeTable:
             "spark.databricks.delta.optimize.maxFileSize": str(max_file_bytes),
         }
         # As a mutation batch merges: what a partition has beyond a file's size is split, and so shared among tasks.
-        self._merge_settings = self._settings | {
-            "spark.sql.shuffle.partitions": str(_MERGE_TASKS_PER_CORE * int(tasks)),
-            "spark.databricks.delta.optimizeWrite.enabled": "true",
-            "spark.databricks.delta.optimizeWrite.binSize": f"{max(1, max_file_bytes >> 20)}MB",
-        }
+        self._merge_settings = (
+            self._settings
+            | merge_settings(target_bytes=0, cores=_MERGE_TASKS_PER_CORE * int(tasks))
+            | {"spark.databricks.delta.optimizeWrite.binSize": f"{max(1, max_file_bytes >> 20)}MB"}
+        )
         self._tasks = int(tasks)
         self._max_file_bytes = max_file_bytes
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import BytesIO
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -97,6 +98,8 @@ class LastingObjects:
         self._journal = journal
         self._pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(connect=5, read=120), retries=False)
         self._ended = threading.Event()
+        self._unannounced: SimpleQueue[Announcement] = SimpleQueue()
+        threading.Thread(target=self._announce_what_waits, daemon=True).start()
 
     def __call__(self, environ: Environ, respond: Respond) -> Iterable[bytes]:
         """Answer one request."""
@@ -136,9 +139,9 @@ class LastingObjects:
         )
 
     def announce_promised(self) -> None:
-        """Announce, in a thread, what was being put when the process ended; waits for the store, however long."""
-        if promised := self._journal.promises():
-            self._announce_later(promised)
+        """Announce, beside other requests, what was being put when the process ended."""
+        for item in self._journal.promises():
+            self._unannounced.put(item)
 
     def close(self) -> None:
         """Stop waiting for the store."""
@@ -193,16 +196,15 @@ class LastingObjects:
                 self._journal.fulfil(number)
         except urllib3.exceptions.HTTPError:
             # The store may have it all the same: its producer, told to put it again, then hears that it is there.
-            self._announce_later([item])
+            self._unannounced.put(item)
             raise
         respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
         return [content]
 
-    def _announce_later(self, promised: list[Announcement]) -> None:
-        threading.Thread(target=self._announce_all, args=(promised,), daemon=True).start()
-
-    def _announce_all(self, promised: list[Announcement]) -> None:
-        for item in promised:
+    def _announce_what_waits(self) -> None:
+        """In a thread of its own; waits for the store, however long."""
+        while not self._ended.is_set():
+            item = self._unannounced.get()
             while not self._ended.is_set():
                 try:
                     self._announce(item)

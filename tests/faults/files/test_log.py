@@ -16,7 +16,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.log import FileEventLog, file_events_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits, SlicePlanner
+from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.file_protections import switch_off
@@ -41,9 +41,8 @@ def announce(project: Path, keys: list[str], *, epoch: int) -> None:
 def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
     """What a new run of a stream reads from an offset on, and where it ends."""
     lake = Lake(StorageSpec(root=f"file://{project}/lake"))
-    log = FileEventLog(lake, "landing")
-    slices = SlicePlanner(log, bucket="b", prefix="")
-    batches = FileEventBatches(log, slices, limits=SliceLimits(max_files=500, max_bytes=None), start=None)
+    limits = SliceLimits(max_files=500, max_bytes=None)
+    batches = FileEventBatches(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     start = json.loads(json.dumps(start or batches.initial()))
     batches.end_with_what_is_there()
     end = batches.end_of_next(start) or start

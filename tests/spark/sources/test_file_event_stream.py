@@ -19,7 +19,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.sources.objects.log import FileEventLog, file_events_key
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits, SlicePlanner
+from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits
 from deltaworks.sources.planned_offsets import planned_frame
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -58,10 +58,13 @@ class Stage:
     def batches_of(
         self, *, prefix: str = "", max_files: int = 500, max_bytes: int = 1 << 28, start_seq: int = 0
     ) -> FileEventBatches:
-        log = FileEventLog(self.lake, "landing")
-        slices = SlicePlanner(log, bucket="landing", prefix=prefix)
-        limits = SliceLimits(max_files=max_files, max_bytes=max_bytes)
-        return FileEventBatches(log, slices, limits=limits, start={"seq": start_seq} if start_seq else None)
+        return FileEventBatches(
+            FileEventLog(self.lake, "landing"),
+            bucket="landing",
+            prefix=prefix,
+            limits=SliceLimits(max_files=max_files, max_bytes=max_bytes),
+            start={"seq": start_seq} if start_seq else None,
+        )
 
     def start(self, *, checkpoint: str = "c1", trigger: dict[str, Any] | None = None, **options: Any) -> StreamingQuery:
         planner = self.batches_of(**options)

@@ -122,10 +122,17 @@ class FileEventBatches:
     """
 
     def __init__(
-        self, log: FileEventLog, slices: SlicePlanner, *, limits: SliceLimits, start: dict[str, Any] | None
+        self,
+        log: FileEventLog,
+        *,
+        bucket: str,
+        prefix: str,
+        glob: str | None = None,
+        limits: SliceLimits,
+        start: dict[str, Any] | None = None,
     ) -> None:
         self._log = log
-        self._slices = slices
+        self._slices = SlicePlanner(log, bucket=bucket, prefix=prefix, glob=glob)
         self._limits = limits
         self._start = start or {}
         self._target: int | None = None

@@ -12,7 +12,7 @@ from deltaworks.sources.base import CachedLookup, ObjectSlice
 from deltaworks.sources.objects.log import FileEventLog, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
-from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits, SlicePlanner
+from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits
 from deltaworks.sources.planned_offsets import planned_frame
 from deltaworks.sources.spans import Span
 from deltaworks.specs.catalog import Catalog
@@ -42,12 +42,17 @@ class FileSource:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Batches bounded by files and bytes, without rows: the driver reads which files they are."""
         source = self._source
-        log = FileEventLog(self._lake, source.relay)
-        slices = SlicePlanner(log, bucket=source.bucket, prefix=source.prefix, glob=source.glob)
         limits = SliceLimits(
             max_files=min(source.max_files_per_batch, LARGEST_BATCH_FILES), max_bytes=source.max_bytes_per_batch
         )
-        self._batches = FileEventBatches(log, slices, limits=limits, start=start)
+        self._batches = FileEventBatches(
+            FileEventLog(self._lake, source.relay),
+            bucket=source.bucket,
+            prefix=source.prefix,
+            glob=source.glob,
+            limits=limits,
+            start=start,
+        )
         return planned_frame(spark, self._batches)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> ObjectSlice:
@@ -60,7 +65,7 @@ class FileSource:
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         """Files and bytes in the log that no batch has read, since when the oldest waits, how long it is kept."""
         unread = self._log.backlog(
-            _position(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
+            finished_seq(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
         )
         return {
             "backlog_files": unread.files,
@@ -101,7 +106,7 @@ def _sampled(arrivals: list[int], most: int = 20) -> list[int]:
     return [ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most)]
 
 
-def _position(progress: Mapping[str, Any] | None) -> int:
+def finished_seq(progress: Mapping[str, Any] | None) -> int:
     """The seq a query has finished; 0 before the first."""
     offset = progress["endOffset"] if progress else None
     if offset is None:

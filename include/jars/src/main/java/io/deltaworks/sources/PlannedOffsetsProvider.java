@@ -17,17 +17,16 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.read.streaming.Offset;
 import org.apache.spark.sql.connector.read.streaming.ReadLimit;
 import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
-import org.apache.spark.sql.sources.DataSourceRegister;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * The streaming source {@code deltaworks-offsets}: batches of offsets, without rows, that the driver's Python plans.
+ * A streaming source, used by the name of this class: batches of offsets, without rows, that the driver's Python plans.
  *
  * <p>For queries whose {@code foreachBatch} reads by offsets what the batch holds. A source written in Python makes Spark
  * start four processes until its first batch and run a job for the rows of every batch; this one starts none.
  */
-public final class PlannedOffsetsProvider implements TableProvider, DataSourceRegister {
+public final class PlannedOffsetsProvider implements TableProvider {
   private static final String NAME = "deltaworks-offsets";
   private static final String PLANNER = "planner";
   private static final Map<String, OffsetPlanner> PLANNERS = new ConcurrentHashMap<>();
@@ -35,11 +34,6 @@ public final class PlannedOffsetsProvider implements TableProvider, DataSourceRe
   /** Makes a planner known by a name, until the query of which it is the option {@code planner} has ended. */
   public static void register(String name, OffsetPlanner planner) {
     PLANNERS.put(name, planner);
-  }
-
-  @Override
-  public String shortName() {
-    return NAME;
   }
 
   @Override
