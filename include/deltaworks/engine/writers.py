@@ -24,6 +24,7 @@ from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import batch_step
+from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +102,7 @@ class SparkWriter:
         handle = self._tables[share.table]
         refresh(handle)
         self._check_owner(batch.pipeline, owner)
-        before = handle.transaction_version(step.app_id)
+        before = transaction_version(handle, step.app_id)
         landed_before = before is not None and before >= step.version
         files = [WrittenFile(**record) for record in share.files]
         if not landed_before:

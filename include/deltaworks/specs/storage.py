@@ -142,7 +142,12 @@ class StorageSpec(AwsSpec):
         """Keyword arguments of `pyarrow.fs.S3FileSystem`."""
         if self.scheme == "file":
             return {}
-        options: dict[str, Any] = {"region": self.region, "force_virtual_addressing": not self.path_style}
+        options: dict[str, Any] = {
+            "region": self.region,
+            "force_virtual_addressing": not self.path_style,
+            # A small file is one request when it is closed, instead of three of a multipart upload.
+            "allow_delayed_open": True,
+        }
         if self.endpoint is not None:
             parsed = urlparse(resolve_text(self.endpoint))
             options["endpoint_override"] = parsed.netloc

@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 
 from deltaworks.control.attempts import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
+from deltaworks.tables.transactions import note_commit, transaction_version
 
 #: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
 #: and is set at creation because changing it later conflicts with every writer.
@@ -28,6 +29,8 @@ TABLE_PROPERTIES: dict[str, str | None] = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.enableExpiredLogCleanup": "true",
 }
+#: Of a table that does not say, by delta-rs.
+_CHECKPOINT_INTERVAL = 100
 MAX_ATTEMPTS = 30
 _TORN_LISTING = re.compile(r"contiguous commit files|Invalid table version")
 #: A hint of a checkpoint that is just being written; or one that is lost, for which nobody should wait for long.
@@ -165,7 +168,7 @@ def commit_step(
         if owner is not None:
             # Also where the step has landed: by a successor, perhaps, and then there is nothing more to do here.
             check_owner(table, owner)
-        landed = table.transaction_version(step.app_id)
+        landed = transaction_version(table, step.app_id)
         if landed is not None and landed >= step.version:
             return CommitOutcome(version=before, landed_now=False, attempts=attempt)
         try:
@@ -179,15 +182,28 @@ def commit_step(
                     max_commit_retries=0,
                     app_transactions=transactions,
                 ),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                post_commithook_properties=after_commit(table),
             )
         except CommitFailedError as error:
             if "Unsupported table features" in str(error):
                 raise _refused(table, error) from error
             continue
+        note_commit(table, before=before, transactions=((made.app_id, made.version) for made in transactions))
         # Without retries inside the library, what was committed on top of `before` is the version after it.
         return CommitOutcome(version=before + 1, landed_now=True, attempts=attempt)
     raise contended(table.table_uri, f"commit {step.app_id} at {step.version}")
+
+
+def after_commit(table: DeltaTable) -> PostCommitHookProperties:
+    """What delta-rs does behind a commit on top of the open version: a checkpoint where one falls due.
+
+    Expired commits are removed with it, as Delta's own writers do. Left to itself delta-rs looks for them behind every
+    commit, by a listing of the whole log: half a million objects of a table that gets one in five seconds for a month.
+    """
+    interval = int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_INTERVAL)
+    # delta-rs counts commits, of which version 0 is the first.
+    due = (table.version() + 2) % interval == 0
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if due else False)
 
 
 def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
@@ -201,7 +217,7 @@ def check_owner(table: DeltaTable, owner: Step) -> None:
     Raises:
         FencedError: OWNER_FENCED.
     """
-    current = table.transaction_version(owner.app_id)
+    current = transaction_version(table, owner.app_id)
     if current is not None and current > owner.version:
         raise FencedError(
             "OWNER_FENCED",

@@ -50,28 +50,26 @@ def _replace(owner: Any, name: str, replacement: Any) -> None:
 
 def _transactions() -> None:
     """A step is committed without a look at whether it has landed; what was put before is put again."""
-    from deltalake import DeltaTable
+    from deltaworks.tables import commit
 
-    original = DeltaTable.transaction_version
+    original = commit.transaction_version
 
-    def blind(self: DeltaTable, app_id: str) -> int | None:
+    def blind(table: Any, app_id: str) -> int | None:
         is_step = re.search(r"/g\d+/", app_id) is not None
         if is_step and sys._getframe(1).f_code.co_name == "commit_step":
             return None
-        return original(self, app_id)
+        return original(table, app_id)
 
-    _replace(DeltaTable, "transaction_version", blind)
+    _replace(commit, "transaction_version", blind)
 
 
 def _spark_transactions() -> None:
     """Spark's steps, appends and merges, carry no transaction, and nobody looks whether one has landed."""
-    from deltalake import DeltaTable
     from pyspark.sql import DataFrameWriter
 
-    from deltaworks.engine import live
+    from deltaworks.engine import live, writers
 
     plain_option, plain_announce = DataFrameWriter.option, live._Merge._announce
-    plain_version = DeltaTable.transaction_version
 
     def option(self: Any, key: str, value: Any) -> Any:
         return self if key in ("txnAppId", "txnVersion") else plain_option(self, key, value)
@@ -81,15 +79,9 @@ def _spark_transactions() -> None:
         session.conf.unset(live._TRANSACTION_APP)
         session.conf.unset(live._TRANSACTION_VERSION)
 
-    def blind(self: DeltaTable, app_id: str) -> int | None:
-        caller = sys._getframe(1).f_code
-        if caller.co_name == "commit" and caller.co_filename.endswith("writers.py"):
-            return None
-        return plain_version(self, app_id)
-
     _replace(DataFrameWriter, "option", option)
     _replace(live._Merge, "_announce", announce)
-    _replace(DeltaTable, "transaction_version", blind)
+    _replace(writers, "transaction_version", lambda table, app_id: None)
 
 
 def _put_read_back() -> None:

@@ -90,6 +90,10 @@ def test_all_clients_are_told_the_same(storage: StorageSpec) -> None:
         assert told["boto3"] == told["deltalake"] == told["pyarrow"] == told["s3a"]
 
 
+def test_a_small_file_is_written_by_one_request(storage: StorageSpec) -> None:
+    assert storage.arrow_options()["allow_delayed_open"]
+
+
 def test_without_endpoint_and_keys_every_client_is_left_to_its_own_chain() -> None:
     bare = StorageSpec(root="s3://lake")
 

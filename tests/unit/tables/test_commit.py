@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import fs
 
 from deltaworks.control.provenance import read_user_metadata, user_metadata
 from deltaworks.errors import ConcurrencyError, FencedError
 from deltaworks.tables import commit as commit_module
-from deltaworks.tables.commit import Step, commit_step, ensure_table, open_table, raise_owner, refresh
+from deltaworks.tables import transactions
+from deltaworks.tables.commit import Step, after_commit, commit_step, ensure_table, open_table, raise_owner, refresh
 from deltaworks.tables.files import write_file
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -362,3 +367,76 @@ def test_an_error_that_is_no_torn_listing_is_not_waited_for(uri: str, monkeypatc
 
     with pytest.raises(DeltaError, match="access denied"):
         refresh(table)
+
+
+class TestWhatIsKnownOfTransactions:
+    """A log is read for transactions only where others have written; what is decided by is the same."""
+
+    @pytest.fixture
+    def scans(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The application ids that a log was read for."""
+        asked: list[str] = []
+        plain = DeltaTable.transaction_version
+
+        def counted(table: DeltaTable, app_id: str) -> int | None:
+            asked.append(app_id)
+            return plain(table, app_id)
+
+        monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+        return asked
+
+    def test_a_writer_alone_reads_its_log_once(self, uri: str, scans: list[str]) -> None:
+        table, owner = DeltaTable(uri), Step("games/owner", 3)
+        raise_owner(table, owner, user_metadata=MADE)
+        for version in range(1, 6):
+            assert append(table, version, version, owner=owner).landed_now
+            assert not append(table, version, version, owner=owner).landed_now
+        assert scans == ["games/owner", "games/events"]
+        assert values(uri) == [1, 2, 3, 4, 5]
+
+    def test_what_others_commit_is_read(self, uri: str, scans: list[str]) -> None:
+        table = DeltaTable(uri)
+        append(table, 1, 1, owner=Step("games/owner", 3))
+        append(DeltaTable(uri), 2, 2)
+        assert not append(table, 2, 2, owner=Step("games/owner", 3)).landed_now
+        raise_owner(DeltaTable(uri), Step("games/owner", 4), user_metadata=MADE)
+        with pytest.raises(FencedError):
+            append(table, 3, 3, owner=Step("games/owner", 3))
+        assert values(uri) == [1, 2]
+
+    def test_a_lost_reply_is_read(self, uri: str, scans: list[str]) -> None:
+        table = LosesReplies(DeltaTable(uri))
+        assert not append(table, 1, 7).landed_now  # type: ignore[arg-type]
+        assert scans == ["games/events", "games/events"]
+
+    def test_tables_that_are_gone_leave_nothing(self, uri: str) -> None:
+        before = len(transactions._KNOWN)
+        for version in range(1, 4):
+            append(DeltaTable(uri), version, version)
+        gc.collect()
+        assert len(transactions._KNOWN) <= before
+
+    @given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(1, 4)), max_size=20))
+    def test_whoever_commits_every_handle_sees_what_the_log_says(self, steps: list[tuple[int, str, int]]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            made = ensure_table(folder, SCHEMA, storage_options={}, user_metadata=MADE)
+            handles, expected = [made, DeltaTable(folder), DeltaTable(folder)], dict[str, int]()
+            for number, app_id, version in steps:
+                outcome = append(handles[number], version, version, app_id=app_id)
+                assert outcome.landed_now == (version > expected.get(app_id, 0))
+                expected[app_id] = max(version, expected.get(app_id, 0))
+            fresh = DeltaTable(folder)
+            assert {name: fresh.transaction_version(name) for name in expected} == expected
+
+
+def test_a_log_is_looked_through_for_what_is_expired_only_with_a_checkpoint(uri: str) -> None:
+    table = DeltaTable(uri)
+    looked = []
+    for version in range(1, 102):
+        looked.append(after_commit(table).cleanup_expired_logs is None)
+        append(table, version, version)
+        refresh(table)
+    due = [version for version, is_due in enumerate(looked, 1) if is_due]
+    assert due == [49, 99]
+    checkpoints = sorted(Path(uri).glob("_delta_log/*.checkpoint.parquet"))
+    assert [int(path.name.split(".")[0]) for path in checkpoints] == due

@@ -37,6 +37,7 @@ from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, parts_of, rows_of
 from deltaworks.tables.log import Action, commit_history, state_at
 from deltaworks.tables.steps import keyed_application
+from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +118,7 @@ class KeyedTableFollower:
         version = history.version()
         began = time.monotonic()
         refresh(opened)
-        landed = opened.transaction_version(self._application)
+        landed = transaction_version(opened, self._application)
         changes = changed_files(self._lake, self._history_key, after_version=landed, up_to_version=version)
         followed = None
         if changes or (landed is not None and version - landed >= COMMITS_WITHOUT_ROWS):

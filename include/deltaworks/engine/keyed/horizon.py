@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.tables.commit import Step, check_owner, commit_attempts, contended, refresh
+from deltaworks.tables.commit import Step, after_commit, check_owner, commit_attempts, contended, refresh
 from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
@@ -145,7 +145,7 @@ class Forgetting:
                     f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
                     commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                    post_commithook_properties=after_commit(opened),
                 )
             except CommitFailedError:
                 continue
@@ -162,7 +162,7 @@ class Forgetting:
                 opened.optimize.compact(
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
                     commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                    post_commithook_properties=after_commit(opened),
                 )
             except CommitFailedError:
                 continue

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, WriterProperties
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from deltaworks.engine.keyed.affected import key_ranges
@@ -27,11 +27,12 @@ from deltaworks.engine.keyed.newest import SOURCE, TARGET, is_newer, same_key
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, commit_attempts, commit_step, contended, refresh
+from deltaworks.tables.commit import Step, after_commit, check_owner, commit_attempts, commit_step, contended, refresh
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import partition_text
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -135,7 +136,7 @@ class KeyedMerge:
         check_owner(self._opened, guard.owner)
         if guard.step is None:
             return False
-        landed = self._opened.transaction_version(guard.step.app_id)
+        landed = transaction_version(self._opened, guard.step.app_id)
         return landed is not None and landed >= guard.step.version
 
     def _record(self, guard: Guard) -> MergeOutcome:
@@ -162,7 +163,7 @@ class KeyedMerge:
                 max_commit_retries=0,
                 app_transactions=transactions,
             ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+            post_commithook_properties=after_commit(self._opened),
         )
         if exact:
             gone = f'{SOURCE}."{GONE}"'

@@ -1,0 +1,123 @@
+"""`requests`: what a small batch asks of a bucket that is some milliseconds away, in requests and in seconds.
+
+100 events of the games pipeline into 31 tables, as a stream lands them, through a proxy that holds each request for
+`_DELAY_SECONDS`. The other side is the same code with what Arrow and delta-rs do unless they are told otherwise: a
+small file is a multipart upload of three requests, the transactions of a table are read from all commits since its
+checkpoint, and behind each commit its log is listed for commits that have expired.
+
+- `batch_seconds`: a batch, the mean of ten.
+- `batch_requests`: its requests of any kind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.games_files import GamesFiles
+    from benchmarks.harness import Run
+    from benchmarks.places import Place
+    from sandbox.servers.fault_proxy import FaultProxy
+
+_BATCHES = 10
+_EVENTS = 100
+_DELAY_SECONDS = 0.01
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both sides."""
+    from benchmarks import places, sides
+    from benchmarks.games_files import games_files
+    from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
+
+    files = games_files(_EVENTS, progress=options.progress)
+    with places.object_store() as bucket:
+        spark = sides.session(bucket.storage("session"))
+        away = [Fault(action=Action.DELAY, delay_seconds=_DELAY_SECONDS)]
+        with running_fault_proxy(os.environ["DELTAWORKS_LAKE_ENDPOINT"], faults=away) as proxy:
+            comparison = Comparison(
+                metric="batch_seconds",
+                ours=Side("few_requests", _landing(spark, files, bucket, proxy)),
+                other=Side("as_libraries_do", _left_to_libraries(_landing(spark, files, bucket, proxy))),
+                sizes=files.sizes() | {"batches": _BATCHES, "delay_seconds": _DELAY_SECONDS},
+            )
+            (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        spark.stop()
+    return [seconds, _of_requests(seconds)]
+
+
+def _landing(spark: SparkSession, files: GamesFiles, bucket: Place, proxy: FaultProxy) -> Run:
+    from benchmarks import sides
+
+    spec, source = sides.games_spec(), sides.slice_of(files)
+
+    def run(clock: Clock) -> None:
+        with patch.dict(os.environ, {"DELTAWORKS_LAKE_ENDPOINT": proxy.endpoint}), bucket.new_root() as storage:
+            processor, _ = sides.processor_of(spark, spec, files, storage)
+            proxy.incidents.clear()
+            with clock:
+                for batch in range(_BATCHES):
+                    processor.process(source, batch)
+        clock.seconds /= _BATCHES
+        clock.note(requests=len(proxy.incidents) / _BATCHES)
+
+    return run
+
+
+def _left_to_libraries(landing: Run) -> Run:
+    def run(clock: Clock) -> None:
+        with _defaults_of_libraries():
+            landing(clock)
+
+    return run
+
+
+@contextmanager
+def _defaults_of_libraries() -> Iterator[None]:
+    """Undo what is told to Arrow and delta-rs, while the block runs."""
+    from deltalake import PostCommitHookProperties
+
+    from deltaworks.specs.storage import StorageSpec
+    from deltaworks.tables import commit
+
+    told = StorageSpec.arrow_options
+
+    def arrow_options(self: StorageSpec) -> dict[str, Any]:
+        return told(self) | {"allow_delayed_open": False}
+
+    with (
+        patch.object(StorageSpec, "arrow_options", arrow_options),
+        patch.object(commit, "transaction_version", lambda table, app_id: table.transaction_version(app_id)),
+        patch.object(commit, "after_commit", lambda table: PostCommitHookProperties(create_checkpoint=True)),
+    ):
+        yield
+
+
+def _of_requests(seconds: Figure) -> Figure:
+    ours, other = seconds.ours_parts["requests"], seconds.other_parts["requests"]
+    return replace(
+        seconds,
+        metric="batch_requests",
+        unit="requests",
+        ours=ours,
+        other=other,
+        ratio=round(ours / other, 3),
+        ours_all=(ours,),
+        other_all=(other,),
+    )
+
+
+BENCHMARK = Benchmark(
+    name="requests",
+    summary="a small batch on a bucket some milliseconds away: its requests and seconds, against libraries' defaults",
+    run=run,
+)
