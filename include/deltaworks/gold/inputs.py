@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -136,6 +137,7 @@ class InputViews:
         self._copies: dict[tuple[str, Part], _Copies] = {}
         self._registered: set[str] = set()
         self._tables: dict[tuple[str, int | None], DeltaTable | None] = {}
+        self._scans: dict[tuple[str, Part], DataFrame] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -184,6 +186,17 @@ class InputViews:
             total += sum(count for value, count in per_value.items() if part.has(value))
         return total
 
+    def rows_of(self, reads: Sequence[str]) -> int | None:
+        """Rows of all files of these inputs, by their logs; None where a file says nothing of its rows."""
+        total = 0
+        for pinned in (self._inputs[name] for name in reads):
+            opened = None if pinned.version is None else self._opened(pinned)
+            rows = [] if opened is None else pa.table(opened.get_add_actions()).column("num_records").to_pylist()
+            if None in rows:
+                return None
+            total += sum(rows)
+        return total
+
     def _rows(self, name: str, part: Part) -> DataFrame:
         """The rows of `part` that are there for readers: none that a mutation has deleted."""
         pinned = self._inputs[name]
@@ -205,7 +218,13 @@ class InputViews:
         return part, pinned.date_column if part.column == DATE_COLUMN else part.column
 
     def _scanned(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
-        """At least the rows of the part, of the version that is pinned."""
+        """At least the rows of the part, of the version that is pinned; its files are looked for once."""
+        place = (pinned.name, part)
+        if place not in self._scans:
+            self._scans[place] = self._scan(pinned, part, column)
+        return self._scans[place]
+
+    def _scan(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
         if pinned.version is not None and (opened := self._opened(pinned)) is not None:
             scan = Scan(pinned.key, pinned.version, part, column, pinned.time_column)
             if (rows := scanned_rows(self._spark, self._lake, opened, scan)) is not None:

@@ -1,26 +1,28 @@
-"""Writes the answer of an incremental build where it is small: gathered in the driver, and committed by us.
+"""Writes the answer of a build where it is small: gathered in the driver, and committed by us.
 
 Spark's own overwrite of some rows is a dozen jobs and several readings of the log, whatever there is to write. Most
 builds of a minute write some thousand rows: these come to the driver as Arrow and become a file for each date, or for
-each hour of a table with a grain, so that the next build of that hour takes files out without reading them.
+each hour of a table with a grain, so that the next build of that hour takes files out without reading them. So does the
+first answer of a table whose inputs are small, such as those of a stream that has just started.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import Schema
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from deltaworks.gold.parts import Part
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.commit import Step
+from deltaworks.tables.creation import NewTable, arrow_columns, create_table, plain_schema
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, rows_of
@@ -35,6 +37,7 @@ from deltaworks.tables.touched_hours import hours_of
 
 #: Rows that are gathered in the driver at most. More are written by Spark's tasks, as are all of a full build.
 MOST_ROWS = 200_000
+_DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
 def same_columns(state: TableState, answer: DataFrame) -> bool:
@@ -72,7 +75,7 @@ def write_small(
     before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
     if before > MOST_ROWS or not _is_plain(lake, state, table):
         return None
-    rows = _gathered(answer, state)
+    rows = _gathered(answer, json.loads(state.metadata["schemaString"]))
     if rows is None:
         return None
     replacement = Replacement(
@@ -94,14 +97,52 @@ def _is_plain(lake: Lake, state: TableState, table: GoldTableSpec) -> bool:
     return opened is not None and not reasons_against_rewriting(opened)
 
 
-def _gathered(answer: DataFrame, state: TableState) -> pa.Table | None:
-    """The answer in Arrow, in the table's types; None where it is not small."""
+def create_small(
+    answer: DataFrame,
+    lake: Lake,
+    key: str,
+    table: GoldTableSpec,
+    *,
+    properties: Mapping[str, str | None],
+    step: Step,
+    user_metadata: str,
+) -> int | None:
+    """Create the table with the answer as its first rows; how many these are, None where that was not done: Spark has
+    to, or there is a table already.
+
+    Args:
+        properties: of the new table.
+    """
+    schema = plain_schema(answer.schema.jsonValue(), [table.partition_by])
+    if schema is None or _has_defaults_for_tables(answer.sparkSession):
+        return None
+    rows = _gathered(answer, schema)
+    if rows is None:
+        return None
+    new = NewTable(
+        schema=schema,
+        partition_by=[table.partition_by],
+        rows=rows,
+        configuration=properties,
+        step=step,
+        user_metadata=user_metadata,
+    )
+    return create_table(lake, lake.objects, key, new)
+
+
+def _has_defaults_for_tables(spark: SparkSession) -> bool:
+    """Whether somebody wants new tables to have more than we give them: that is Delta's to do."""
+    return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
+
+
+def _gathered(answer: DataFrame, schema: Mapping[str, Any]) -> pa.Table | None:
+    """The answer in Arrow, in the types of a log's schema; None where it is not small."""
     # The bound is Spark's to hold: what is more never leaves its tasks.
     rows = answer.limit(MOST_ROWS + 1).toArrow()
     if rows.num_rows > MOST_ROWS:
         return None
     try:
-        return rows.cast(pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow()))
+        return rows.cast(arrow_columns(schema))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 

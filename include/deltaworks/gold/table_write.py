@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -11,7 +12,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.gold.small_write import write_small
+from deltaworks.gold.small_write import MOST_ROWS, create_small, write_small
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
@@ -27,12 +28,13 @@ _BUILD = "build"
 
 
 def write_answer(
-    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec
+    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, rows_read: int | None
 ) -> tuple[int, int]:
     """Commit the answer; the version that makes, and the rows it has written.
 
     Args:
         state: of the table, where not all of it is rewritten.
+        rows_read: of all inputs, where all of the table is written; None where that is not known.
     """
     stays, build = job.stays or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
     origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
@@ -48,11 +50,18 @@ def write_answer(
         if small is not None:
             # It may be our own commit that landed, and whose reply was lost.
             return _committed(lake, job.key, build)
-    _write(answer, lake.storage.spark_uri(job.key), job, spec=spec, metadata=metadata)
+    properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
+    if job.plan.full and rows_read is not None and rows_read <= MOST_ROWS and lake.open(job.key) is None:
+        rows = create_small(
+            answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=metadata
+        )
+        if rows is not None:
+            return 0, rows
+    _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=metadata)
     return _committed(lake, job.key, build)
 
 
-def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, metadata: str) -> None:
+def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:
     """Commit the answer by Spark's own writer."""
     column = job.plan.table.partition_by
     # Rebalanced, a small date becomes one file and a large one is still split.
@@ -61,7 +70,7 @@ def _write(answer: DataFrame, uri: str, job: TableJob, *, spec: PipelineSpec, me
     written = job.plan.output.values
     if written is None:
         writer = writer.option("overwriteSchema", "true")
-        writer = writer.options(**{**TABLE_PROPERTIES, **spec.maintenance.table_properties()})
+        writer = writer.options(**properties)
     else:
         writer = writer.option("replaceWhere", _replaced(job.plan))
     writer.save(uri)

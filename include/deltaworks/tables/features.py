@@ -36,7 +36,7 @@ HARMLESS_FEATURES = frozenset(
 _LEGACY_WRITER = 7
 _AGAINST_REWRITING = ("delta.enableChangeDataFeed", "delta.appendOnly")
 #: Types of partition columns whose values a snapshot gives as the log writes them.
-_PLAIN_IN_LOGS = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
+PLAIN_IN_LOGS = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",
@@ -89,7 +89,7 @@ def reasons_against_compacting(table: DeltaTable) -> list[str]:
     return reasons + [
         f"the partition column {name} of type {types.get(name, 'struct')}"
         for name in table.metadata().partition_columns
-        if types.get(name) not in _PLAIN_IN_LOGS
+        if types.get(name) not in PLAIN_IN_LOGS
     ]
 
 

@@ -1,0 +1,146 @@
+"""Creates a table together with its first rows, in one commit of our own; needs no JVM.
+
+Created empty and filled by a second commit, a table shows its readers a moment of nothing, and a process that is killed
+in between leaves it so. Spark's writer does it in one commit too, by a dozen jobs and, in a driver that has not written
+a table yet, ten seconds of compiling. The commit is version 0 with put-if-absent: of two creators one lands.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.tables.commit import Step
+from deltaworks.tables.features import PLAIN_IN_LOGS
+from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action
+from deltaworks.tables.restore import put_commit, txn
+
+#: Types that ask nothing of readers and writers of a table but what the oldest know.
+_PLAIN_TYPES = frozenset(
+    {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
+)
+#: Delta allows these in names of columns only with column mapping.
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTable:
+    """What a table is created as.
+
+    Args:
+        schema: as Delta's log has it, see `plain_schema`.
+        rows: all of its first rows, in the schema's columns.
+        configuration: properties; none of them may switch on a feature.
+    """
+
+    schema: Mapping[str, Any]
+    partition_by: Sequence[str]
+    rows: pa.Table
+    configuration: Mapping[str, str | None]
+    step: Step
+    user_metadata: str
+
+
+def plain_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
+    """A schema in JSON, of Spark's, as the log of a new table has it: any value may be null, and nothing is said of a
+    column but its name and type. None where a column asks for a feature, or Delta would refuse it."""
+    names = [str(field["name"]) for field in schema["fields"]]
+    if len({name.lower() for name in names}) < len(names) or not {*partition_by} < {*names}:
+        return None
+    parted = [field["type"] for field in schema["fields"] if field["name"] in partition_by]
+    if not all(isinstance(kind, str) and kind in PLAIN_IN_LOGS for kind in parted):
+        return None
+    if not all(map(_is_plain_field, schema["fields"])):
+        return None
+    return {"type": "struct", "fields": [_nullable(field) for field in schema["fields"]]}
+
+
+def create_table(lake: Lake, objects: ObjectStore, key: str, table: NewTable) -> int | None:
+    """Create the table at `key` with its rows; the rows written, or None where there is a table already.
+
+    Two creators at once end with the table of one. Files of the other are no part of it, and VACUUM removes them.
+    """
+    root, now = arrow_path(lake.storage, key), int(time.time() * 1000)
+    parts = split_by_partition(table.rows, table.partition_by) if table.rows.num_rows else []
+    files = [write_file(lake.filesystem, root, part, partition=values) for values, part in parts]
+    info = {
+        "timestamp": now,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Overwrite", "partitionBy": json.dumps(list(table.partition_by))},
+        "isBlindAppend": False,
+        "operationMetrics": {
+            "numFiles": str(len(files)),
+            "numOutputBytes": str(sum(file.size for file in files)),
+            "numOutputRows": str(table.rows.num_rows),
+        },
+        "engineInfo": "deltaworks",
+        "userMetadata": table.user_metadata,
+    }
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(table.schema, separators=(",", ":")),
+        "partitionColumns": list(table.partition_by),
+        "configuration": dict(table.configuration),
+        "createdTime": now,
+    }
+    adds = [{"add": file.as_logged(at_ms=now, data_change=True)} for file in files]
+    actions: list[Action] = [
+        {"commitInfo": info},
+        {"protocol": _PROTOCOL},
+        {"metaData": metadata},
+        txn(table.step, now),
+        *adds,
+    ]
+    return table.rows.num_rows if put_commit(objects, key, 0, actions) else None
+
+
+def arrow_columns(schema: Mapping[str, Any]) -> pa.Schema:
+    """A log's schema in Arrow's types."""
+    return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())
+
+
+def _is_plain_field(field: Mapping[str, Any]) -> bool:
+    collated = any("collation" in name.lower() for name in field.get("metadata") or {})
+    return not collated and not _NOT_IN_NAMES & {*field["name"]} and _is_plain_type(field["type"])
+
+
+def _is_plain_type(kind: Any) -> bool:
+    if isinstance(kind, str):
+        return kind in _PLAIN_TYPES or kind.startswith("decimal(")
+    match kind.get("type"):
+        case "struct":
+            return all(_is_plain_field(field) for field in kind["fields"])
+        case "array":
+            return _is_plain_type(kind["elementType"])
+        case "map":
+            return _is_plain_type(kind["keyType"]) and _is_plain_type(kind["valueType"])
+    return False
+
+
+def _nullable(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": field["name"], "type": _with_nulls(field["type"]), "nullable": True, "metadata": {}}
+
+
+def _with_nulls(kind: Any) -> Any:
+    """A type whose values may be null at every depth, as Delta's own writer makes it."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            return {"type": "struct", "fields": [_nullable(field) for field in kind["fields"]]}
+        case "array":
+            return {"type": "array", "elementType": _with_nulls(kind["elementType"]), "containsNull": True}
+    keys, values = _with_nulls(kind["keyType"]), _with_nulls(kind["valueType"])
+    return {"type": "map", "keyType": keys, "valueType": values, "valueContainsNull": True}
