@@ -11,18 +11,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
     from pyspark.sql.streaming.query import StreamingQuery
 
     from deltaworks.engine.progress import ProgressLog
@@ -30,8 +22,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class IngestListener(StreamingQueryListener):
+class IngestListener:
     """Listens to one query by its name; others of the session are passed over.
+
+    It takes Spark's events as py4j hands them over. PySpark's own listener makes Python objects of all that is in an
+    event, by some hundred calls and a look for a class in all jars: an eighth of what a small stream's driver does.
 
     Args:
         on_progress, on_idle, on_terminated: take an event in no time. They get Spark's progress as plain data, nothing,
@@ -46,35 +41,61 @@ class IngestListener(StreamingQueryListener):
         on_idle: Callable[[], None],
         on_terminated: Callable[[str | None], None],
     ) -> None:
-        super().__init__()
         self._query_name = query_name
         self._run_id: str | None = None
         self._on_progress = on_progress
         self._on_idle = on_idle
         self._on_terminated = on_terminated
+        self._in_java: Any = None
         self.failures = 0
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        if event.name == self._query_name:
-            self._run_id = str(event.runId)
+    @property
+    def _jlistener(self) -> Any:
+        """The listener that Spark adds and removes, by the name under which PySpark asks for it."""
+        if self._in_java is None:
+            from pyspark import SparkContext
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        if event.progress.name == self._query_name:
-            self._guarded(lambda: self._on_progress(json.loads(event.progress.json)))
+            jvm: Any = SparkContext._jvm
+            self._in_java = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
+        return self._in_java
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        if str(event.runId) == self._run_id:
-            self._guarded(self._on_idle)
+    def onQueryStarted(self, event: Any) -> None:
+        """Spark calls it; `event` is Java's."""
+        with self._undisturbed():
+            if event.name() == self._query_name:
+                self._run_id = event.runId().toString()
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        if str(event.runId) == self._run_id:
-            self._guarded(lambda: self._on_terminated(event.exception))
+    def onQueryProgress(self, event: Any) -> None:
+        """As above."""
+        with self._undisturbed():
+            progress = event.progress()
+            if progress.name() == self._query_name:
+                self._on_progress(json.loads(progress.json()))
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def onQueryIdle(self, event: Any) -> None:
+        """As above."""
+        with self._undisturbed():
+            if event.runId().toString() == self._run_id:
+                self._on_idle()
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """As above."""
+        with self._undisturbed():
+            if event.runId().toString() == self._run_id:
+                exception = event.exception()
+                self._on_terminated(exception.get() if exception.isDefined() else None)
+
+    @contextlib.contextmanager
+    def _undisturbed(self) -> Iterator[None]:
         try:
-            call()
+            yield
         except Exception:  # watching never disturbs what is watched
             self.failures += 1
+
+    class Java:
+        """What py4j asks for."""
+
+        implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
 def listener_of(pipeline: str, progress: ProgressLog) -> IngestListener:
@@ -91,14 +112,14 @@ def listener_of(pipeline: str, progress: ProgressLog) -> IngestListener:
 def listening(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
     """Have the listener hear the session's queries while the block runs. A session that will not is gone without."""
     try:
-        spark.streams.addListener(listener)
+        spark.streams.addListener(listener)  # type: ignore[arg-type]  # Spark asks for no more than `_jlistener`
     except Exception as error:  # watching never disturbs what is watched
         log.warning("no listener on streaming queries: %s", error)
     try:
         yield
     finally:
         with contextlib.suppress(Exception):
-            spark.streams.removeListener(listener)
+            spark.streams.removeListener(listener)  # type: ignore[arg-type]
 
 
 def wait_for_end(query: StreamingQuery, seconds: float) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -233,10 +234,18 @@ def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> No
 
 
 class _Event:
-    """What Spark hands to a listener, as far as ours looks at it."""
+    """What Spark hands to a listener, as far as ours looks at it: each value by a call."""
 
     def __init__(self, **said: Any) -> None:
-        self.__dict__.update(said)
+        self.__dict__.update({name: lambda value=value: value for name, value in said.items()})
+
+
+def _run(name: str) -> Any:
+    return SimpleNamespace(toString=lambda: name)
+
+
+def _option(value: str) -> Any:
+    return _Event(isDefined=True, get=value)
 
 
 def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
@@ -246,13 +255,13 @@ def test_a_listener_hears_its_own_query_and_swallows_what_goes_wrong() -> None:
         raise RuntimeError
 
     listener = IngestListener("shop.ingest", on_progress=heard.append, on_idle=fails, on_terminated=heard.append)
-    listener.onQueryStarted(_Event(name="shop.live", runId="2"))  # type: ignore[arg-type]
-    listener.onQueryStarted(_Event(name="shop.ingest", runId="1"))  # type: ignore[arg-type]
+    listener.onQueryStarted(_Event(name="shop.live", runId=_run("2")))
+    listener.onQueryStarted(_Event(name="shop.ingest", runId=_run("1")))
     for name in ("shop.live", "shop.ingest"):
-        listener.onQueryProgress(_Event(progress=_Event(name=name, json=json.dumps({"name": name}))))  # type: ignore[arg-type]
+        listener.onQueryProgress(_Event(progress=_Event(name=name, json=json.dumps({"name": name}))))
     for run in ("2", "1"):
-        listener.onQueryIdle(_Event(runId=run))  # type: ignore[arg-type]
-        listener.onQueryTerminated(_Event(runId=run, exception="boom"))  # type: ignore[arg-type]
+        listener.onQueryIdle(_Event(runId=_run(run)))
+        listener.onQueryTerminated(_Event(runId=_run(run), exception=_option("boom")))
 
     assert heard == [{"name": "shop.ingest"}, "boom"]
     assert listener.failures == 1
