@@ -2,7 +2,7 @@
 
 | master | a job is bounded by |
 |---|---|
-| `local[N]` | N, where the share says so, and how it gives way to other processes |
+| `local[N]` | N, where the share says so, one more for gold beside a stream, and how it gives way to other processes |
 | `spark://` | `spark.cores.max`, without which the first application takes every core there is |
 | `yarn` | the number of executors, and the queue |
 | `k8s://` | the number of executors, with request and limit of each |
@@ -46,7 +46,7 @@ def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch
     own = environment.spark.conf
     return Launch(
         master=_local_master(share, master) if kind == "local" else master,
-        conf={name: own.get(name, value) for name, value in _RENDERERS[kind](share).items()},
+        conf={name: own.get(name, value) for name, value in _RENDERERS[kind](share, master).items()},
         driver_memory=share.driver_memory or environment.spark.driver_memory,
         queue=share.queue if kind == "yarn" else "",
         niceness=share.niceness,
@@ -56,9 +56,19 @@ def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
     """What the stream of a pipeline takes: its own share over that of its class, and what live tables add."""
     share = environment.shares.of_stream(spec.stream.share, live=bool(spec.counted_tables))
+    share = replace(share, beside=tasks_beside(spec))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
         return replace(share, driver_memory=spec.stream.driver_memory)
     return share
+
+
+def tasks_beside(*members: PipelineSpec) -> int:
+    """For how many tasks beside those of batches a driver of these streams needs room.
+
+    A task of a batch works for seconds, and a build of gold is some twenty small stages, one behind the other: each
+    would wait for a batch's task to end.
+    """
+    return int(any(spec.gold.refreshed or spec.counted_tables for spec in members))
 
 
 def master_kind(master: str) -> MasterKind:
@@ -70,18 +80,30 @@ def master_kind(master: str) -> MasterKind:
 
 
 def _local_master(share: Share, master: str) -> str:
-    """The master with the share's cores, never more than it had; as it is where no size is declared."""
-    match = _LOCAL.match(master)
-    if match is None or not share.sized:
+    """The master with the share's cores, never more than it had, and room beside them."""
+    match, cores = _LOCAL.match(master), _local_cores(share, master)
+    if match is None or cores is None:
         return master
-    cores = share.cores
-    if (match["cores"] or "1").isdigit():
-        cores = min(cores, int(match["cores"] or "1"))
-    return f"local[{cores}{',' + match['failures'] if match['failures'] else ''}]"
+    return f"local[{cores + share.beside}{',' + match['failures'] if match['failures'] else ''}]"
 
 
-def _nothing(share: Share) -> dict[str, str]:
+def _local_cores(share: Share, master: str) -> int | None:
+    """The cores of a job on one machine; None where they are all that there are."""
+    match = _LOCAL.match(master)
+    of_master = (match["cores"] or "1") if match is not None else ""
+    if not of_master.isdigit():
+        return share.cores if of_master and share.sized else None
+    return min(share.cores, int(of_master)) if share.sized else int(of_master)
+
+
+def _nothing(share: Share, master: str) -> dict[str, str]:
     return {}
+
+
+def _local(share: Share, master: str) -> dict[str, str]:
+    """What is split is split for the cores there are, whatever runs beside."""
+    cores = _local_cores(share, master)
+    return {"spark.default.parallelism": str(cores)} if share.beside and cores is not None else {}
 
 
 def _executor(share: Share) -> dict[str, str]:
@@ -105,27 +127,27 @@ def _dynamic(share: Share) -> dict[str, str]:
     }
 
 
-def _standalone(share: Share) -> dict[str, str]:
+def _standalone(share: Share, master: str) -> dict[str, str]:
     return {"spark.cores.max": str(share.cores)} | _executor(share) | _dynamic(share)
 
 
-def _containers(share: Share) -> dict[str, str]:
+def _containers(share: Share, master: str) -> dict[str, str]:
     """What YARN and Kubernetes have in common: they count containers, and end one that takes more than it said."""
     number = {} if share.comes_and_goes else {"spark.executor.instances": str(share.executors)}
     return number | _executor(share) | {"spark.executor.memoryOverhead": share.python_memory} | _dynamic(share)
 
 
-def _kubernetes(share: Share) -> dict[str, str]:
+def _kubernetes(share: Share, master: str) -> dict[str, str]:
     cores = str(share.executor_cores)
-    return _containers(share) | {
+    return _containers(share, master) | {
         "spark.kubernetes.executor.request.cores": cores,
         "spark.kubernetes.executor.limit.cores": cores,
         "spark.kubernetes.driver.request.cores": "1",
     }
 
 
-_RENDERERS: Mapping[MasterKind, Callable[[Share], dict[str, str]]] = {
-    "local": _nothing,
+_RENDERERS: Mapping[MasterKind, Callable[[Share, str], dict[str, str]]] = {
+    "local": _local,
     "standalone": _standalone,
     "yarn": _containers,
     "kubernetes": _kubernetes,

@@ -90,6 +90,7 @@ class Share:
         driver_memory: empty where that of the environment holds.
         priority: which task of a pool, or of a scheduler with no room left, comes first; the higher.
         niceness: by how much it gives way to other processes of the machine where it runs beside them.
+        beside: how many tasks of other work of its driver find room on one machine while a batch has all cores.
     """
 
     job_class: JobClass
@@ -104,6 +105,7 @@ class Share:
     slots: int
     priority: int
     niceness: int = 0
+    beside: int = 0
     sized: bool = False
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.share_conf import launch_of, master_kind, stream_share
+from deltaworks.specs.share_conf import launch_of, master_kind, stream_share, tasks_beside
 from deltaworks.specs.shares import JOB_CLASSES, JobClass
 from deltaworks.specs.spark_conf import submit_conf
 
@@ -158,6 +159,44 @@ def test_on_one_machine_a_job_has_the_masters_cores_or_fewer_where_the_share_say
 
     assert launch.master == rendered
     assert launch.conf == {}
+
+
+@pytest.mark.parametrize(
+    ("master", "share", "rendered", "cores"),
+    [
+        ("local[2]", {}, "local[3]", "2"),
+        ("local[4,2]", {"executor_cores": 1}, "local[2,2]", "1"),
+        ("local[*]", {"executor_cores": 3}, "local[4]", "3"),
+        ("local", {}, "local[2]", "1"),
+        ("local[*]", {}, "local[*]", None),
+    ],
+)
+def test_gold_beside_a_stream_finds_room_while_a_batch_has_all_cores(
+    master: str, share: dict[str, Any], rendered: str, cores: str | None
+) -> None:
+    declared = environment(stream=share)
+    launch = launch_of(replace(declared.shares.of("stream"), beside=1), master, declared)
+
+    assert launch.master == rendered
+    assert launch.conf.get("spark.default.parallelism") == cores
+
+
+def test_only_streams_with_gold_or_live_tables_need_room_beside_their_batches() -> None:
+    table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
+    live = {"name": "now", "reads": "orders", "window_minutes": 5, "watermark_minutes": 10}
+    plain, scheduled, refreshed, counted = (
+        PipelineSpec.model_validate({**SPEC, **more})
+        for more in (
+            {},
+            {"gold": {"tables": [table]}},
+            {"gold": {"tables": [{**table, "refresh_seconds": 60}]}},
+            {"live": [live]},
+        )
+    )
+    beside = [stream_share(spec, environment()).beside for spec in (plain, scheduled, refreshed, counted)]
+
+    assert beside == [0, 0, 1, 1]
+    assert (tasks_beside(plain, scheduled), tasks_beside(plain, counted)) == (0, 1)
 
 
 def test_a_standalone_cluster_is_never_taken_whole() -> None:
