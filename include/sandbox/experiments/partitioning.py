@@ -175,7 +175,10 @@ def _round(
 def _side_round(
     table: SchemeTable, batches: Sequence[DataFrame], requests: DataFrame, reads: Sequence[Read], ordinal: int
 ) -> tuple[dict[str, float], list[Any]]:
-    """One round of one side: seconds by operation and part, and what its reads answered."""
+    """One round of one side: seconds by operation and part, and what its reads answered.
+
+    `planning` is of all reads, and part of their seconds.
+    """
     taken: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -185,7 +188,9 @@ def _side_round(
         return result
 
     def ask() -> list[Any]:
-        return [timed(f"read_{read.name}", partial(table.read, read.where, read.select)) for read in reads]
+        answers = [timed(f"read_{read.name}", partial(table.read, read.where, read.select)) for read in reads]
+        taken["planning"] = taken.get("planning", 0.0) + sum(answer.planning_seconds for answer in answers)
+        return [answer.rows for answer in answers]
 
     for batch in batches:
         timed("append", partial(table.append, batch))

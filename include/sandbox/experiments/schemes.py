@@ -6,6 +6,7 @@ the table's properties.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,14 @@ class Scheme:
     partition_by: tuple[str, ...]
     zorder_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a query in order, and the seconds until it was planned, its table's log read and its files chosen."""
+
+    rows: list[tuple[Any, ...]]
+    planning_seconds: float
 
 
 BY_DATE = Scheme(name="by_org_and_date", partition_by=("org_id", DATE_COLUMN))
@@ -108,11 +117,16 @@ class SchemeTable:
                     where = ", ".join(f"'{org}'" for org in orgs)
                     self._spark.sql(f"OPTIMIZE delta.`{self.uri}` WHERE org_id IN ({where}){order}").collect()
 
-    def read(self, where: str, select: str) -> list[tuple[Any, ...]]:
-        """An aggregating query over the table, its rows in order."""
+    def read(self, where: str, select: str) -> Answer:
+        """An aggregating query over the table."""
         with session_settings(self._spark, self._settings):
-            rows = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1").collect()
-        return sorted((tuple(row) for row in rows), key=repr)
+            started = time.perf_counter()
+            query = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1")
+            # Delta reads its log and chooses files while the query is planned, which `collect` does not do again.
+            query._jdf.queryExecution().executedPlan()
+            planned = time.perf_counter() - started
+            rows = query.collect()
+        return Answer(sorted((tuple(row) for row in rows), key=repr), planned)
 
     def fingerprint(self) -> tuple[int, int]:
         """The number of rows and a sum over all their columns, equal for tables that hold the same rows."""
