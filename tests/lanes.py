@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Spark's three parts take the longest and wait for a third of it; two others run beside them.
 LANES = 5
 #: Of the examples of properties, which are the same in every run.
-EXAMPLES_SHARE = "0.4"
+EXAMPLES_SHARE = "0.3"
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5

@@ -61,9 +61,8 @@ def answers(folder: Path, data: bytes, sql: str = SQL) -> dict[dt.date, tuple[fl
     return {row[0]: row[1:] for row in lake.rows("SELECT event_date, pe, pe10 FROM index_months.index_pe")}
 
 
-@pytest.mark.parametrize(
-    ("edit", "right"), [(("", ""), 1_710), pytest.param(WITH_THE_MONTH, 416, marks=pytest.mark.integration)]
-)
+@pytest.mark.integration
+@pytest.mark.parametrize(("edit", "right"), [(("", ""), 1_710), (WITH_THE_MONTH, 416)])
 def test_ten_years_of_earnings_before_a_month_give_the_published_ratio(
     tmp_path: Path, shared_facts: Path, edit: tuple[str, str], right: int
 ) -> None:

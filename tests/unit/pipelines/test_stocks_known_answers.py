@@ -82,6 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, shared_prices: Path) -> Ship
     return lake
 
 
+@pytest.mark.integration
 def test_a_share_has_a_price_on_every_session_and_on_no_other_day(whole: ShippedLake, lake: ShippedLake) -> None:
     traded: dict[str, list[dt.date]] = defaultdict(list)
     for ticker, day in whole.rows("SELECT ticker, event_date FROM stocks.prices ORDER BY ALL"):
@@ -108,6 +109,7 @@ def test_a_missing_session_is_told_and_filled_in_a_view_alone(tmp_path: Path) ->
     assert filled == [(days[0], 7.25, 0), (days[1], 7.25, 1), (days[2], 7.25, 3), (days[3], 8.0, 0)]
 
 
+@pytest.mark.integration
 def test_average_closes_as_traded_and_on_one_share_basis(whole: ShippedLake) -> None:
     rows = whole.rows(
         "SELECT ticker, round(average_close, 6), round(average_close_adjusted, 6), sessions FROM stocks.average_close"
@@ -118,6 +120,7 @@ def test_average_closes_as_traded_and_on_one_share_basis(whole: ShippedLake) -> 
     assert (adjusted["AAPL"], adjusted["MSFT"], adjusted["FB"]) == (144.297501, 27.779512, 25.626276)
 
 
+@pytest.mark.integration
 def test_the_splits_are_those_that_prices_show(whole: ShippedLake, shared_prices: Path) -> None:
     """Where the vendor's adjusted close parts from the close by more than a fifth from one session to the next."""
     jumps = {}
