@@ -72,14 +72,18 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
-    """The commits from version `newest` down, to the oldest one still in the log or `limit` of them."""
+    """The commits from version `newest` down, to the oldest one still in the log or `limit` of them.
+
+    They are read ahead, the more the more were asked for: most callers look for one that is among the newest.
+    """
     oldest = -1 if limit is None else max(-1, newest - limit)
-    versions = iter(range(newest, oldest, -1))
-    while chunk := list(itertools.islice(versions, 2 * _READERS)):
+    versions, ahead = iter(range(newest, oldest, -1)), 1
+    while chunk := list(itertools.islice(versions, ahead)):
         for version, actions in read_commits(lake, key, chunk):
             if actions is None:
                 return
             yield _info(version, actions)
+        ahead = min(4 * ahead, 2 * _READERS)
 
 
 def _info(version: int, actions: list[Action]) -> CommitInfo:
