@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 #: A table that fails again and again is tried this often at least.
 LONGEST_WAIT_SECONDS = 900.0
 #: How often small files of inputs are looked for: each look lists the files of whole tables.
-MERGES_EVERY_SECONDS = 60.0
+MERGES_EVERY_SECONDS = 30.0
 #: So many builds in a row may be overtaken by others before that is a failure.
 OVERTAKEN_MOST = 3
 

@@ -22,8 +22,9 @@ from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: A partition's small files are merged from so many on: four minutes of a stream whose batches are five seconds apart.
-FEWEST_FILES: Final = 50
+#: A partition's small files are merged from so many on: a minute of a stream whose batches are some seconds apart. A
+#: build opens each of them for every table that reads it; a merge does once.
+FEWEST_FILES: Final = 16
 #: Files from here on are left as they are, so that what was merged is not rewritten again and again.
 SMALL_BYTES: Final = 4 << 20
 #: What is merged of a partition at once, oldest first: held in memory, in the stream's own process.
