@@ -1,9 +1,9 @@
 """`requests`: what a batch asks of a bucket that is some milliseconds away, in requests and in seconds.
 
 Two thousand events of the games pipeline into 31 tables, as a stream lands them, through a proxy that holds each
-request for `_DELAY_SECONDS`. The other side is the same code with what Arrow and delta-rs do unless they are told otherwise: a
-small file is a multipart upload of three requests, the transactions of a table are read from all commits since its
-checkpoint, and behind each commit its log is listed for commits that have expired.
+request for `_DELAY_SECONDS`. The other side is the same code with what Arrow and delta-rs do unless they are told
+otherwise: a small file is a multipart upload of three requests, the transactions of a table are read from all commits
+since its checkpoint, and behind each commit its log is listed for commits that have expired.
 
 - `batch_seconds`: a batch, the mean of ten.
 - `batch_requests`: its requests of any kind.
