@@ -89,10 +89,10 @@ def _defaults_of_libraries() -> Iterator[None]:
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables import commit
 
-    told = StorageSpec.arrow_options
+    plain = StorageSpec.arrow_options
 
     def arrow_options(self: StorageSpec) -> dict[str, Any]:
-        return told(self) | {"allow_delayed_open": False}
+        return plain(self) | {"allow_delayed_open": False}
 
     with (
         patch.object(StorageSpec, "arrow_options", arrow_options),

@@ -20,11 +20,10 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.events.evolution import add_columns
-from deltaworks.tables.commit import Step, check_owner, commit_step, refresh
+from deltaworks.tables.commit import Step, check_owner, commit_step, refresh, transaction_version
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import batch_step
-from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

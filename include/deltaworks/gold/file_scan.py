@@ -90,6 +90,13 @@ def scanned_rows(spark: SparkSession, lake: Lake, table: DeltaTable, scan: Scan)
     return rows.select(*(F.col(f"`{name}`") for name in schema.names))
 
 
+def rows_in(table: DeltaTable | None) -> int | None:
+    """The rows of an open table's files, by its log; None where one says nothing of them. A table that is not there has
+    none."""
+    counts = [] if table is None else pa.table(table.get_add_actions()).column("num_records").to_pylist()
+    return None if None in counts else sum(counts)
+
+
 def is_plain(table: DeltaTable) -> bool:
     """Whether the rows of the open table are those of its files, as they are."""
     protocol = table.protocol()

@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -29,7 +28,7 @@ from pyspark.sql import functions as F
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.gold.file_scan import Scan, scanned_rows
+from deltaworks.gold.file_scan import Scan, rows_in, scanned_rows
 from deltaworks.gold.model_tables import ScoresOf, scored_rows
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.gold.plan import GoldPlan
@@ -188,14 +187,8 @@ class InputViews:
 
     def rows_of(self, reads: Sequence[str]) -> int | None:
         """Rows of all files of these inputs, by their logs; None where a file says nothing of its rows."""
-        total = 0
-        for pinned in (self._inputs[name] for name in reads):
-            opened = None if pinned.version is None else self._opened(pinned)
-            rows = [] if opened is None else pa.table(opened.get_add_actions()).column("num_records").to_pylist()
-            if None in rows:
-                return None
-            total += sum(rows)
-        return total
+        counted = [rows_in(self._opened(self._inputs[name])) for name in reads]
+        return None if None in counted else sum(rows or 0 for rows in counted)
 
     def _rows(self, name: str, part: Part) -> DataFrame:
         """The rows of `part` that are there for readers: none that a mutation has deleted."""

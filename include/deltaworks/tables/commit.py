@@ -8,8 +8,9 @@ a lost reply among them, loads a new snapshot and decides again: a step that is 
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from deltalake.transaction import AddAction
 
 from deltaworks.control.attempts import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
-from deltaworks.tables.transactions import note_commit, transaction_version
 
 #: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
 #: and is set at creation because changing it later conflicts with every writer.
@@ -136,6 +136,45 @@ def contended(table: str, doing: str, *, then: str = "run this again") -> Concur
     )
 
 
+@dataclass(slots=True)
+class _ReadTransactions:
+    """Transactions by application id, as they are at one version of a table."""
+
+    version: int
+    by_application: dict[str, int | None] = field(default_factory=dict)
+
+
+#: By the identity of an open table, which has no hash; one that is gone takes its entry with it.
+_READ: dict[int, _ReadTransactions] = {}
+
+
+def transaction_version(table: DeltaTable, app_id: str) -> int | None:
+    """The transaction version of an application in the table as it is open; None where it has none.
+
+    delta-rs keeps none with a snapshot: for each that is asked for it reads every commit since the newest checkpoint,
+    so that a batch of thirty tables read some thousand objects to learn what it had written itself. What was read is
+    remembered with its version. A commit of this process on top of that is known too; any other version is read anew.
+
+    For the thread that uses the table.
+    """
+    read = _READ.get(id(table))
+    if read is None:
+        weakref.finalize(table, _READ.pop, id(table), None).atexit = False
+    if read is None or read.version != table.version():
+        read = _READ[id(table)] = _ReadTransactions(table.version())
+    if app_id not in read.by_application:
+        read.by_application[app_id] = table.transaction_version(app_id)
+    return read.by_application[app_id]
+
+
+def _note_commit(table: DeltaTable, *, before: int, transactions: Sequence[Transaction]) -> None:
+    """Remember what this process has just committed as the version after `before`, which was open until then."""
+    read = _READ.get(id(table))
+    if read is not None and read.version == before:
+        own: dict[str, int | None] = {made.app_id: made.version for made in transactions}
+        _READ[id(table)] = _ReadTransactions(before + 1, read.by_application | own)
+
+
 def commit_step(
     table: DeltaTable,
     actions: Sequence[AddAction] | Callable[[DeltaTable], Sequence[AddAction]],
@@ -188,7 +227,7 @@ def commit_step(
             if "Unsupported table features" in str(error):
                 raise _refused(table, error) from error
             continue
-        note_commit(table, before=before, transactions=((made.app_id, made.version) for made in transactions))
+        _note_commit(table, before=before, transactions=transactions)
         # Without retries inside the library, what was committed on top of `before` is the version after it.
         return CommitOutcome(version=before + 1, landed_now=True, attempts=attempt)
     raise contended(table.table_uri, f"commit {step.app_id} at {step.version}")

@@ -31,13 +31,12 @@ from deltaworks.errors import ContractError, FencedError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh
+from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh, transaction_version
 from deltaworks.tables.features import has_vectors
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, parts_of, rows_of
 from deltaworks.tables.log import Action, commit_history, state_at
 from deltaworks.tables.steps import keyed_application
-from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

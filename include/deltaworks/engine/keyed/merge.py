@@ -27,12 +27,20 @@ from deltaworks.engine.keyed.newest import SOURCE, TARGET, is_newer, same_key
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, after_commit, check_owner, commit_attempts, commit_step, contended, refresh
+from deltaworks.tables.commit import (
+    Step,
+    after_commit,
+    check_owner,
+    commit_attempts,
+    commit_step,
+    contended,
+    refresh,
+    transaction_version,
+)
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import partition_text
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.transactions import transaction_version
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
