@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -46,18 +47,15 @@ class IngestListener:
         self._on_progress = on_progress
         self._on_idle = on_idle
         self._on_terminated = on_terminated
-        self._in_java: Any = None
         self.failures = 0
 
-    @property
+    @cached_property
     def _jlistener(self) -> Any:
         """The listener that Spark adds and removes, by the name under which PySpark asks for it."""
-        if self._in_java is None:
-            from pyspark import SparkContext
+        from pyspark import SparkContext
 
-            jvm: Any = SparkContext._jvm
-            self._in_java = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
-        return self._in_java
+        jvm: Any = SparkContext._jvm
+        return jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, event: Any) -> None:
         """Spark calls it; `event` is Java's."""

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import Schema
 
 from deltaworks.errors import ContractError
 from deltaworks.tables.compaction import as_type
 from deltaworks.tables.files import write_body
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, TableState
+from deltaworks.tables.log import Action, TableState, logged_columns
 from deltaworks.tables.statistics import IndexedColumns
 from deltaworks.tables.vector_rows import deleted_positions
 
@@ -33,7 +32,7 @@ class TableFiles:
         self._lake = lake
         self._root = arrow_path(lake.storage, state.key)
         self._key = state.key
-        declared = pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow())
+        declared = logged_columns(state.metadata["schemaString"])
         apart = set(state.metadata.get("partitionColumns") or ())
         self._columns = pa.schema([column for column in declared if column.name not in apart])
         self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +21,10 @@ from pyspark.sql.types import StructType
 from deltaworks.gold.parts import Part
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.creation import NewTable, arrow_columns, create_table, plain_schema
+from deltaworks.tables.creation import NewTable, create_table, plain_schema
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, rows_of
+from deltaworks.tables.log import Action, TableState, logged_columns, rows_of
 from deltaworks.tables.replaced_rows import (
     Fate,
     Replacement,
@@ -75,7 +74,7 @@ def write_small(
     before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
     if before > MOST_ROWS or not _is_plain(lake, state, table):
         return None
-    rows = _gathered(answer, json.loads(state.metadata["schemaString"]))
+    rows = _gathered(answer, state.metadata["schemaString"])
     if rows is None:
         return None
     replacement = Replacement(
@@ -116,7 +115,7 @@ def create_small(
     schema = plain_schema(answer.schema.jsonValue(), [table.partition_by])
     if schema is None or _has_defaults_for_tables(answer.sparkSession):
         return None
-    rows = _gathered(answer, schema)
+    rows = _gathered(answer, json.dumps(schema))
     if rows is None:
         return None
     new = NewTable(
@@ -127,7 +126,7 @@ def create_small(
         step=step,
         user_metadata=user_metadata,
     )
-    return create_table(lake, lake.objects, key, new)
+    return create_table(lake, key, new)
 
 
 def _has_defaults_for_tables(spark: SparkSession) -> bool:
@@ -135,14 +134,14 @@ def _has_defaults_for_tables(spark: SparkSession) -> bool:
     return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
 
 
-def _gathered(answer: DataFrame, schema: Mapping[str, Any]) -> pa.Table | None:
+def _gathered(answer: DataFrame, schema_string: str) -> pa.Table | None:
     """The answer in Arrow, in the types of a log's schema; None where it is not small."""
     # The bound is Spark's to hold: what is more never leaves its tasks.
     rows = answer.limit(MOST_ROWS + 1).toArrow()
     if rows.num_rows > MOST_ROWS:
         return None
     try:
-        return rows.cast(arrow_columns(schema))
+        return rows.cast(logged_columns(schema_string))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 

@@ -220,8 +220,7 @@ def build_table(
             return GoldTableResult(
                 table.name, True, reason, job.built_from, seconds=seconds, broken=tuple(broken), sound=False
             )
-        rows_read = views.rows_of(table.reads) if job.plan.full else None
-        version, rows = write_answer(answer, lake, job, state, spec=spec, rows_read=rows_read)
+        version, rows = write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
         if (own := beside_its_date(table, job.sql_path, error)) is not None:
             raise own from error

@@ -20,6 +20,7 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history
 
 if TYPE_CHECKING:
+    from deltaworks.gold.inputs import InputViews
     from deltaworks.gold.table_build import TableJob
 
 OPERATION = "rebuild_gold"
@@ -28,13 +29,13 @@ _BUILD = "build"
 
 
 def write_answer(
-    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, rows_read: int | None
+    answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, views: InputViews
 ) -> tuple[int, int]:
     """Commit the answer; the version that makes, and the rows it has written.
 
     Args:
         state: of the table, where not all of it is rewritten.
-        rows_read: of all inputs, where all of the table is written; None where that is not known.
+        views: of what the answer is made of.
     """
     stays, build = job.stays or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
     origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
@@ -51,7 +52,7 @@ def write_answer(
             # It may be our own commit that landed, and whose reply was lost.
             return _committed(lake, job.key, build)
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
-    if job.plan.full and rows_read is not None and rows_read <= MOST_ROWS and lake.open(job.key) is None:
+    if job.plan.full and lake.open(job.key) is None and _reads_few(views, job):
         rows = create_small(
             answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=metadata
         )
@@ -59,6 +60,12 @@ def write_answer(
             return 0, rows
     _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=metadata)
     return _committed(lake, job.key, build)
+
+
+def _reads_few(views: InputViews, job: TableJob) -> bool:
+    """Whether the inputs have no more rows together than an answer that is gathered may have."""
+    rows = views.rows_of(job.plan.table.reads)
+    return rows is not None and rows <= MOST_ROWS
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:

@@ -44,9 +44,10 @@ def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch
     """With what a job of the share is started on a master. Pure."""
     kind = master_kind(master)
     own = environment.spark.conf
+    master, conf = _on_this_machine(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
     return Launch(
-        master=_local_master(share, master) if kind == "local" else master,
-        conf={name: own.get(name, value) for name, value in _RENDERERS[kind](share, master).items()},
+        master=master,
+        conf={name: own.get(name, value) for name, value in conf.items()},
         driver_memory=share.driver_memory or environment.spark.driver_memory,
         queue=share.queue if kind == "yarn" else "",
         niceness=share.niceness,
@@ -79,31 +80,22 @@ def master_kind(master: str) -> MasterKind:
     return next((kind for start, kind in kinds.items() if master.startswith(start)), "other")
 
 
-def _local_master(share: Share, master: str) -> str:
-    """The master with the share's cores, never more than it had, and room beside them."""
-    match, cores = _LOCAL.match(master), _local_cores(share, master)
-    if match is None or cores is None:
-        return master
-    return f"local[{cores + share.beside}{',' + match['failures'] if match['failures'] else ''}]"
-
-
-def _local_cores(share: Share, master: str) -> int | None:
-    """The cores of a job on one machine; None where they are all that there are."""
+def _on_this_machine(share: Share, master: str) -> tuple[str, dict[str, str]]:
+    """The master and settings of a job on one machine: with the share's cores where it says so, never more than the
+    master had, and room beside them. What is split is split for the cores, whatever runs beside."""
     match = _LOCAL.match(master)
-    of_master = (match["cores"] or "1") if match is not None else ""
-    if not of_master.isdigit():
-        return share.cores if of_master and share.sized else None
-    return min(share.cores, int(of_master)) if share.sized else int(of_master)
+    if match is None or (match["cores"] == "*" and not share.sized):
+        return master, {}
+    limits = [share.cores] if share.sized else []
+    if match["cores"] != "*":
+        limits.append(int(match["cores"] or "1"))
+    cores, failures = min(limits), f",{match['failures']}" if match["failures"] else ""
+    conf = {"spark.default.parallelism": str(cores)} if share.beside else {}
+    return f"local[{cores + share.beside}{failures}]", conf
 
 
-def _nothing(share: Share, master: str) -> dict[str, str]:
+def _nothing(share: Share) -> dict[str, str]:
     return {}
-
-
-def _local(share: Share, master: str) -> dict[str, str]:
-    """What is split is split for the cores there are, whatever runs beside."""
-    cores = _local_cores(share, master)
-    return {"spark.default.parallelism": str(cores)} if share.beside and cores is not None else {}
 
 
 def _executor(share: Share) -> dict[str, str]:
@@ -127,27 +119,26 @@ def _dynamic(share: Share) -> dict[str, str]:
     }
 
 
-def _standalone(share: Share, master: str) -> dict[str, str]:
+def _standalone(share: Share) -> dict[str, str]:
     return {"spark.cores.max": str(share.cores)} | _executor(share) | _dynamic(share)
 
 
-def _containers(share: Share, master: str) -> dict[str, str]:
+def _containers(share: Share) -> dict[str, str]:
     """What YARN and Kubernetes have in common: they count containers, and end one that takes more than it said."""
     number = {} if share.comes_and_goes else {"spark.executor.instances": str(share.executors)}
     return number | _executor(share) | {"spark.executor.memoryOverhead": share.python_memory} | _dynamic(share)
 
 
-def _kubernetes(share: Share, master: str) -> dict[str, str]:
+def _kubernetes(share: Share) -> dict[str, str]:
     cores = str(share.executor_cores)
-    return _containers(share, master) | {
+    return _containers(share) | {
         "spark.kubernetes.executor.request.cores": cores,
         "spark.kubernetes.executor.limit.cores": cores,
         "spark.kubernetes.driver.request.cores": "1",
     }
 
 
-_RENDERERS: Mapping[MasterKind, Callable[[Share, str], dict[str, str]]] = {
-    "local": _local,
+_RENDERERS: Mapping[MasterKind, Callable[[Share], dict[str, str]]] = {
     "standalone": _standalone,
     "yarn": _containers,
     "kubernetes": _kubernetes,

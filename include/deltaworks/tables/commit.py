@@ -239,10 +239,14 @@ def after_commit(table: DeltaTable) -> PostCommitHookProperties:
     Expired commits are removed with it, as Delta's own writers do. Left to itself delta-rs looks for them behind every
     commit, by a listing of the whole log: half a million objects of a table that gets one in five seconds for a month.
     """
-    interval = int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_INTERVAL)
     # delta-rs counts commits, of which version 0 is the first.
-    due = (table.version() + 2) % interval == 0
+    due = (table.version() + 2) % checkpoint_interval(table) == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if due else False)
+
+
+def checkpoint_interval(table: DeltaTable) -> int:
+    """After how many commits a checkpoint of the open table falls due."""
+    return int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_INTERVAL)
 
 
 def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:

@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import Schema
 
-from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import PLAIN_IN_LOGS
 from deltaworks.tables.files import split_by_partition, write_file
@@ -66,7 +64,7 @@ def plain_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict
     return {"type": "struct", "fields": [_nullable(field) for field in schema["fields"]]}
 
 
-def create_table(lake: Lake, objects: ObjectStore, key: str, table: NewTable) -> int | None:
+def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
     """Create the table at `key` with its rows; the rows written, or None where there is a table already.
 
     Two creators at once end with the table of one. Files of the other are no part of it, and VACUUM removes them.
@@ -103,12 +101,7 @@ def create_table(lake: Lake, objects: ObjectStore, key: str, table: NewTable) ->
         txn(table.step, now),
         *adds,
     ]
-    return table.rows.num_rows if put_commit(objects, key, 0, actions) else None
-
-
-def arrow_columns(schema: Mapping[str, Any]) -> pa.Schema:
-    """A log's schema in Arrow's types."""
-    return pa.schema(Schema.from_json(json.dumps(schema)).to_arrow())
+    return table.rows.num_rows if put_commit(lake.objects, key, 0, actions) else None
 
 
 def _is_plain_field(field: Mapping[str, Any]) -> bool:

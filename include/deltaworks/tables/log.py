@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import Schema
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore
@@ -129,6 +131,11 @@ class LogFiles:
         return tuple(
             number for number in range(0 if base is None else base + 1, version + 1) if number not in self.commits
         )
+
+
+def logged_columns(schema_string: str) -> pa.Schema:
+    """The columns of a table in Arrow's types, by the `schemaString` of its log."""
+    return pa.schema(Schema.from_json(schema_string).to_arrow())
 
 
 @dataclass(slots=True)

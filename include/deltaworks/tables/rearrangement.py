@@ -18,14 +18,13 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.commit import commit_attempts
+from deltaworks.tables.commit import checkpoint_interval, commit_attempts
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, read_commits
 from deltaworks.tables.restore import put_commit, removal
 
 OPERATION = "OPTIMIZE"
-_DEFAULT_CHECKPOINT_INTERVAL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +147,6 @@ def keep_checkpoints(lake: Lake, key: str, version: int) -> None:
     table = lake.open(key)
     if table is None:
         return
-    interval = table.metadata().configuration.get("delta.checkpointInterval")
-    if version % int(interval or _DEFAULT_CHECKPOINT_INTERVAL) == 0:
+    if version % checkpoint_interval(table) == 0:
         with contextlib.suppress(DeltaError):
             table.create_checkpoint()

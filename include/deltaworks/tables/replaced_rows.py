@@ -16,13 +16,12 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import Schema
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_body, write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, TableState, state_at
+from deltaworks.tables.log import Action, TableState, logged_columns, state_at
 from deltaworks.tables.rearrangement import keep_checkpoints
 from deltaworks.tables.restore import put_commit, reasons_against, removal, txn
 from deltaworks.tables.statistics import IndexedColumns
@@ -132,7 +131,7 @@ def _kept(
     staying: Callable[[pa.Table], Sequence[pa.Table]],
 ) -> list[WrittenFile]:
     """Files with the rows that stay of those that are divided."""
-    schema = pa.schema(Schema.from_json(state.metadata["schemaString"]).to_arrow())
+    schema = logged_columns(state.metadata["schemaString"])
     by = state.metadata["partitionColumns"]
     body = pa.schema([field for field in schema if field.name not in by])
     root = arrow_path(lake.storage, key)

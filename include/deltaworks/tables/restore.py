@@ -14,16 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-from deltalake import Schema
-
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.tables.commit import Step, commit_attempts, contended
 from deltaworks.tables.features import HARMLESS_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, rows_of, state_at
+from deltaworks.tables.log import Action, FileId, TableState, logged_columns, rows_of, state_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +200,8 @@ def _marker(lake: Lake, key: str, current: TableState, actions: Sequence[Action]
     Spark distinguishes a change from an append by what a commit removes: without this, a stream that leaves changes
     out would take rows it has read before for new ones. The file is written, since the change data feed reads it.
     """
-    columns = Schema.from_json(current.metadata["schemaString"]).to_arrow()
     partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}
-    empty = pa.schema(columns).empty_table()
+    empty = logged_columns(current.metadata["schemaString"]).empty_table()
     file = write_file(lake.filesystem, arrow_path(lake.storage, key), empty, partition=partition)
     added = {"path": file.path, "partitionValues": partition, "size": file.size}
     return removal(added, int(time.time() * 1000))

@@ -12,9 +12,9 @@ import pytest
 
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.creation import NewTable, arrow_columns, create_table, plain_schema
+from deltaworks.tables.creation import NewTable, create_table, plain_schema
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import read_commits
+from deltaworks.tables.log import logged_columns, read_commits
 
 KEY = "gold/daily"
 
@@ -42,7 +42,7 @@ def new_table(*users: int, step: int = 1) -> NewTable:
     return NewTable(
         schema=schema,
         partition_by=["event_date"],
-        rows=pa.Table.from_pylist(rows, schema=arrow_columns(schema)),
+        rows=pa.Table.from_pylist(rows, schema=logged_columns(json.dumps(schema))),
         configuration={"delta.checkpointInterval": "50"},
         step=Step("builds", step),
         user_metadata='{"made": "here"}',
@@ -51,7 +51,7 @@ def new_table(*users: int, step: int = 1) -> NewTable:
 
 @pytest.mark.parametrize("users", [(), (1,), (1, 2, 3)])
 def test_a_table_has_all_its_first_rows_at_version_0(lake: Lake, users: tuple[int, ...]) -> None:
-    assert create_table(lake, lake.objects, KEY, new_table(*users)) == len(users)
+    assert create_table(lake, KEY, new_table(*users)) == len(users)
 
     opened = lake.open(KEY)
     assert opened is not None
@@ -65,8 +65,8 @@ def test_a_table_has_all_its_first_rows_at_version_0(lake: Lake, users: tuple[in
 
 
 def test_of_two_creators_the_first_has_made_the_table(lake: Lake) -> None:
-    assert create_table(lake, lake.objects, KEY, new_table(1, 2)) == 2
-    assert create_table(lake, lake.objects, KEY, new_table(7, step=2)) is None
+    assert create_table(lake, KEY, new_table(1, 2)) == 2
+    assert create_table(lake, KEY, new_table(7, step=2)) is None
 
     rows = lake.rows(KEY)
     assert rows is not None
@@ -74,7 +74,7 @@ def test_of_two_creators_the_first_has_made_the_table(lake: Lake) -> None:
 
 
 def test_its_log_says_of_columns_their_names_and_types_alone(lake: Lake) -> None:
-    create_table(lake, lake.objects, KEY, new_table(1))
+    create_table(lake, KEY, new_table(1))
     ((_, actions),) = read_commits(lake, KEY, [0])
     (metadata,) = (action["metaData"] for action in actions or () if "metaData" in action)
     for written in json.loads(metadata["schemaString"])["fields"]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.erasure.table_files import TableFiles
@@ -30,7 +30,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import split_by_partition
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, stats_of
+from deltaworks.tables.log import Action, FileId, TableState, logged_columns, stats_of
 from deltaworks.tables.rearrangement import keep_checkpoints
 from deltaworks.tables.restore import RestoreCommit, RestoreOutcome, Target, commit_restore, reasons_against
 
@@ -238,7 +238,7 @@ class DirectReplacer:
 
 def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
     """Leave a table to Spark whose partition values a log writes in other ways than ours."""
-    columns = pa.schema(Schema.from_json(current.metadata["schemaString"]).to_arrow())
+    columns = logged_columns(current.metadata["schemaString"])
     for name in partition_by:
         kind = columns.field(name).type
         if not (pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_integer(kind)):
