@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from generator.wire import RECORD_START
 
 _START = RECORD_START.decode()
 _DECODER = json.JSONDecoder()
+#: What bytes become that are no UTF-8.
+_NO_UTF8 = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def scan(data: bytes, resume: Resume = at_record_start) -> Iterator[Piece]:
             yield Piece(_bytes(text[position:end]), None, readable=False)
         else:
             raw = _bytes(text[position:end])
-            readable = not any("\udc80" <= character <= "\udcff" for character in text[position:end])
+            readable = _NO_UTF8.search(text, position, end) is None
             yield Piece(raw, value if readable else None, readable)
         position = end
 
