@@ -7,11 +7,12 @@ Everything after that, from parsing to the ledger, is the same for all sources.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -43,6 +44,10 @@ PayloadOpener = Callable[[Any], Payload]
 PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
 #: How many ranges of lost records the ledger names.
 MOST_LOST_NAMED = 5
+#: What a task reads at least where there is another: in less than that it opens more files than it reads events.
+BYTES_PER_TASK: Final = 4 << 20
+#: What opening an object counts for beside its bytes, since it is a wait.
+BYTES_PER_OPENING: Final = 128 << 10
 _OUTPUT_SCHEMA = "output binary"
 
 
@@ -100,7 +105,7 @@ class ObjectSlice:
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         opener = self.opener
-        shares = balanced(self.references, self.sizes, tasks)
+        shares = balanced(self.references, self.sizes, worth_tasks(self.sizes, tasks))
 
         def work(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
             for references in share:
@@ -262,6 +267,11 @@ class RecordSlice:
         # A task for every partition of a topic would write a file into every table each.
         rows = self.frame.coalesce(tasks).mapInArrow(work, _OUTPUT_SCHEMA).collect()
         return in_task_order(TaskOutput.decode(row["output"]) for row in rows)
+
+
+def worth_tasks(sizes: Sequence[int], tasks: int) -> int:
+    """How many tasks objects of these sizes are worth, `tasks` at most: each writes a file into every table."""
+    return max(1, min(tasks, math.ceil((sum(sizes) + len(sizes) * BYTES_PER_OPENING) / BYTES_PER_TASK)))
 
 
 def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:

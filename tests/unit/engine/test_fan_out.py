@@ -21,7 +21,7 @@ from deltaworks.engine.fan_out import fan_out, partitioning, write_payloads
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.sources.base import balanced
+from deltaworks.sources.base import balanced, worth_tasks
 from deltaworks.sources.deaths import Care
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
@@ -112,6 +112,15 @@ def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], ta
 
     part = sum(sizes) / min(tasks, len(sizes))
     assert all(sum(share) <= part + max(sizes) for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tasks"),
+    [([10], 1), ([500_000] * 4, 1), ([3_000_000, 3_000_000], 2), ([1_000] * 40, 2), ([10_000_000] * 9, 8), ([], 1)],
+    ids=["little", "a few seconds of events", "much", "many to open", "more than there may be", "nothing"],
+)
+def test_little_is_read_by_one_task(sizes: list[int], tasks: int) -> None:
+    assert worth_tasks(sizes, 8) == tasks
 
 
 @pytest.mark.parametrize("hot_share", [0.0, 0.9])
