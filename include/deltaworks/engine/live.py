@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
+from deltaworks.engine.live_merge import LIVE_PARTITION, LiveMerge
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.live import LiveTableSpec
@@ -36,13 +37,8 @@ if TYPE_CHECKING:
 
     from deltaworks.control.locks.lease import Lease
 
-OPERATION = "live"
-LIVE_PARTITION = ("window_date",)
 _ANNOUNCED_VIEWS = "deltaworks.engine.announced_views"
 _POLL_SECONDS = 1.0
-_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
-_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ def start_live_query(
     target = ensure_live_table(lake, spec, live)
     counts = _windowed_counts(_events(spark, source), live, live.sums(spec.table(live.reads).column_types()))
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
-    write = _Merge(lake.storage.spark_uri(target), pipeline, live, before_merge)
+    write = LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")
         .outputMode("update")
@@ -205,56 +201,3 @@ def _different(name: str, error_percent: float) -> Column:
     if error_percent:
         return F.approx_count_distinct(name, rsd=error_percent / 100)
     return F.size(F.collect_set(name))
-
-
-class _Merge:
-    """Puts a batch's counts in place of the ones before.
-
-    Settings of the transaction are made in the batch's own session, a copy that Spark makes for each query, so they
-    touch no other query of the driver.
-    """
-
-    def __init__(
-        self, target: str, pipeline: str, live: LiveTableSpec, before_merge: Callable[[], None] | None
-    ) -> None:
-        self._target = target
-        self._pipeline = pipeline
-        self._live = live
-        self._before_merge = before_merge
-
-    def __call__(self, counts: DataFrame, batch_id: int) -> None:
-        counts = counts.persist()
-        try:
-            dates = [row[0] for row in counts.select("window_date").distinct().collect()]
-            if not dates:
-                return
-            if self._before_merge is not None:
-                self._before_merge()
-            self._announce(counts.sparkSession, batch_id)
-            self._merge(counts, dates)
-        finally:
-            counts.unpersist()
-
-    def _announce(self, session: SparkSession, batch_id: int) -> None:
-        # A query's id lives in its checkpoint: with a new checkpoint batches count from 0 again, under a new name,
-        # so they are not taken for old ones and left out.
-        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
-        session.conf.set(_TRANSACTION_APP, f"{self._pipeline}/live/{self._live.name}/{query_id}")
-        session.conf.set(_TRANSACTION_VERSION, str(batch_id))
-        made = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
-        session.conf.set(_USER_METADATA, made)
-
-    def _merge(self, counts: DataFrame, dates: list[Any]) -> None:
-        from delta.tables import DeltaTable
-
-        # Only literals over the target prune its partitions; values of the source never do.
-        literals = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(dates))
-        same = [f"target.`{name}` <=> source.`{name}`" for name in ("window_start", *self._live.group_by)]
-        (
-            DeltaTable.forPath(counts.sparkSession, self._target)
-            .alias("target")
-            .merge(counts.alias("source"), " AND ".join([f"target.window_date in ({literals})", *same]))
-            .whenMatchedUpdateAll()
-            .whenNotMatchedInsertAll()
-            .execute()
-        )

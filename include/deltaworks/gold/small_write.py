@@ -22,20 +22,17 @@ from deltaworks.gold.parts import Part
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.creation import NewTable, create_table, plain_schema
-from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, logged_columns, rows_of
+from deltaworks.tables.log import Action, TableState, rows_of
 from deltaworks.tables.replaced_rows import (
     Fate,
     Replacement,
     ReplaceOutcome,
-    reasons_against_replacing,
     replace_rows,
 )
+from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, is_plain
 from deltaworks.tables.touched_hours import hours_of
 
-#: Rows that are gathered in the driver at most. More are written by Spark's tasks, as are all of a full build.
-MOST_ROWS = 200_000
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
@@ -72,9 +69,9 @@ def write_small(
     """
     fate = fate_in(part, table)
     before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
-    if before > MOST_ROWS or not _is_plain(lake, state, table):
+    if before > MOST_ROWS or not is_plain(lake, state, table.partition_by):
         return None
-    rows = _gathered(answer, state.metadata["schemaString"])
+    rows = gathered(answer, state.metadata["schemaString"], most_rows=MOST_ROWS)
     if rows is None:
         return None
     replacement = Replacement(
@@ -86,14 +83,6 @@ def write_small(
         user_metadata=user_metadata,
     )
     return replace_rows(lake, lake.objects, state.key, replacement, expected=state)
-
-
-def _is_plain(lake: Lake, state: TableState, table: GoldTableSpec) -> bool:
-    """Whether nothing is asked of a writer of the table but files, and a log of them."""
-    if state.metadata["partitionColumns"] != [table.partition_by] or reasons_against_replacing(state):
-        return False
-    opened = lake.open(state.key)
-    return opened is not None and not reasons_against_rewriting(opened)
 
 
 def create_small(
@@ -115,7 +104,7 @@ def create_small(
     schema = plain_schema(answer.schema.jsonValue(), [table.partition_by])
     if schema is None or _has_defaults_for_tables(answer.sparkSession):
         return None
-    rows = _gathered(answer, json.dumps(schema))
+    rows = gathered(answer, json.dumps(schema), most_rows=MOST_ROWS)
     if rows is None:
         return None
     new = NewTable(
@@ -132,18 +121,6 @@ def create_small(
 def _has_defaults_for_tables(spark: SparkSession) -> bool:
     """Whether somebody wants new tables to have more than we give them: that is Delta's to do."""
     return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
-
-
-def _gathered(answer: DataFrame, schema_string: str) -> pa.Table | None:
-    """The answer in Arrow, in the types of a log's schema; None where it is not small."""
-    # The bound is Spark's to hold: what is more never leaves its tasks.
-    rows = answer.limit(MOST_ROWS + 1).toArrow()
-    if rows.num_rows > MOST_ROWS:
-        return None
-    try:
-        return rows.cast(logged_columns(schema_string))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
-        return None
 
 
 def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:

@@ -12,15 +12,16 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.gold.small_write import MOST_ROWS, create_small, write_small
+from deltaworks.gold.small_write import create_small, write_small
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history
+from deltaworks.tables.spark.gathered import MOST_ROWS
 
 if TYPE_CHECKING:
-    from deltaworks.gold.inputs import InputViews
+    from deltaworks.gold.input_views import InputViews
     from deltaworks.gold.table_build import TableJob
 
 OPERATION = "rebuild_gold"

@@ -67,20 +67,22 @@ def _spark_transactions() -> None:
     """Spark's steps, appends and merges, carry no transaction, and nobody looks whether one has landed."""
     from pyspark.sql import DataFrameWriter
 
-    from deltaworks.engine import live, writers
+    from deltaworks.engine import live_merge, writers
 
-    plain_option, plain_announce = DataFrameWriter.option, live._Merge._announce
+    plain_option, plain_announce = DataFrameWriter.option, live_merge._announce
 
     def option(self: Any, key: str, value: Any) -> Any:
         return self if key in ("txnAppId", "txnVersion") else plain_option(self, key, value)
 
-    def announce(self: Any, session: Any, batch_id: int) -> None:
-        plain_announce(self, session, batch_id)
-        session.conf.unset(live._TRANSACTION_APP)
-        session.conf.unset(live._TRANSACTION_VERSION)
+    def announce(session: Any, step: Any, made: str) -> None:
+        plain_announce(session, step, made)
+        session.conf.unset(live_merge._TRANSACTION_APP)
+        session.conf.unset(live_merge._TRANSACTION_VERSION)
 
     _replace(DataFrameWriter, "option", option)
-    _replace(live._Merge, "_announce", announce)
+    _replace(live_merge, "_announce", announce)
+    # Few rows are merged in this process, by a number that is not Spark's.
+    _replace(live_merge, "MOST_ROWS", -1)
     _replace(writers, "transaction_version", lambda table, app_id: None)
 
 

@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
+from deltaworks.engine import live_merge
 from deltaworks.engine.live import LiveProgress, start_live_query
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.tables.log import CommitInfo, commit_history
@@ -71,14 +72,32 @@ def test_counts_grow_with_each_batch_and_every_commit_names_its_batch(spark: Spa
     assert counts(pulse) == {(0, "a"): 3, (0, None): 2, (1, "a"): 1, (2, "b"): 1}
     made = [(commit.operation, commit.metadata["operation"], commit.metadata["batch"]) for commit in commits(pulse)]
     assert made[-1] == ("CREATE TABLE", "create_table", "create")
-    assert [(operation, ours) for operation, ours, _ in made[:-1]] == [("MERGE", "live")] * (len(made) - 1)
+    assert [(operation, ours) for operation, ours, _ in made[:-1]] == [("WRITE", "live")] * (len(made) - 1)
     assert all(commit.metadata["pipeline"] == "pulse" and commit.metadata["run"] for commit in commits(pulse))
     row = next(row for row in pulse.rows("pulse", "hourly") if row["event_name"] == "b")
     assert row["window_date"] == START.date()
     assert row["window_end"] - row["window_start"] == dt.timedelta(hours=1)
 
 
-def test_batches_that_run_again_change_nothing(spark: SparkSession, pulse: Any) -> None:
+def test_what_is_too_much_for_the_driver_is_merged_by_spark(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(pulse, (0, "a"), (0.5, None))
+    work_off(spark, pulse)
+    append(pulse, (0.9, "a"), (0.9, None), (2, "b"))
+    monkeypatch.setattr(live_merge, "MOST_ROWS", 1)
+
+    work_off(spark, pulse)
+
+    assert counts(pulse) == {(0, "a"): 2, (0, None): 2, (2, "b"): 1}
+    assert [commit.operation for commit in commits(pulse)] == ["MERGE", "WRITE", "CREATE TABLE"]
+
+
+@pytest.mark.parametrize("most_rows", [live_merge.MOST_ROWS, 1], ids=["here", "spark"])
+def test_batches_that_run_again_change_nothing(
+    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
+) -> None:
+    monkeypatch.setattr(live_merge, "MOST_ROWS", most_rows)
     append(pulse, (0, "a"), (1, "a"))
     work_off(spark, pulse)
     append(pulse, (0, "a"))

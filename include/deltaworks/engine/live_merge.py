@@ -1,0 +1,141 @@
+"""Puts the counts of a live table's batch in the place of those before, once.
+
+A batch brings some hundred rows; Delta's MERGE is half a dozen Spark jobs and several readings of the log for them. Few
+rows over few are merged in this process and committed by us; any others are Spark's to merge. Both are numbered by the
+query and its batch in the table itself, so that a batch that runs again changes nothing, whichever of them wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from deltaworks.control.provenance import user_metadata
+from deltaworks.specs.live import LiveTableSpec
+from deltaworks.tables.changes import literal
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, TableState, rows_of, state_at
+from deltaworks.tables.replaced_rows import Fate, Replacement, has_landed, replace_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPERATION = "live"
+LIVE_PARTITION = ("window_date",)
+#: Rows of a batch, and of the dates it touches, up to which they are merged here.
+MOST_ROWS: Final = 200_000
+_DATE, _WINDOW = LIVE_PARTITION[0], "window_start"
+_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class LiveMerge:
+    """What a live query does with each of its batches.
+
+    Args:
+        key: of the live table.
+        before_merge: called before each merge; what it raises ends the query.
+    """
+
+    def __init__(
+        self, lake: Lake, key: str, *, pipeline: str, live: LiveTableSpec, before_merge: Callable[[], None] | None
+    ) -> None:
+        self._lake, self._key, self._pipeline, self._live = lake, key, pipeline, live
+        self._before_merge = before_merge
+        self._by = (_WINDOW, *live.group_by)
+
+    def __call__(self, counts: DataFrame, batch_id: int) -> None:
+        """Merge the counts of a batch, unless that has landed."""
+        from deltaworks.tables.spark.gathered import gathered
+
+        state = state_at(self._lake, self._lake.objects, self._key)
+        # Looked at more than once where Spark merges them: computed once.
+        counts = counts.persist()
+        try:
+            rows = gathered(counts, state.metadata["schemaString"], most_rows=MOST_ROWS)
+            if rows is not None and not rows.num_rows:
+                return
+            if self._before_merge is not None:
+                self._before_merge()
+            # A query's id lives in its checkpoint: with a new checkpoint batches count from 0 again, under a new name,
+            # so they are not taken for old ones and left out.
+            query_id = counts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+            step = Step(f"{self._pipeline}/live/{self._live.name}/{query_id}", batch_id)
+            made = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
+            if rows is None or not self._merged_here(rows, state, step, made):
+                self._merge(counts, step, made)
+        finally:
+            counts.unpersist()
+
+    def _merged_here(self, rows: pa.Table, state: TableState, step: Step, made: str) -> bool:
+        """Merge few rows over few; false where Spark has to."""
+        from deltaworks.tables.spark.gathered import is_plain
+
+        dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
+        touched = [added for added in state.files.values() if _date_of(added) in dates]
+        if sum(map(rows_of, touched)) > MOST_ROWS or any(
+            pa.types.is_floating(rows.schema.field(name).type) or pa.types.is_nested(rows.schema.field(name).type)
+            for name in self._by
+        ):
+            return False
+        if not is_plain(self._lake, state, _DATE):
+            return False
+        replacement = Replacement(
+            rows=[rows],
+            fate=lambda added: Fate.DIVIDED if _date_of(added) in dates else Fate.STAYS,
+            staying=_others(rows, self._by),
+            predicate=f"`{_DATE}` in ({', '.join(literal(date, 'date') for date in sorted(dates))})",
+            step=step,
+            user_metadata=made,
+        )
+        outcome = replace_rows(self._lake, self._lake.objects, self._key, replacement, expected=state)
+        # Left as it is, it has the batch already, or has become another table than was read.
+        return outcome.version is not None or has_landed(state_at(self._lake, self._lake.objects, self._key), step)
+
+    def _merge(self, counts: DataFrame, step: Step, made: str) -> None:
+        from delta.tables import DeltaTable
+
+        dates = [row[0] for row in counts.select(_DATE).distinct().collect()]
+        _announce(counts.sparkSession, step, made)
+        # Only literals over the target prune its partitions; values of the source never do.
+        literals = ", ".join(literal(date.isoformat(), "date") for date in sorted(dates))
+        same = [f"target.`{name}` <=> source.`{name}`" for name in self._by]
+        (
+            DeltaTable.forPath(counts.sparkSession, self._lake.storage.spark_uri(self._key))
+            .alias("target")
+            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} in ({literals})", *same]))
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+
+def _announce(session: SparkSession, step: Step, made: str) -> None:
+    """Number Spark's transaction. Settings are made in the batch's own session, a copy that Spark makes for each query,
+    so they touch no other query of the driver."""
+    session.conf.set(_TRANSACTION_APP, step.app_id)
+    session.conf.set(_TRANSACTION_VERSION, str(step.version))
+    session.conf.set(_USER_METADATA, made)
+
+
+def _date_of(added: Action) -> str | None:
+    date: str | None = (added.get("partitionValues") or {}).get(_DATE)
+    return date
+
+
+def _others(rows: pa.Table, by: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
+    """The rows of a file that have no newer counts."""
+    newer = set(_keys(rows, by))
+
+    def staying(present: pa.Table) -> list[pa.Table]:
+        return [present.filter(pa.array([key not in newer for key in _keys(present, by)], pa.bool_()))]
+
+    return staying
+
+
+def _keys(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows.column(name).to_pylist() for name in by), strict=True)

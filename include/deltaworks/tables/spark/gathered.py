@@ -1,0 +1,36 @@
+"""Rows of Spark's in the driver, where they are few: what is written by us instead of by Spark's own writers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from deltaworks.tables.features import reasons_against_rewriting
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import TableState, logged_columns
+from deltaworks.tables.replaced_rows import reasons_against_replacing
+
+#: Rows that are gathered in the driver at most. More are written by Spark's tasks.
+MOST_ROWS: Final = 200_000
+
+
+def gathered(rows: DataFrame, schema_string: str, *, most_rows: int) -> pa.Table | None:
+    """The rows in Arrow, in the types of a log's schema; None where there are more, or a type has none in Arrow."""
+    # The bound is Spark's to hold: what is more never leaves its tasks.
+    table = rows.limit(most_rows + 1).toArrow()
+    if table.num_rows > most_rows:
+        return None
+    try:
+        return table.cast(logged_columns(schema_string))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        return None
+
+
+def is_plain(lake: Lake, state: TableState, partition_by: str) -> bool:
+    """Whether nothing is asked of a writer of the table but files, and a log of them."""
+    if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
+        return False
+    opened = lake.open(state.key)
+    return opened is not None and not reasons_against_rewriting(opened)
