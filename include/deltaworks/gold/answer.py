@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, TimestampType
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.gold.inputs import InputViews, rows_within
+from deltaworks.gold.input_views import InputViews, rows_within
 from deltaworks.gold.intervals import broken_intervals
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
@@ -33,7 +33,7 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
     """
     column = plan.table.partition_by
     for name in plan.table.reads:
-        views.register([name], plan.input_of(name))
+        views.register([name], plan.input_of(name), sql=sql)
     try:
         answer = spark.sql(sql)
     except (AnalysisException, ParseException) as error:

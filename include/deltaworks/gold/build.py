@@ -20,7 +20,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.gold.answer import refuse_broken
-from deltaworks.gold.inputs import InputViews, PinnedInput, note_fresh, pin_inputs
+from deltaworks.gold.input_views import InputViews
+from deltaworks.gold.inputs import PinnedInput, note_fresh, pin_inputs
 from deltaworks.gold.model_tables import refresh_kept_tables
 from deltaworks.gold.predictions import warn_of_predictions
 from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, plan_job
@@ -140,7 +141,7 @@ class _Run:
             table.name: self._planned(table, inputs) for table in self._selection if not self._gold & {*table.reads}
         }
         with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
-            views.prepare([job.plan for job in jobs.values() if job is not None and job.plan.has_work])
+            views.prepare([(job.plan, job.sql) for job in jobs.values() if job is not None and job.plan.has_work])
             for table in self._selection:
                 if (held_back := _held_back(table, self._results)) is not None:
                     self._results[table.name] = held_back

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from deltaworks.gold.parts import Part, hours_of_dates
+from deltaworks.gold.parts import DATE_COLUMN, Part, hours_of_dates
 from deltaworks.tables.changes import literal
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.touched_hours import hour_of
@@ -105,21 +105,42 @@ def is_plain(table: DeltaTable) -> bool:
     return protocol.min_reader_version == _LISTS_FEATURES and not set(protocol.reader_features or ()) - _PLAIN
 
 
-def files_of(table: DeltaTable, scan: Scan) -> Iterator[str]:
-    """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A file of a table by its log: `rows` is None where that says nothing of them, `date` where the file is not of one
+    date by its partition."""
+
+    path: str
+    size: int
+    rows: int | None
+    date: dt.date | None
+
+
+def added_files(table: DeltaTable, scan: Scan | None = None) -> Iterator[AddedFile]:
+    """The open table's files in which rows of the scan's part may be, all without one. Reads its log alone."""
     partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
+    times = "" if scan is None else scan.time_column
     sources = {
         "path": "path",
-        "partition": f"partition.{scan.column}" if scan.column in partitions else "",
-        "first": f"min.{scan.time_column}",
-        "last": f"max.{scan.time_column}",
+        "size": "size_bytes",
+        "rows": "num_records",
+        "date": f"partition.{DATE_COLUMN}",
+        "partition": f"partition.{scan.column}" if scan is not None and scan.column in partitions else "",
+        "first": f"min.{times}",
+        "last": f"max.{times}",
     }
     present = {name: column for name, column in sources.items() if column in added.column_names}
-    hours = _hours(scan.part)
+    hours = None if scan is None else _hours(scan.part)
     for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
-        if ("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours):
-            yield row["path"]
+        if scan is None or (("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours)):
+            date = row.get("date")
+            yield AddedFile(row["path"], row["size"], row.get("rows"), date if isinstance(date, dt.date) else None)
+
+
+def files_of(table: DeltaTable, scan: Scan) -> Iterator[str]:
+    """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
+    return (file.path for file in added_files(table, scan))
 
 
 def _may_hold(part: Part, value: Any) -> bool:

@@ -20,11 +20,11 @@ from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.gold.answer import broken_checks, refuse_broken
 from deltaworks.gold.build import rebuild_gold, selected_gold
+from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.inputs import (
     BUILT_FROM,
     FINGERPRINT,
     BuiltFrom,
-    InputViews,
     PinnedInput,
     pin_inputs,
     read_built_from,

@@ -15,13 +15,12 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.gold.answer import answer_of, beside_its_date, broken_checks
+from deltaworks.gold.input_views import InputViews, rows_within
 from deltaworks.gold.inputs import (
     BuiltFrom,
-    InputViews,
     PinnedInput,
     fingerprint,
     read_built_from,
-    rows_within,
 )
 from deltaworks.gold.intervals import differing_from
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild

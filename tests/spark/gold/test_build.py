@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
+from deltaworks.gold import event_keys, input_views
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.log import commit_history
 from tests.spark.gold.made_shop import SHOP, START, event
@@ -89,9 +90,12 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
     return Counter({(date, *counts): 1 for date, counts in cohorts.items()})
 
 
+@pytest.mark.parametrize("most_rows", [1_000_000, 0], ids=["held in the driver", "left to Spark"])
 def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python(
-    spark: SparkSession, shop: Any
+    spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
+    monkeypatch.setattr(event_keys, "MOST_KEYS", most_rows)
+    monkeypatch.setattr(input_views, "MOST_HELD_ROWS", most_rows)
     chosen = random.Random(7)
     arrived: Rows = []
     # Arrival numbers out of order, so that a copy seen later can be the one that survives, as after a repair.

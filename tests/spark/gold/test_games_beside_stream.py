@@ -66,10 +66,10 @@ def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
     games = make_project({"games": (yaml.safe_dump(DECLARED), sql)})
     reports: list[Any] = []
     looked_up: list[str] = []
-    find = build_module.InputViews._find_copies
+    find = build_module.InputViews._find_copies_here
     monkeypatch.setattr(
         build_module.InputViews,
-        "_find_copies",
+        "_find_copies_here",
         lambda views, name, *rest: looked_up.append(name) or find(views, name, *rest),  # type: ignore[func-returns-value]
     )
     loop = GoldLoop(spark, games.catalog, "games", pool="gold", is_ours=lambda: True, report=reports.append)

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError
+from deltaworks.gold import event_keys
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.inputs import BUILT_FROM, InputViews, pin_inputs
+from deltaworks.gold.input_views import InputViews
+from deltaworks.gold.inputs import BUILT_FROM, pin_inputs
 from deltaworks.gold.loop import GoldLoop
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables import replaced_rows
@@ -50,7 +52,11 @@ def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic
     assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
-def test_a_build_replaces_its_hours_alone_and_counts_their_copies(spark: SparkSession, traffic: SparkTraffic) -> None:
+@pytest.mark.parametrize("most_keys", [event_keys.MOST_KEYS, 0], ids=["driver", "spark"])
+def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
+    spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, most_keys: int
+) -> None:
+    monkeypatch.setattr(event_keys, "MOST_KEYS", most_keys)
     traffic.land([request(hour + 0.5, str(hour)) for hour in range(24)])
     traffic.build(MINUTES)
     traffic.land([request(5.2, "late"), request(5.3, "late"), request(5.4, "5")])

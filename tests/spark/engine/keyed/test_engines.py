@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.keyed import merge
-from deltaworks.gold.inputs import InputViews, pin_inputs
+from deltaworks.gold.input_views import InputViews
+from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.parts import Part
 from deltaworks.maintenance.layout import layout_of, optimized_tables
 from deltaworks.maintenance.optimize import optimize_table

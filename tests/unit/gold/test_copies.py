@@ -1,0 +1,64 @@
+"""Copies of events as the driver finds them: those that a look at every pair of rows finds."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltaworks.gold.copies import Arrivals, copies_among, copies_of_rows
+from deltaworks.gold.parts import Part, part_of_hours
+from tests.examples import examples
+
+DAY = dt.date(2026, 3, 1)
+NUMBER = (DAY - dt.date(1970, 1, 1)).days
+#: Of each row: key, date or hour, and when it arrived. Few different ones, so that much meets.
+ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=40)
+
+
+def by_looking_at_all_pairs(rows: list[tuple[int, int, int, int]], across: int) -> list[int]:
+    return [
+        place
+        for place, (key, near, *arrival) in enumerate(rows)
+        if any(k == key and abs(n - near) <= across and arrived < arrival for k, n, *arrived in rows)
+    ]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(ROWS, st.sampled_from([0, 1, 2, 5, 20, 10_000]))
+def test_a_row_is_a_copy_where_one_of_its_key_near_it_arrived_before(
+    rows: list[tuple[int, int, int, int]], across: int
+) -> None:
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    assert copies_among(Arrivals(*columns), across).tolist() == by_looking_at_all_pairs(rows, across)
+
+
+def arrivals(*rows: tuple[str, int, int]) -> pa.Table:
+    keys, seqs, positions = zip(*rows, strict=True)
+    return pa.table({"event_id": keys, "_seq": seqs, "_position": positions})
+
+
+def test_copies_of_neighbouring_dates_are_decided_by_and_left_to_those() -> None:
+    rows = arrivals(("a", 1, 0), ("a", 2, 0), ("b", 2, 1), ("a", 3, 0))
+    near = np.array([NUMBER - 1, NUMBER, NUMBER, NUMBER + 1])
+    copied, counts = copies_of_rows(rows, Part("event_date", frozenset({DAY})), near, 1)
+    assert copied.to_pylist() == [{"_seq": 2, "_position": 0}]
+    assert counts == {DAY: 1}
+
+
+def test_copies_of_hours_are_counted_by_hour() -> None:
+    hours = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (5, 6, 9)]
+    near = np.array([int(hour.timestamp()) // 3600 for hour in hours])
+    rows = arrivals(("a", 1, 0), ("a", 2, 0), ("a", 3, 0))
+    _, counts = copies_of_rows(rows, part_of_hours("event_date", hours), near, 2)
+    assert counts == {hours[1]: 1}, "nine is three hours from six"
+
+
+def test_no_rows_have_no_copies() -> None:
+    rows = arrivals(("a", 1, 0)).slice(0, 0)
+    copied, counts = copies_of_rows(rows, Part("event_date", None), np.empty(0, np.int64), 1)
+    assert copied.num_rows == 0
+    assert counts == {}

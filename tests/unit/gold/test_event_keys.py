@@ -1,0 +1,150 @@
+"""Keys of events by file: each is opened once, and none that is too much for a driver."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from deltaworks.gold import event_keys
+from deltaworks.gold.event_keys import RememberedKeys, copies_by_driver
+from deltaworks.gold.file_scan import Scan
+from deltaworks.gold.parts import Part, part_of_hours
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.compaction import compact_partitions
+from deltaworks.tables.lake import Lake
+
+KEY, DAYS = "tables/shop/events", [dt.date(2026, 3, day) for day in (1, 2, 3)]
+SCHEMA = pa.schema(
+    [
+        ("event_date", pa.date32()),
+        ("event_time", pa.timestamp("us", tz="UTC")),
+        ("event_id", pa.string()),
+        ("_seq", pa.int64()),
+        ("_position", pa.int64()),
+        ("amount", pa.int64()),
+    ]
+)
+
+
+class Events:
+    """A table of events, with a file for each date of each batch."""
+
+    def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
+        self.lake = Lake(StorageSpec(root=f"file://{folder}"))
+        self.root = folder / KEY
+        self.remembered = RememberedKeys(1 << 20)
+        self.schema, self._batches = schema, 0
+
+    def land(self, *rows: tuple[dt.date, Any], hour: int = 12) -> None:
+        self._batches += 1
+        listed = [
+            {
+                "event_date": date,
+                "event_time": dt.datetime.combine(date, dt.time(hour), dt.UTC),
+                "event_id": event_id,
+                "_seq": self._batches,
+                "_position": place,
+            }
+            for place, (date, event_id) in enumerate(rows)
+        ]
+        opened = self.lake.ensure(KEY, self.schema, user_metadata="{}", partition_by=["event_date"])
+        body = pa.Table.from_pylist(listed, schema=self.schema)
+        self.lake.append(opened, KEY, body, step=Step("lands", self._batches), user_metadata="{}")
+
+    def copies(
+        self, dates: Sequence[dt.date] | None, *, part: Part | None = None, across: int = 1
+    ) -> tuple[list[tuple[int, int]], dict[Any, int]] | None:
+        part = part or Part("event_date", None if dates is None else frozenset(dates))
+        opened = self.lake.open(KEY)
+        assert opened is not None
+        around = part.widened_by_hours(across) if part.by_hours else part.widened(across)
+        scan = Scan(KEY, opened.version(), around, "event_date", "event_time")
+        found = copies_by_driver(
+            self.lake, opened, scan, part, by="event_id", across=across, remembered=self.remembered
+        )
+        return None if found is None else (sorted((r["_seq"], r["_position"]) for r in found[0].to_pylist()), found[1])
+
+    def delete_files(self) -> None:
+        for path in self.root.rglob("*.parquet"):
+            path.unlink()
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path)
+
+
+def test_copies_are_those_that_came_later_within_a_date(events: Events) -> None:
+    events.land((DAYS[0], "a"), (DAYS[0], "b"), (DAYS[0], None), (DAYS[0], None))
+    events.land((DAYS[1], "a"), (DAYS[2], "b"))
+    assert events.copies(DAYS[:2]) == ([(2, 0)], {DAYS[1]: 1})
+    assert events.copies(None) == ([(2, 0)], {DAYS[1]: 1})
+    assert events.copies(DAYS[2:]) == ([], {})
+
+
+def test_a_file_is_opened_once(events: Events) -> None:
+    events.land((DAYS[0], "a"))
+    events.land((DAYS[0], "a"))
+    first = events.copies(DAYS[:1])
+    events.delete_files()
+    events.land((DAYS[0], "a"))
+    assert first == ([(2, 0)], {DAYS[0]: 1})
+    assert events.copies(DAYS[:1]) == ([(2, 0), (3, 0)], {DAYS[0]: 2})
+
+
+def test_what_was_merged_is_forgotten_and_read_as_the_file_it_is_now(events: Events) -> None:
+    for _ in range(3):
+        events.land((DAYS[0], "a"))
+    before = events.copies(DAYS[:1])
+    compact_partitions(events.lake, events.lake.objects, KEY, None, below_bytes=1 << 20, user_metadata="{}")
+    assert events.copies(DAYS[:1]) == before
+    assert len(events.remembered._rows) == 1
+
+
+def test_hours_are_told_apart_by_the_instants_of_rows(events: Events) -> None:
+    events.land((DAYS[0], "a"), hour=3)
+    events.land((DAYS[0], "a"), hour=4)
+    events.land((DAYS[0], "a"), hour=9)
+    hours = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (4, 9)]
+    assert events.copies(None, part=part_of_hours("event_date", hours)) == ([(2, 0)], {hours[0]: 1})
+
+
+def test_little_is_remembered_where_little_may_be(events: Events) -> None:
+    events.remembered = RememberedKeys(100)
+    for number in range(5):
+        events.land(*((DAYS[0], f"id-{number}-{place}") for place in range(3)))
+    assert events.copies(DAYS[:1]) == ([], {})
+    assert sum(rows.nbytes for rows in events.remembered._rows.values()) <= 100
+
+
+@pytest.mark.parametrize("bound", ["MOST_KEYS", "MOST_UNREAD_BYTES"])
+def test_what_is_too_much_for_a_driver_is_left_to_spark(
+    events: Events, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    events.land((DAYS[0], "a"), (DAYS[0], "a"))
+    monkeypatch.setattr(event_keys, bound, 1)
+    assert events.copies(DAYS[:1]) is None
+
+
+def test_keys_that_arrow_compares_otherwise_are_left_to_spark(tmp_path: Path) -> None:
+    numbers = SCHEMA.set(SCHEMA.get_field_index("event_id"), pa.field("event_id", pa.float64()))
+    events = Events(tmp_path, numbers)
+    events.land((DAYS[0], 1.5), (DAYS[0], 1.5))
+    assert events.copies(DAYS[:1]) is None
+
+
+def test_rows_without_an_instant_are_left_to_spark_where_hours_tell(tmp_path: Path) -> None:
+    events = Events(tmp_path)
+    events.land((DAYS[0], "a"))
+    body = pa.Table.from_pylist([{"event_date": DAYS[0], "event_id": "a", "_seq": 9, "_position": 0}], schema=SCHEMA)
+    opened = events.lake.open(KEY)
+    assert opened is not None
+    events.lake.append(opened, KEY, body, step=Step("lands", 9), user_metadata="{}")
+    assert events.copies(None, part=Part("event_date", frozenset(DAYS), None, frozenset())) is None
+    assert events.copies(DAYS) == ([(9, 0)], {DAYS[0]: 1}), "dates are the log's to tell"
