@@ -33,8 +33,11 @@ class Freshness:
     gold_p99_seconds: float
 
 
-def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
+def measure_freshness(catalog: Catalog, pipeline: str, *, start_seconds: float = 0.0) -> Freshness | None:
     """Freshness over all objects that have reached gold; None while none has.
+
+    Args:
+        start_seconds: objects that landed so soon after the first are left out: they waited for streams to start.
 
     An object is in gold once all tables have it that the stream builds of the first one's input; where it builds none,
     the first table.
@@ -50,8 +53,10 @@ def measure_freshness(catalog: Catalog, pipeline: str) -> Freshness | None:
     if not batches or not all(builds) or events is None:
         return None
     bronze, answered = [], []
-    for event in events.to_pylist():
-        if not event["key"].startswith(source.prefix):
+    landed = [event for event in events.to_pylist() if event["key"].startswith(source.prefix)]
+    began = min((event["event_time"] for event in landed), default=None)
+    for event in landed:
+        if (event["event_time"] - began).total_seconds() < start_seconds:
             continue
         batch = next((candidate for candidate in batches if candidate[0] <= event["seq"] <= candidate[1]), None)
         if batch is None:

@@ -15,14 +15,18 @@ from sandbox.stack.report import StackAddresses
 
 #: The relay looks once a day for objects that no notification came about: one page, of a thousand objects, in a demo.
 RELAY_LISTS = 1
+#: What lands sooner waits for streams that are starting.
+START_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class DemoReport:
-    """The results of one run. `jobs` are runs of DAGs with their seconds, several of them at once."""
+    """The results of one run. `jobs` are runs of DAGs with their seconds, several of them at once.
+    `steady_freshness` is of what landed START_SECONDS after the first object and later; empty where all had by then."""
 
     answers: list[Answer] = field(default_factory=list)
     freshness: list[Freshness] = field(default_factory=list)
+    steady_freshness: list[Freshness] = field(default_factory=list)
     provenance: ProvenanceReport | None = None
     landing_lists: int = -1
     health: str = ""

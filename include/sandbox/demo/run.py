@@ -31,7 +31,7 @@ from sandbox.demo.market_answers import answer_filings, answer_stocks
 from sandbox.demo.memory import PeakMemory
 from sandbox.demo.phases import Phases
 from sandbox.demo.provenance_check import check_provenance
-from sandbox.demo.report import DemoReport
+from sandbox.demo.report import START_SECONDS, DemoReport
 from sandbox.demo.sending import Sending, ingested
 from sandbox.demo.tokens import tokens_of
 from sandbox.demo.video_answers import answer_cdn, answer_delivery, answer_video
@@ -206,9 +206,10 @@ class Demo:
             answer_stocks(sheet, truths.market)
         report.answers = sheet.answers
         of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
-        report.freshness = [
-            freshness for name in of_objects if (freshness := measure_freshness(catalog, name)) is not None
-        ]
+        report.freshness, report.steady_freshness = (
+            [one for name in of_objects if (one := measure_freshness(catalog, name, start_seconds=start)) is not None]
+            for start in (0.0, START_SECONDS)
+        )
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))
         report.landing_lists = list_requests(self._home.request_log, since=self._began)
         reports = self._home.root / "reports"
