@@ -1,0 +1,153 @@
+"""`gold_look`: the gold that a stream of the games pipeline builds beside itself, after half a minute of events.
+
+On an S3 server. Half of 300,000 events have landed in small batches; each repetition lands some more and builds the
+four gold tables that declare `refresh_seconds`, all that changed of them. The other side is the same build where Spark
+finds the copies of events by a window over all rows, and each table reads its inputs for itself.
+
+- `look_seconds`: the build.
+- `look_cpu_seconds`: of processors, by this process and its JVM; the server's are not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.games_files import GamesFiles
+    from benchmarks.harness import Run
+    from deltaworks.sources.base import ObjectSlice
+    from deltaworks.specs.storage import StorageSpec
+
+_EVENTS = 300_000
+#: Objects of a batch, and batches that land before a look.
+_OBJECTS, _BATCHES = 2, 4
+
+
+def run(options: Options) -> list[Figure]:
+    """Measure both sides."""
+    from benchmarks import places, sides
+    from benchmarks.games_files import games_files
+
+    files = games_files(_EVENTS, progress=options.progress)
+    with places.object_store() as bucket:
+        spark = sides.session(bucket.storage("session"))
+        with bucket.new_root() as storage:
+            landed = _Landed(spark, files, storage)
+            landed.land_half()
+            comparison = Comparison(
+                metric="look_seconds",
+                ours=Side("in_the_driver", landed.look),
+                other=Side("left_to_spark", _left_to_spark(landed.look)),
+                sizes={"events": files.events, "tables": landed.tables},
+            )
+            (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        spark.stop()
+    return [seconds, _of_cpu(seconds)]
+
+
+class _Landed:
+    """A lake into which the objects of a game land in order."""
+
+    def __init__(self, spark: SparkSession, files: GamesFiles, storage: StorageSpec) -> None:
+        from benchmarks import sides
+        from benchmarks.games_files import landed_objects
+        from deltaworks.specs.project import load_catalog
+
+        self._spark, self._files = spark, files
+        catalog = load_catalog(tolerant=True)
+        environment = catalog.environment.model_copy(update={"lake": storage, "landing": storage})
+        self._catalog = replace(catalog, environment=environment)
+        self._gold = [table.name for table in catalog.pipeline("games").gold.refreshed]
+        self._processor, _ = sides.processor_of(spark, sides.games_spec(), files, storage)
+        self._objects = landed_objects(files.landed)
+        self._slices, self._batch = self._in_order(), 0
+
+    @property
+    def tables(self) -> int:
+        """How many gold tables are built."""
+        return len(self._gold)
+
+    def land_half(self) -> None:
+        """Land half of the objects, and build what they make."""
+        self._land(len(self._objects) // _OBJECTS // 2)
+        self.look(Clock())
+
+    def look(self, clock: Clock) -> None:
+        """Land some more, and build against the clock."""
+        from deltaworks.gold.build import rebuild_gold
+
+        self._land(_BATCHES)
+        before = _cpu_seconds()
+        with clock:
+            result = rebuild_gold(self._spark, self._catalog, "games", tables=self._gold)
+        if any(table.skipped for table in result.tables):
+            raise RuntimeError(f"a table had nothing to build: {result}")
+        copies = sum(table.duplicates_dropped for table in result.tables)
+        clock.note(cpu_seconds=_cpu_seconds() - before, duplicates_dropped=copies)
+
+    def _land(self, batches: int) -> None:
+        for _ in range(batches):
+            self._processor.process(next(self._slices), self._batch)
+            self._batch += 1
+
+    def _in_order(self) -> Iterator[ObjectSlice]:
+        from benchmarks.sides import opener_of
+        from deltaworks.sources.base import ObjectSlice
+        from deltaworks.sources.objects.payloads import FileReference
+
+        for start in range(0, len(self._objects), _OBJECTS):
+            some: list[Path] = self._objects[start : start + _OBJECTS]
+            references = [
+                FileReference(seq, str(path.relative_to(self._files.landed)), "")
+                for seq, path in enumerate(some, start + 1)
+            ]
+            sizes = [path.stat().st_size for path in some]
+            yield ObjectSlice(references, sizes, {"files": len(some), "bytes": sum(sizes)}, opener_of(self._files))
+
+
+def _left_to_spark(look: Run) -> Run:
+    from deltaworks.gold import event_keys, input_views
+
+    def run(clock: Clock) -> None:
+        with patch.object(event_keys, "MOST_KEYS", 0), patch.object(input_views, "MOST_HELD_ROWS", 0):
+            look(clock)
+
+    return run
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its JVM, which is a child of it."""
+    import psutil
+
+    here = psutil.Process(os.getpid())
+    times = [process.cpu_times() for process in (here, *here.children()) if process.is_running()]
+    return sum(spent.user + spent.system for spent in times)
+
+
+def _of_cpu(seconds: Figure) -> Figure:
+    ours, other = seconds.ours_parts["cpu_seconds"], seconds.other_parts["cpu_seconds"]
+    return replace(
+        seconds,
+        metric="look_cpu_seconds",
+        ours=ours,
+        other=other,
+        ratio=round(ours / other, 3),
+        ours_all=(ours,),
+        other_all=(other,),
+    )
+
+
+BENCHMARK = Benchmark(
+    name="gold_look",
+    summary="gold built beside a stream: copies found in the driver and inputs read once, against all left to Spark",
+    run=run,
+)
