@@ -1,7 +1,8 @@
 """The storage does what Spark asks and its reply is lost: appends and merges by Spark are in their tables once.
 
-Two things hold that, each alone: the log store reads back who put the commit it could not put, and a step's transaction
-is in the table. A lost reply does harm only where both are away.
+Two things hold what Spark commits, each alone: the log store reads back who put the commit it could not put, and a
+step's transaction is in the table. A lost reply does harm only where both are away. So it is with the small merges of
+live tables, which are ours.
 """
 
 from __future__ import annotations
@@ -81,9 +82,20 @@ def land_and_count(stage: Stage, *, off: Sequence[str], endpoint: dict[str, str]
     return codes
 
 
-@OFF
+@pytest.mark.parametrize(
+    ("off", "doubles"),
+    [
+        (["small_merges"], False),
+        (["small_merges", "put_read_back"], False),
+        (["small_merges", *BOTH], True),
+        ([], False),
+        (["replacement_steps"], False),
+        (["replacement_steps", "own_put_read_back"], True),
+    ],
+    ids=["spark", "spark, one of two", "spark, without", "ours", "ours, one of two", "ours, without"],
+)
 def test_merges_of_a_live_table_whose_reply_is_lost_count_once(
-    make_stage: MakeStage, tell_line: Callable[..., None], off: list[str]
+    make_stage: MakeStage, tell_line: Callable[..., None], off: list[str], doubles: bool
 ) -> None:
     stage = make_stage(tables=4, storage="s3")
     stage.declare(live=DECLARED)
@@ -107,4 +119,4 @@ def test_merges_of_a_live_table_whose_reply_is_lost_count_once(
     )
     assert unseen >= 2
     assert verdict.lost == 0
-    assert bool(verdict.doubled) == (off == BOTH)
+    assert bool(verdict.doubled) == doubles

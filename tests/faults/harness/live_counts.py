@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.control import paths
@@ -57,12 +58,18 @@ def judge_live(stage: Stage) -> LiveVerdict:
     again = merges = 0
     for actions in commits_of(stage.lake, paths.table(PIPELINE, LIVE)):
         said = next(action["commitInfo"] for action in actions if "commitInfo" in action)
-        if said["operation"] != "MERGE":
+        made = json.loads(said["userMetadata"])
+        if made["operation"] != "live":
             continue
-        made, metrics = json.loads(said["userMetadata"]), said["operationMetrics"]
         batch = made["query"], str(made["batch"])
         if merged[batch]:
-            again += int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
+            again += _merged_rows(said["operation"], said["operationMetrics"])
         merged[batch] += 1
         merges += 1
     return LiveVerdict((owed - seen).total(), (seen - owed).total() + again, merges)
+
+
+def _merged_rows(operation: str, metrics: Mapping[str, str]) -> int:
+    if operation == "MERGE":
+        return int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
+    return int(metrics["numOutputRows"]) - int(metrics["numCopiedRows"])

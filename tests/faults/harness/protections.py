@@ -81,9 +81,35 @@ def _spark_transactions() -> None:
 
     _replace(DataFrameWriter, "option", option)
     _replace(live_merge, "_announce", announce)
-    # Few rows are merged in this process, by a number that is not Spark's.
-    _replace(live_merge, "MOST_ROWS", -1)
     _replace(writers, "transaction_version", lambda table, app_id: None)
+
+
+def _small_merges() -> None:
+    """No protection: all merges into live tables are Spark's, however few their rows."""
+    from deltaworks.engine import live_merge
+
+    _replace(live_merge, "MOST_ROWS", 0)
+
+
+def _replacement_steps() -> None:
+    """Rows are replaced by a commit of ours without a look at whether its step has landed."""
+    from deltaworks.tables import replaced_rows
+
+    _replace(replaced_rows, "has_landed", lambda state, step: False)
+
+
+def _own_put_read_back() -> None:
+    """A commit of ours that could not be put is not read back: it may be our own, whose reply was lost."""
+    from deltaworks.control.objects import S3Objects
+
+    plain = S3Objects.put_if_absent
+
+    def put_if_absent(self: Any, key: str, data: bytes) -> bool:
+        if "/_delta_log/" not in key:
+            return plain(self, key, data)
+        return self._put(key, data, IfNoneMatch="*") is not None
+
+    _replace(S3Objects, "put_if_absent", put_if_absent)
 
 
 def _put_read_back() -> None:
@@ -286,6 +312,9 @@ def _fixed_databases() -> None:
 PROTECTIONS: dict[str, Callable[[], None]] = {
     "transactions": _transactions,
     "spark_transactions": _spark_transactions,
+    "small_merges": _small_merges,
+    "replacement_steps": _replacement_steps,
+    "own_put_read_back": _own_put_read_back,
     "put_read_back": _put_read_back,
     "prepared": _prepared,
     "ledger": _ledger,
