@@ -6,11 +6,11 @@ what from (a RESTORE, somebody's DELETE) makes the table's content unknown, and 
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from deltalake import DeltaTable
 
@@ -23,6 +23,7 @@ from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrivals import last_arrivals
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
@@ -39,7 +40,8 @@ class PinnedInput:
     `of_events` is whether its rows are events, which may have come more than once; `date_column` has its dates, and is
     empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
     `time_column` has the instants of its rows, each within the date of its row; it is empty where no column has.
-    With `scores` it is the table of a model, which gives scores to the rows of another input.
+    With `scores` it is the table of a model, which gives scores to the rows of another input. `last_seq` is, of rows of
+    events, the greatest `_seq` of each date (`tables.arrivals`).
     """
 
     name: str
@@ -52,6 +54,7 @@ class PinnedInput:
     compared_by: str = ""
     time_column: str = ""
     scores: ScoresOf | None = None
+    last_seq: Mapping[dt.date, int | None] | None = None
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -85,6 +88,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             compared_by=compared.get(name, ""),
             time_column=times.get(name, ""),
             scores=scores.get(name),
+            last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in events else None,
         )
     return pinned
 
@@ -149,7 +153,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def note_fresh(home: PipelineHome, table: str, *, now: datetime | None = None) -> None:
+def note_fresh(home: PipelineHome, table: str, *, now: dt.datetime | None = None) -> None:
     """Say that a build has just brought the table up to date, or found that it is."""
     at = now.isoformat() if now else iso_now()
     home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())

@@ -1,9 +1,10 @@
 """Which parts of a gold table have to be rebuilt, and which parts of its inputs that takes. Pure arithmetic.
 
 Three facts widen a touched date. A new or removed copy of an event can move the surviving copy by as many dates as
-copies may lie apart. A gold table that looks across days changes on other dates than its input. And to rebuild a
-date, everything that date is made of is read again. A table with `affects: same` knows none of this: a value of the
-column that it and its inputs are partitioned by is made of the rows of that value.
+copies may lie apart; one that arrived after all there is of a date changes nothing there. A gold table that looks
+across days changes on other dates than its input. And to rebuild a date, everything that date is made of is read again.
+A table with `affects: same` knows none of this: a value of the column that it and its inputs are partitioned by is made
+of the rows of that value.
 
 Where `affects` speaks of inputs one by one, a change of one that affects `onwards` touches every date from its own on:
 a row that holds from a date on, until another one does, is of no answer before it. Such an input is read whole.
@@ -117,6 +118,7 @@ def plan_rebuild(
     changes: Mapping[str, Changes],
     dedupe: DedupeSpec | None,
     date_columns: Mapping[str, str] | None = None,
+    last_seq: Mapping[str, Mapping[dt.date, int | None]] | None = None,
 ) -> GoldPlan:
     """Rebuild what the changes of the table's inputs touch.
 
@@ -124,6 +126,7 @@ def plan_rebuild(
         changes: what changed in each input since the last build, by the input's name.
         date_columns: the column with the dates of an input, where it is another than a bronze table's. Only what is
             of dates of bronze tables can be copies of events, and is widened by `dedupe`.
+        last_seq: of inputs with events, the greatest `_seq` of each date that has rows; None where that is not known.
     """
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
@@ -131,12 +134,17 @@ def plan_rebuild(
         return _same_plan(table, changes)
     if table.affects == "all":
         return full_plan(table, "its inputs changed, and any change affects all of it")
-    planned = _plan_dates if table.grain is None else _plan_hours
-    return planned(table, changes, dedupe, date_columns or {})
+    if table.grain is not None:
+        return _plan_hours(table, changes, dedupe, date_columns or {})
+    return _plan_dates(table, changes, dedupe, date_columns or {}, last_seq or {})
 
 
 def _plan_dates(
-    table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None, date_columns: Mapping[str, str]
+    table: GoldTableSpec,
+    changes: Mapping[str, Changes],
+    dedupe: DedupeSpec | None,
+    date_columns: Mapping[str, str],
+    last_seq: Mapping[str, Mapping[dt.date, int | None]],
 ) -> GoldPlan:
     touched: set[dt.date] = set()
     output: set[dt.date] = set()
@@ -151,7 +159,8 @@ def _plan_dates(
             return full_plan(table, f"{name}: {change.reason or _undated(column)}")
         touched |= dates
         if isinstance(affects, AffectsSpec):
-            output |= shifted(widened(dates, across), affects.days)
+            around = _with_moved_copies(dates, across, _first_seq(change, column), last_seq.get(name))
+            output |= shifted(around, affects.days)
         elif dates:
             first = min(dates) - dt.timedelta(days=across if column == DATE_COLUMN else 0)
             since = first if since is None else min(since, first)
@@ -164,6 +173,48 @@ def _plan_dates(
         reason=f"{len(touched)} date(s) of its inputs changed{onwards}",
         since=since,
     )
+
+
+def _with_moved_copies(
+    dates: set[dt.date],
+    across: int,
+    first_seq: Mapping[dt.date, int],
+    last_seq: Mapping[dt.date, int | None] | None,
+) -> frozenset[dt.date]:
+    """The dates that changed, and those near them of which another copy may be the first now.
+
+    Rows that were only added, and arrived after all rows of a date, are the first of none of them.
+    """
+    near = widened(dates, across)
+    if last_seq is None:
+        return near
+
+    def is_moved_by(date: dt.date, changed: dt.date) -> bool:
+        if date not in last_seq:
+            return False  # it has no rows
+        first, last = first_seq.get(changed), last_seq[date]
+        return first is None or last is None or first <= last
+
+    return frozenset(
+        date
+        for date in near
+        if date in dates or any(abs((date - one).days) <= across and is_moved_by(date, one) for one in dates)
+    )
+
+
+def _first_seq(change: Changes, column: str) -> dict[dt.date, int]:
+    """The least `_seq` of the rows that came to each date, of those in which all partitions say it."""
+    first: dict[dt.date, int] = {}
+    silent: set[str | None] = set()
+    for partition in change.partitions:
+        value = dict(partition).get(column)
+        seq = change.first_seq.get(partition)
+        if seq is None or value is None:
+            silent.add(value)
+        elif value not in silent:
+            date = dt.date.fromisoformat(value)
+            first[date] = min(seq, first.get(date, seq))
+    return {date: seq for date, seq in first.items() if date.isoformat() not in silent}
 
 
 def _plan_hours(

@@ -168,6 +168,7 @@ def _plan(
     if built.fingerprint != digest:
         return full_plan(table, "its definition changed, or an input was recreated")
     changes, columns = {}, {}
+    arrived = {name: pinned.last_seq for name, pinned in inputs.items() if pinned.last_seq is not None}
     for name, pinned in inputs.items():
         if pinned.version is None:
             continue
@@ -183,7 +184,7 @@ def _plan(
             changes[name] = changed_hours(
                 lake, pinned.key, time_column=times, after_version=before, up_to_version=pinned.version
             )
-    return plan_rebuild(table, changes, spec.gold.dedupe, columns)
+    return plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived)
 
 
 def build_table(

@@ -33,13 +33,15 @@ _FORMAT = "1"
 class Changes:
     """The partitions whose rows changed, or `everything` with the reason why it is not known more exactly.
 
-    `hours` says of partitions, where it was looked for, in which hours all rows that changed lie.
+    `hours` says of partitions, where it was looked for, in which hours all rows that changed lie; `first_seq`, of those
+    in which rows were only added, the least `_seq` of these.
     """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
     everything: bool = False
     reason: str = ""
     hours: Mapping[Partition, frozenset[dt.datetime]] = field(default_factory=dict)
+    first_seq: Mapping[Partition, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.everything or bool(self.partitions)

@@ -8,10 +8,11 @@ hours from that row's on: more than what changed, never less.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from deltaworks.tables.arrivals import note_arrivals
 from deltaworks.tables.changes import Changes, Partition, changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, stats_of
@@ -24,21 +25,26 @@ Hours = frozenset[dt.datetime] | None
 
 
 def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int | None, up_to_version: int) -> Changes:
-    """What `changed_partitions` says, and of partitions in which hours all rows that changed lie.
+    """What `changed_partitions` says, and of partitions in which hours all rows that changed lie, and how early they
+    arrived.
 
     Args:
         time_column: the column with the instants of rows; without one no hours are looked for.
     """
     hours: dict[Partition, Hours] = {}
-    changes = changed_partitions(
-        lake,
-        key,
-        after_version=after_version,
-        up_to_version=up_to_version,
-        on_commit=lambda actions: note_hours(hours, actions, time_column),
+    first: dict[Partition, int | None] = {}
+
+    def note(actions: Sequence[Action]) -> None:
+        if time_column:
+            note_hours(hours, actions, time_column)
+        note_arrivals(first, actions)
+
+    changes = changed_partitions(lake, key, after_version=after_version, up_to_version=up_to_version, on_commit=note)
+    return replace(
+        changes,
+        hours={place: own for place, own in hours.items() if own is not None},
+        first_seq={place: seq for place, seq in first.items() if seq is not None},
     )
-    exact = {place: own for place, own in hours.items() if own is not None} if time_column else {}
-    return replace(changes, hours=exact)
 
 
 def note_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:
