@@ -110,12 +110,13 @@ def per_value(near: Numbers, *, by_hours: bool) -> dict[Any, int]:
     }
 
 
-def copies_of_rows(rows: pa.Table, part: Part, near: Numbers, across: int) -> tuple[pa.Table, dict[Any, int]]:
-    """The copies among rows, by ARRIVAL, and how many there are of each date or hour.
+def copies_of_rows(rows: pa.Table, near: Numbers, part: Part, *, across: int) -> tuple[pa.Table, dict[Any, int]]:
+    """The copies among rows that are in a part, by ARRIVAL, and how many there are of each date or hour.
 
     Args:
         rows: their keys, without null, in the first column, and ARRIVAL.
         near: of each row, the day or hour it is of.
+        across: how far apart copies may lie.
     """
     keys = rows.column(0).combine_chunks().dictionary_encode()
     numbers = (column.to_numpy().astype(np.int64) for column in (keys.indices, *map(rows.column, ARRIVAL)))

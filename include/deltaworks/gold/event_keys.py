@@ -31,6 +31,8 @@ from deltaworks.tables.lake import Lake, arrow_path
 MOST_KEYS: Final = 2_000_000
 #: Of files not seen before. Spark reads more than these in parallel, on other machines perhaps.
 MOST_UNREAD_BYTES: Final = 96 << 20
+#: Of keys, however long they are.
+MOST_BYTES: Final = 256 << 20
 #: What is remembered of all tables together.
 REMEMBERED_BYTES: Final = 128 << 20
 #: Files up to this size are read whole, since each of their columns would be a request of its own.
@@ -119,12 +121,11 @@ def copies_by_driver(
         return None
     reader = _Reader(lake, table, scan.key, by=by, hours=part.by_hours, remembered=remembered)
     try:
-        rows, near = reader.rows_of(files)
+        return copies_of_rows(*reader.rows_of(files), part, across=across)
     except (_ForSpark, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     finally:
         remembered.keep(reader.root, {file.path for file in added_files(table)})
-    return copies_of_rows(rows, part, near, across)
 
 
 class _Reader:
@@ -154,6 +155,8 @@ class _Reader:
             for (place, _), read in zip(unread, pool.map(self._read, (file for _, file in unread)), strict=True):
                 self._remembered.put(place, read)
                 rows[place] = read
+        if sum(kept.nbytes for kept in rows.values()) > MOST_BYTES:
+            raise _ForSpark
         near = [self._near(rows[place], file) for place, file in zip(places, files, strict=True)]
         together = pa.concat_tables([self._columns.empty_table(), *(rows[place] for place in places)])
         return together, np.concatenate([np.empty(0, np.int64), *near])
