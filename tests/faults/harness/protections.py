@@ -98,20 +98,6 @@ def _replacement_steps() -> None:
     _replace(replaced_rows, "has_landed", lambda state, step: False)
 
 
-def _own_put_read_back() -> None:
-    """A commit of ours that could not be put is not read back: it may be our own, whose reply was lost."""
-    from deltaworks.control.objects import S3Objects
-
-    plain = S3Objects.put_if_absent
-
-    def put_if_absent(self: Any, key: str, data: bytes) -> bool:
-        if "/_delta_log/" not in key:
-            return plain(self, key, data)
-        return self._put(key, data, IfNoneMatch="*") is not None
-
-    _replace(S3Objects, "put_if_absent", put_if_absent)
-
-
 def _put_read_back() -> None:
     """Spark's log store does not read back who put the commit it could not put."""
     from deltaworks.specs import spark_conf
@@ -314,7 +300,6 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     "spark_transactions": _spark_transactions,
     "small_merges": _small_merges,
     "replacement_steps": _replacement_steps,
-    "own_put_read_back": _own_put_read_back,
     "put_read_back": _put_read_back,
     "prepared": _prepared,
     "ledger": _ledger,

@@ -14,6 +14,7 @@ from deltaworks.engine import live_merge
 from deltaworks.engine.live_merge import LiveMerge
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables import replaced_rows
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, read_commits, state_at
@@ -92,6 +93,25 @@ def test_a_batch_that_landed_lands_once(hourly: Hourly) -> None:
     assert hourly.merge({(0, "a"): 2}, 8, state=before), "so it is for one that has read the table before"
     assert hourly.counts() == {(0, "a"): 2}
     assert hourly.state().version == 2
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["protected", "without a look at its step"])
+def test_a_batch_whose_reply_was_lost_lands_once(hourly: Hourly, monkeypatch: pytest.MonkeyPatch, looks: bool) -> None:
+    puts: list[bool] = []
+    put = replaced_rows.put_commit
+
+    def losing_the_first(*arguments: Any) -> bool:
+        puts.append(put(*arguments))
+        return len(puts) > 1 and puts[-1]
+
+    monkeypatch.setattr(replaced_rows, "put_commit", losing_the_first)
+    if not looks:
+        monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
+
+    assert hourly.merge({(0, "a"): 1}, 0)
+    # Merged once more, its file would be taken out and put in by one commit, and be gone.
+    assert hourly.counts() == ({(0, "a"): 1} if looks else {})
+    assert hourly.state().version == (1 if looks else 2)
 
 
 def test_dates_that_a_batch_does_not_touch_keep_their_files(hourly: Hourly) -> None:
