@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.live_merge import LIVE_PARTITION, LiveMerge
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.live import LiveTableSpec
@@ -37,7 +36,9 @@ if TYPE_CHECKING:
 
     from deltaworks.control.locks.lease import Lease
 
+LIVE_PARTITION = ("window_date",)
 _ANNOUNCED_VIEWS = "deltaworks.engine.announced_views"
+_LIVE_MERGE = "deltaworks.engine.live_merge"
 _POLL_SECONDS = 1.0
 
 
@@ -111,13 +112,15 @@ def start_live_query(
     Raises:
         TransientError: LIVE_INPUT_MISSING when the bronze table does not come to be in time.
     """
+    # Loaded by the streams that have such tables alone.
+    merging = import_module(_LIVE_MERGE)
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
     source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
     counts = _windowed_counts(_events(spark, source), live, live.sums(spec.table(live.reads).column_types()))
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
-    write = LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
+    write = merging.LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")
         .outputMode("update")

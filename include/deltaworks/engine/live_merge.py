@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from deltaworks.control.provenance import user_metadata
+from deltaworks.engine.live import LIVE_PARTITION
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.tables.changes import literal
 from deltaworks.tables.commit import Step
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPERATION = "live"
-LIVE_PARTITION = ("window_date",)
 #: Rows of a batch, and of the dates it touches, up to which they are merged here.
 MOST_ROWS: Final = 200_000
 _DATE, _WINDOW = LIVE_PARTITION[0], "window_start"

@@ -18,8 +18,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.history import BatchHistory, BatchSummary
-from deltaworks.engine.live import live_columns
-from deltaworks.engine.live_merge import LIVE_PARTITION
+from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
 from deltaworks.rework.restore.plan import TablePlanner, missing_files, with_columns_of
