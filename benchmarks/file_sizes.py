@@ -23,11 +23,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
 from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
@@ -77,15 +77,7 @@ def _of_batches(figure: Figure) -> Figure:
     """The same without what starting and ending a query costs."""
     ours = figure.ours_parts["relay_seconds"] + figure.ours_parts["batch_seconds"]
     other = figure.other_parts["batch_seconds"]
-    return replace(
-        figure,
-        metric=figure.metric.replace("ingest_", "batches_"),
-        ours=round(ours, 4),
-        other=round(other, 4),
-        ratio=round(ours / other, 3),
-        ours_all=(round(ours, 4),),
-        other_all=(round(other, 4),),
-    )
+    return of_parts(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
 
 
 @dataclass(slots=True)

@@ -13,11 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +50,8 @@ def run(options: Options) -> list[Figure]:
             )
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         spark.stop()
-    return [seconds, _of_cpu(seconds)]
+    cpu = seconds.ours_parts["cpu_seconds"], seconds.other_parts["cpu_seconds"]
+    return [seconds, of_parts(seconds, metric="look_cpu_seconds", sides=cpu)]
 
 
 class _Landed:
@@ -100,18 +100,10 @@ class _Landed:
             self._batch += 1
 
     def _in_order(self) -> Iterator[ObjectSlice]:
-        from benchmarks.sides import opener_of
-        from deltaworks.sources.base import ObjectSlice
-        from deltaworks.sources.objects.payloads import FileReference
+        from benchmarks.sides import slice_of
 
         for start in range(0, len(self._objects), _OBJECTS):
-            some: list[Path] = self._objects[start : start + _OBJECTS]
-            references = [
-                FileReference(seq, str(path.relative_to(self._files.landed)), "")
-                for seq, path in enumerate(some, start + 1)
-            ]
-            sizes = [path.stat().st_size for path in some]
-            yield ObjectSlice(references, sizes, {"files": len(some), "bytes": sum(sizes)}, opener_of(self._files))
+            yield slice_of(self._files, self._objects[start : start + _OBJECTS], first_seq=start + 1)
 
 
 def _left_to_spark(look: Run) -> Run:
@@ -131,19 +123,6 @@ def _cpu_seconds() -> float:
     here = psutil.Process(os.getpid())
     times = [process.cpu_times() for process in (here, *here.children()) if process.is_running()]
     return sum(spent.user + spent.system for spent in times)
-
-
-def _of_cpu(seconds: Figure) -> Figure:
-    ours, other = seconds.ours_parts["cpu_seconds"], seconds.other_parts["cpu_seconds"]
-    return replace(
-        seconds,
-        metric="look_cpu_seconds",
-        ours=ours,
-        other=other,
-        ratio=round(ours / other, 3),
-        ours_all=(ours,),
-        other_all=(other,),
-    )
 
 
 BENCHMARK = Benchmark(

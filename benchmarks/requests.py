@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, of_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,8 @@ def run(options: Options) -> list[Figure]:
             )
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
             spark.stop()
-    return [seconds, _of_requests(seconds)]
+    requests = seconds.ours_parts["requests"], seconds.other_parts["requests"]
+    return [seconds, of_parts(seconds, metric="batch_requests", sides=requests, unit="requests")]
 
 
 def _landing(spark: SparkSession, files: GamesFiles, bucket: Place, proxy: FaultProxy) -> Run:
@@ -100,20 +100,6 @@ def _defaults_of_libraries() -> Iterator[None]:
         patch.object(commit, "after_commit", lambda table: PostCommitHookProperties(create_checkpoint=True)),
     ):
         yield
-
-
-def _of_requests(seconds: Figure) -> Figure:
-    ours, other = seconds.ours_parts["requests"], seconds.other_parts["requests"]
-    return replace(
-        seconds,
-        metric="batch_requests",
-        unit="requests",
-        ours=ours,
-        other=other,
-        ratio=round(ours / other, 3),
-        ours_all=(ours,),
-        other_all=(other,),
-    )
 
 
 BENCHMARK = Benchmark(

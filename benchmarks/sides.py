@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -94,10 +95,12 @@ def opener_of(files: GamesFiles) -> FileOpener:
     return FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto")
 
 
-def slice_of(files: GamesFiles) -> ObjectSlice:
-    """All landed objects as what one batch reads."""
-    landed = landed_objects(files.landed)
-    references = [FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(landed, 1)]
+def slice_of(files: GamesFiles, objects: Sequence[Path] | None = None, *, first_seq: int = 1) -> ObjectSlice:
+    """Landed objects, by default all, as what one batch reads."""
+    landed = landed_objects(files.landed) if objects is None else objects
+    references = [
+        FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(landed, first_seq)
+    ]
     sizes = [path.stat().st_size for path in landed]
     return ObjectSlice(references, sizes, {"files": len(sizes), "bytes": sum(sizes)}, opener_of(files))
 

@@ -7,8 +7,8 @@ query and its batch in the table itself, so that a batch that runs again changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,13 +20,12 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, TableState, rows_of, state_at
 from deltaworks.tables.replaced_rows import Fate, Replacement, has_landed, replace_rows
+from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, takes_plain_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPERATION = "live"
-#: Rows of a batch, and of the dates it touches, up to which they are merged here.
-MOST_ROWS: Final = 200_000
 _DATE, _WINDOW = LIVE_PARTITION[0], "window_start"
 _TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -50,8 +49,6 @@ class LiveMerge:
 
     def __call__(self, counts: DataFrame, batch_id: int) -> None:
         """Merge the counts of a batch, unless that has landed."""
-        from deltaworks.tables.spark.gathered import gathered
-
         state = state_at(self._lake, self._lake.objects, self._key)
         # Looked at more than once where Spark merges them: computed once.
         counts = counts.persist()
@@ -73,8 +70,6 @@ class LiveMerge:
 
     def _merged_here(self, rows: pa.Table, state: TableState, step: Step, made: str) -> bool:
         """Merge few rows over few; false where Spark has to."""
-        from deltaworks.tables.spark.gathered import is_plain
-
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
         touched = [added for added in state.files.values() if _date_of(added) in dates]
         if sum(map(rows_of, touched)) > MOST_ROWS or any(
@@ -82,13 +77,13 @@ class LiveMerge:
             for name in self._by
         ):
             return False
-        if not is_plain(self._lake, state, _DATE):
+        if not takes_plain_files(self._lake, state, _DATE):
             return False
         replacement = Replacement(
             rows=[rows],
             fate=lambda added: Fate.DIVIDED if _date_of(added) in dates else Fate.STAYS,
             staying=_others(rows, self._by),
-            predicate=f"`{_DATE}` in ({', '.join(literal(date, 'date') for date in sorted(dates))})",
+            predicate=f"`{_DATE}` {_among(dates)}",
             step=step,
             user_metadata=made,
         )
@@ -99,15 +94,14 @@ class LiveMerge:
     def _merge(self, counts: DataFrame, step: Step, made: str) -> None:
         from delta.tables import DeltaTable
 
-        dates = [row[0] for row in counts.select(_DATE).distinct().collect()]
+        dates = {row[0].isoformat() for row in counts.select(_DATE).distinct().collect()}
         _announce(counts.sparkSession, step, made)
         # Only literals over the target prune its partitions; values of the source never do.
-        literals = ", ".join(literal(date.isoformat(), "date") for date in sorted(dates))
         same = [f"target.`{name}` <=> source.`{name}`" for name in self._by]
         (
             DeltaTable.forPath(counts.sparkSession, self._lake.storage.spark_uri(self._key))
             .alias("target")
-            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} in ({literals})", *same]))
+            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} {_among(dates)}", *same]))
             .whenMatchedUpdateAll()
             .whenNotMatchedInsertAll()
             .execute()
@@ -120,6 +114,10 @@ def _announce(session: SparkSession, step: Step, made: str) -> None:
     session.conf.set(_TRANSACTION_APP, step.app_id)
     session.conf.set(_TRANSACTION_VERSION, str(step.version))
     session.conf.set(_USER_METADATA, made)
+
+
+def _among(dates: Collection[str]) -> str:
+    return f"in ({', '.join(literal(date, 'date') for date in sorted(dates))})"
 
 
 def _date_of(added: Action) -> str | None:

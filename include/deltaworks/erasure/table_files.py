@@ -16,7 +16,7 @@ from deltaworks.errors import ContractError
 from deltaworks.tables.compaction import as_type
 from deltaworks.tables.files import write_body
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, TableState, logged_columns
+from deltaworks.tables.log import Action, TableState, lies_elsewhere, logged_columns
 from deltaworks.tables.statistics import IndexedColumns
 from deltaworks.tables.vector_rows import deleted_positions
 
@@ -53,7 +53,7 @@ class TableFiles:
         self, added: Action, *, as_codes: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
         """`read` with the rows that a deletion vector marks, and which rows it does not; None where there is none."""
-        if "://" in added["path"] or added["path"].startswith("/"):
+        if lies_elsewhere(added["path"]):
             raise ContractError(
                 "ERASURE_FILE_APART",
                 f"{self._key} has a file of an absolute path, which belongs to another table too.",

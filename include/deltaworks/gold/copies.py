@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from deltaworks.specs.gold import DedupeSpec
 #: What a row came with: unique among the rows of a table, and in the order of their arrival.
 ARRIVAL = ("_seq", "_position")
 _HOUR_SECONDS = 3_600
+_EPOCH = date(1970, 1, 1)
 Numbers = npt.NDArray[np.int64]
 
 
@@ -101,15 +102,6 @@ def _ranks(seqs: Numbers, positions: Numbers) -> Numbers:
     return ranks
 
 
-def per_value(near: Numbers, *, by_hours: bool) -> dict[Any, int]:
-    """How many rows there are of each date or hour, by the number of each."""
-    values, counts = np.unique(near, return_counts=True)
-    return {
-        hour_numbered(int(value)) if by_hours else np.datetime64(int(value), "D").item(): int(count)
-        for value, count in zip(values, counts, strict=True)
-    }
-
-
 def copies_of_rows(rows: pa.Table, near: Numbers, part: Part, *, across: int) -> tuple[pa.Table, dict[Any, int]]:
     """The copies among rows that are in a part, by ARRIVAL, and how many there are of each date or hour.
 
@@ -118,22 +110,15 @@ def copies_of_rows(rows: pa.Table, near: Numbers, part: Part, *, across: int) ->
         near: of each row, the day or hour it is of.
         across: how far apart copies may lie.
     """
-    keys = rows.column(0).combine_chunks().dictionary_encode()
-    numbers = (column.to_numpy().astype(np.int64) for column in (keys.indices, *map(rows.column, ARRIVAL)))
-    places = copies_among(Arrivals(next(numbers), near, next(numbers), next(numbers)), across)
-    places = places[in_part(part, near[places])]
-    return rows.select(ARRIVAL).take(places), per_value(near[places], by_hours=part.by_hours)
-
-
-def in_part(part: Part, near: Numbers) -> npt.NDArray[np.bool_]:
-    """Which days, or hours in a part that is told apart by them, are in the part."""
-    values = np.unique(near)
-    inside = [value for value in values.tolist() if part.has(_value(value, by_hours=part.by_hours))]
-    return np.isin(near, np.array(inside, np.int64))
-
-
-def _value(number: int, *, by_hours: bool) -> Any:
-    return hour_numbered(number) if by_hours else np.datetime64(number, "D").item()
+    keys = rows.column(0).combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    seqs, positions = (rows.column(name).to_numpy().astype(np.int64) for name in ARRIVAL)
+    places = copies_among(Arrivals(keys, near, seqs, positions), across)
+    numbers, counts = np.unique(near[places], return_counts=True)
+    values = [hour_numbered(number) if part.by_hours else _EPOCH + timedelta(number) for number in numbers.tolist()]
+    inside = np.array([part.has(value) for value in values], np.bool_)
+    places = places[np.isin(near[places], numbers[inside])]
+    per_value = {value: count for value, count, has in zip(values, counts.tolist(), inside, strict=True) if has}
+    return rows.select(ARRIVAL).take(places), per_value
 
 
 def hour_numbered(number: int) -> datetime:

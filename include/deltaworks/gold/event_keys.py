@@ -25,7 +25,9 @@ from deltaworks.gold.copies import ARRIVAL, Numbers, copies_of_rows
 from deltaworks.gold.file_scan import AddedFile, Scan, added_files, is_plain
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.tables.compaction import as_type
+from deltaworks.tables.files import whole_file
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import lies_elsewhere
 
 #: Keys that are looked through in the driver at most.
 MOST_KEYS: Final = 2_000_000
@@ -35,7 +37,7 @@ MOST_UNREAD_BYTES: Final = 96 << 20
 MOST_BYTES: Final = 256 << 20
 #: What is remembered of all tables together.
 REMEMBERED_BYTES: Final = 128 << 20
-#: Files up to this size are read whole, since each of their columns would be a request of its own.
+#: Files up to this size are read by one request.
 _WHOLE_BYTES: Final = 4 << 20
 _READERS: Final = 4
 _MICROSECONDS_PER_HOUR: Final = 3_600_000_000
@@ -125,7 +127,7 @@ def copies_by_driver(
     except (_ForSpark, pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     finally:
-        remembered.keep(reader.root, {file.path for file in added_files(table)})
+        remembered.keep(reader.root, set(pa.table(table.get_add_actions()).column("path").to_pylist()))
 
 
 class _Reader:
@@ -162,24 +164,22 @@ class _Reader:
         return together, np.concatenate([np.empty(0, np.int64), *near])
 
     def _read(self, file: AddedFile) -> pa.Table:
-        if "://" in file.path or file.path.startswith("/"):
-            raise _ForSpark  # a file of another table, as of a shallow clone
+        if lies_elsewhere(file.path):
+            raise _ForSpark
         path = f"{self.root}/{unquote(file.path)}"
         if file.size <= _WHOLE_BYTES:
-            with self._lake.filesystem.open_input_stream(path) as source:
-                rows = self._columns_of(pa.BufferReader(source.read()))
+            rows = self._columns_of(whole_file(self._lake.filesystem, path))
         else:
             with self._lake.filesystem.open_input_file(path) as source:
-                rows = self._columns_of(source)
+                rows = self._columns_of(pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True))
         if rows.num_rows != file.rows:
             raise _ForSpark
         return rows.filter(pc.is_valid(rows.column(self._by)))
 
-    def _columns_of(self, source: pa.NativeFile) -> pa.Table:
-        read = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True)
-        if not set(self._columns.names) <= set(read.schema_arrow.names):
+    def _columns_of(self, file: pq.ParquetFile) -> pa.Table:
+        if not set(self._columns.names) <= set(file.schema_arrow.names):
             raise _ForSpark
-        rows = read.read(columns=self._columns.names).combine_chunks()
+        rows = file.read(columns=self._columns.names)
         arrays = [as_type(rows.column(column.name).combine_chunks(), column.type) for column in self._columns]
         return pa.Table.from_arrays(arrays, schema=self._columns)
 

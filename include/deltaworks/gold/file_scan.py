@@ -116,24 +116,23 @@ class AddedFile:
     date: dt.date | None
 
 
-def added_files(table: DeltaTable, scan: Scan | None = None) -> Iterator[AddedFile]:
-    """The open table's files in which rows of the scan's part may be, all without one. Reads its log alone."""
+def added_files(table: DeltaTable, scan: Scan) -> Iterator[AddedFile]:
+    """The open table's files in which rows of the scan's part may be. Reads its log alone."""
     partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
-    times = "" if scan is None else scan.time_column
     sources = {
         "path": "path",
         "size": "size_bytes",
         "rows": "num_records",
         "date": f"partition.{DATE_COLUMN}",
-        "partition": f"partition.{scan.column}" if scan is not None and scan.column in partitions else "",
-        "first": f"min.{times}",
-        "last": f"max.{times}",
+        "partition": f"partition.{scan.column}" if scan.column in partitions else "",
+        "first": f"min.{scan.time_column}",
+        "last": f"max.{scan.time_column}",
     }
     present = {name: column for name, column in sources.items() if column in added.column_names}
-    hours = None if scan is None else _hours(scan.part)
+    hours = _hours(scan.part)
     for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
-        if scan is None or (("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours)):
+        if ("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours):
             date = row.get("date")
             yield AddedFile(row["path"], row["size"], row.get("rows"), date if isinstance(date, dt.date) else None)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import TracebackType
 from typing import Final, Self
 
@@ -94,9 +95,7 @@ class InputViews:
                     part = plan.input_of(name)
                     readers.setdefault((part.column, part.by_hours), []).append((part, sql))
             for alike in readers.values():
-                part = alike[0][0]
-                for other, _ in alike[1:]:
-                    part = part.union(other)
+                part = reduce(Part.union, (part for part, _ in alike))
                 self._copies_of(name, part)
                 if len(alike) > 1:
                     self._hold(name, part, [sql for _, sql in alike])

@@ -41,7 +41,7 @@ class PinnedInput:
     empty where it has none. Of a table with `compared_by`, a date of its rows, rows of two versions are compared.
     `time_column` has the instants of its rows, each within the date of its row; it is empty where no column has.
     With `scores` it is the table of a model, which gives scores to the rows of another input. `last_seq` is, of rows of
-    events, the greatest `_seq` of each date (`tables.arrivals`).
+    events of which copies are left out, the greatest `_seq` of each date (`tables.arrivals`).
     """
 
     name: str
@@ -61,6 +61,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     """The named tables as they are now."""
     pinned = {}
     events = {table.name for table in spec.event_tables}
+    deduplicated = events if spec.gold.dedupe is not None else set()
     dated = {table.name: table.partition_by for table in spec.gold.tables}
     dated |= {reference.name: "" for reference in spec.references}
     compared = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
@@ -88,7 +89,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             compared_by=compared.get(name, ""),
             time_column=times.get(name, ""),
             scores=scores.get(name),
-            last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in events else None,
+            last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in deduplicated else None,
         )
     return pinned
 

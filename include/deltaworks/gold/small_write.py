@@ -30,7 +30,7 @@ from deltaworks.tables.replaced_rows import (
     ReplaceOutcome,
     replace_rows,
 )
-from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, is_plain
+from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, takes_plain_files
 from deltaworks.tables.touched_hours import hours_of
 
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
@@ -69,7 +69,7 @@ def write_small(
     """
     fate = fate_in(part, table)
     before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
-    if before > MOST_ROWS or not is_plain(lake, state, table.partition_by):
+    if before > MOST_ROWS or not takes_plain_files(lake, state, table.partition_by):
         return None
     rows = gathered(answer, state.metadata["schemaString"], most_rows=MOST_ROWS)
     if rows is None:

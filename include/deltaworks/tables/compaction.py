@@ -19,14 +19,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.features import reasons_against_compacting
-from deltaworks.tables.files import WrittenFile, write_body
+from deltaworks.tables.files import WrittenFile, whole_file, write_body
 from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import lies_elsewhere
 from deltaworks.tables.rearrangement import Rearranged, commit_rearranged
 from deltaworks.tables.statistics import IndexedColumns
 
@@ -184,13 +184,10 @@ class _Rewriter:
                 yield from batches
 
     def _read(self, member: _Member, memory: _Memory) -> list[pa.RecordBatch]:
-        if "://" in member.path or member.path.startswith("/"):
+        if lies_elsewhere(member.path):
             raise _Left("a file of another table is part of it")
         try:
-            # Whole, since each of its columns would be a request of its own.
-            with self._lake.filesystem.open_input_stream(f"{self._root}/{unquote(member.path)}") as source:
-                data = source.read()
-            file = pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+            file = whole_file(self._lake.filesystem, f"{self._root}/{unquote(member.path)}")
         except (OSError, pa.ArrowInvalid) as error:
             raise _Left(f"{member.path} cannot be read: {error}"[:300]) from error
         if member.rows is not None and member.rows != file.metadata.num_rows:

@@ -137,6 +137,17 @@ def _with_dictionaries(body: pa.Table) -> list[str]:
     return names
 
 
+def whole_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
+    """A small file, read by one request: each of its columns would be another one.
+
+    Raises:
+        OSError, ArrowInvalid: it cannot be read.
+    """
+    with filesystem.open_input_stream(path) as source:
+        data = source.read()
+    return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+
+
 def partition_text(value: Any) -> str | None:
     """A partition value as the Delta log writes it. It has no word for an empty text: that is null, as Spark has it."""
     if value is None or value == "":

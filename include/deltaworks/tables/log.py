@@ -176,6 +176,11 @@ class TableState:
                 self.protocol = protocol
 
 
+def lies_elsewhere(path: str) -> bool:
+    """Whether the path of a file, as a log has it, leads out of the table: it belongs to another one too."""
+    return "://" in path or path.startswith("/")
+
+
 def file_id(action: Action) -> FileId:
     """The identity of a file within its table, of an add or a remove action."""
     vector = action.get("deletionVector")

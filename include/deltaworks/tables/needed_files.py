@@ -24,7 +24,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay
 from deltaworks.specs.maintenance import DEFAULT_KEPT_HOURS
 from deltaworks.tables.lake import Lake, arrow_path, selected_rows
-from deltaworks.tables.log import Action, FileId
+from deltaworks.tables.log import Action, FileId, lies_elsewhere
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,
     CAUGHT_UP,
@@ -66,7 +66,7 @@ def absent_files(lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable
 def needed_by(action: Action) -> list[str]:
     """The objects below the table that reading the file of an add action takes."""
     path = unquote(action["path"])
-    needed = [] if "://" in path or path.startswith("/") else [path]
+    needed = [] if lies_elsewhere(path) else [path]
     vector = action.get("deletionVector")
     if vector and vector["storageType"] == "u":
         needed.append(vector_path(vector["pathOrInlineDv"]))

@@ -7,6 +7,7 @@ took it, and a gold table's commits which version of its input each build read.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -33,11 +34,17 @@ class Freshness:
     gold_p99_seconds: float
 
 
-def measure_freshness(catalog: Catalog, pipeline: str, *, start_seconds: float = 0.0) -> Freshness | None:
-    """Freshness over all objects that have reached gold; None while none has.
+@dataclass(frozen=True, slots=True)
+class ObjectAge:
+    """When an object landed, and how many seconds later it was in bronze, and in gold; None while it is not."""
 
-    Args:
-        start_seconds: objects that landed so soon after the first are left out: they waited for streams to start.
+    landed_at: datetime
+    bronze_seconds: float
+    gold_seconds: float | None
+
+
+def ages_of_objects(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
+    """The objects of a pipeline that have reached bronze; none while its gold has not been built.
 
     An object is in gold once all tables have it that the stream builds of the first one's input; where it builds none,
     the first table.
@@ -51,23 +58,34 @@ def measure_freshness(catalog: Catalog, pipeline: str, *, start_seconds: float =
     source = objects_of(spec.source, pipeline=pipeline, refused="there are no landing times to measure from")
     events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
     if not batches or not all(builds) or events is None:
-        return None
-    bronze, answered = [], []
-    landed = [event for event in events.to_pylist() if event["key"].startswith(source.prefix)]
-    began = min((event["event_time"] for event in landed), default=None)
-    for event in landed:
-        if (event["event_time"] - began).total_seconds() < start_seconds:
+        return []
+    ages = []
+    for event in events.to_pylist():
+        if not event["key"].startswith(source.prefix):
             continue
         batch = next((candidate for candidate in batches if candidate[0] <= event["seq"] <= candidate[1]), None)
         if batch is None:
             continue
-        bronze.append((batch[2] - event["event_time"]).total_seconds())
+        landed_at: datetime = event["event_time"]
         built = [next((at for version, at in of_table if version >= batch[3]), None) for of_table in builds]
         instants = [at for at in built if at is not None]
-        if len(instants) == len(builds):
-            answered.append((max(instants) - event["event_time"]).total_seconds())
+        in_gold = (max(instants) - landed_at).total_seconds() if len(instants) == len(builds) else None
+        ages.append(ObjectAge(landed_at, (batch[2] - landed_at).total_seconds(), in_gold))
+    return ages
+
+
+def freshness_of(pipeline: str, ages: Sequence[ObjectAge], *, start_seconds: float = 0.0) -> Freshness | None:
+    """Freshness over all objects that have reached gold; None where none has.
+
+    Args:
+        start_seconds: objects that landed so soon after the first are left out: they waited for streams to start.
+    """
+    began = min((age.landed_at for age in ages), default=None)
+    counted = [age for age in ages if began and (age.landed_at - began).total_seconds() >= start_seconds]
+    answered = [age.gold_seconds for age in counted if age.gold_seconds is not None]
     if not answered:
         return None
+    bronze = [age.bronze_seconds for age in counted]
     return Freshness(pipeline, len(answered), *_percentiles(bronze), *_percentiles(answered))
 
 

@@ -24,7 +24,7 @@ from generator.viewers import ViewersSettings
 from sandbox.demo.answers import PUBLISHED_EDITS_FILE, AnswerSheet, answer_edits, answer_games
 from sandbox.demo.dashboards import write_dashboards
 from sandbox.demo.engagement_answers import answer_engagement
-from sandbox.demo.freshness import measure_freshness
+from sandbox.demo.freshness import ages_of_objects, freshness_of
 from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.demo.live_tables import await_live
 from sandbox.demo.market_answers import answer_filings, answer_stocks
@@ -206,8 +206,9 @@ class Demo:
             answer_stocks(sheet, truths.market)
         report.answers = sheet.answers
         of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
+        ages = {name: ages_of_objects(catalog, name) for name in of_objects}
         report.freshness, report.steady_freshness = (
-            [one for name in of_objects if (one := measure_freshness(catalog, name, start_seconds=start)) is not None]
+            [one for name, own in ages.items() if (one := freshness_of(name, own, start_seconds=start)) is not None]
             for start in (0.0, START_SECONDS)
         )
         report.provenance = check_provenance(catalog, dags=_dag_ids(catalog))

@@ -177,7 +177,7 @@ def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
     assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
-    monkeypatch.setattr(small_write, "is_plain", lambda *arguments: True)
+    monkeypatch.setattr(small_write, "takes_plain_files", lambda *arguments: True)
     assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
     assert minutes.rows() == {(hour, "a"): 1}
 

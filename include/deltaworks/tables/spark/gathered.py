@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, logged_columns
 from deltaworks.tables.replaced_rows import reasons_against_replacing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 #: Rows that are gathered in the driver at most. More are written by Spark's tasks.
 MOST_ROWS: Final = 200_000
@@ -28,7 +30,7 @@ def gathered(rows: DataFrame, schema_string: str, *, most_rows: int) -> pa.Table
         return None
 
 
-def is_plain(lake: Lake, state: TableState, partition_by: str) -> bool:
+def takes_plain_files(lake: Lake, state: TableState, partition_by: str) -> bool:
     """Whether nothing is asked of a writer of the table but files, and a log of them."""
     if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
         return False
