@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
+from deltaworks.sources import base
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -66,6 +67,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session(environment, app_name="tests", master="local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the few events of a test read by several tasks, as those of a large batch are."""
+    monkeypatch.setattr(base, "BYTES_PER_TASK", 1)
 
 
 @dataclass
