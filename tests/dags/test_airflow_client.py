@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -55,6 +56,10 @@ class Client(AirflowApi):
     def lose_token(self) -> None:
         """Have a token that Airflow did not sign, as after a restart with another secret."""
         self._authorize("signed.by.nobody")
+
+    def pause_all_like(self, pattern: str, paused: bool) -> None:
+        """Pause or unpause by one statement, as the page of all DAGs does."""
+        self._request("PATCH", "/dags", params={"dag_id_pattern": pattern}, json={"is_paused": paused})
 
     def leave(self, dag_id: str, run_id: str, task_id: str, value: Any) -> None:
         """Leave a result as a task does."""
@@ -127,6 +132,29 @@ def test_a_dag_is_paused_and_unpaused(ada: Client) -> None:
         dag = ada.dag(STREAM)
         assert dag is not None
         assert dag.is_paused == paused
+
+
+def test_people_who_change_things_at_once_are_all_answered(ada: Client, dag_ids: set[str]) -> None:
+    """Airflow notes a change before it and commits it after it, on different threads: over SQLite both have to wait."""
+    asked = sorted(dag_ids)[:8]
+
+    def pause(dag_id: str) -> None:
+        with Client(ada.login, patient=False) as api:
+            for paused in (True, False, True):
+                api.pause_all_like(dag_id, paused)
+
+    with ThreadPoolExecutor(max_workers=len(asked)) as people:
+        list(people.map(pause, asked))
+
+    assert {dag.dag_id for dag in ada.dags() if dag.is_paused} == set(asked)
+    for dag_id in asked:
+        ada.unpause(dag_id)
+
+
+def test_all_dags_are_paused_and_unpaused_by_one_request(ada: Client, dag_ids: set[str]) -> None:
+    for paused in (True, False):
+        ada.pause_all(paused)
+        assert {dag.is_paused for dag in ada.dags()} == {paused}
 
 
 def test_who_may_only_look_is_told_which_permission_is_lacking(vic: AirflowApi) -> None:

@@ -62,6 +62,10 @@ class AirflowApi(AirflowRequests):
         """Let runs start again."""
         self._request("PATCH", _dag(dag_id), json={"is_paused": False})
 
+    def pause_all(self, paused: bool = True) -> None:
+        """Pause every DAG that is not stale, or unpause it, by one request."""
+        self._request("PATCH", "/dags", params={"dag_id_pattern": "%"}, json={"is_paused": paused})
+
     def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> DagRun:
         """Start a run. With the same `run_id` twice there is still one run."""
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}__{uuid.uuid4().hex[:6]}"

@@ -61,20 +61,25 @@ class StopFlags:
 def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     """Pause every DAG that is not paused.
 
-    They are recorded first, so that `up` also undoes a `down` that was interrupted.
+    They are recorded first, so that `up` also undoes a `down` that was interrupted; what Airflow has found meanwhile is
+    recorded after it.
 
     Returns:
         What failed, in words: the rest of `down` continues regardless.
     """
     try:
-        running = [dag.dag_id for dag in api.dags() if not dag.is_paused]
-        state = load_state(home)
-        save_state(home, state.replace(paused_dags=_union(state.paused_dags, running)))
-        for dag_id in running:
-            api.pause(dag_id)
+        dags = api.dags()
+        _record_paused(home, [dag.dag_id for dag in dags if not dag.is_paused])
+        api.pause_all()
+        _record_paused(home, {dag.dag_id for dag in api.dags()} - {dag.dag_id for dag in dags})
     except DeltaworksError as error:
         return (f"DAGs could not be paused: {error}",)
     return ()
+
+
+def _record_paused(home: StackHome, dag_ids: Iterable[str]) -> None:
+    state = load_state(home)
+    save_state(home, state.replace(paused_dags=_union(state.paused_dags, dag_ids)))
 
 
 def set_stop_flags(home: StackHome) -> tuple[str, ...]:
@@ -126,9 +131,14 @@ def withdraw_stop_flags(home: StackHome) -> None:
 def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     """Unpause the DAGs `down` paused; one that is gone is skipped."""
     state = load_state(home)
-    dag_ids = {dag.dag_id for dag in api.dags()} if state.paused_dags else set()
-    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in dag_ids)
-    for dag_id in resumed:
-        api.unpause(dag_id)
+    dags = api.dags() if state.paused_dags else ()
+    present = {dag.dag_id for dag in dags}
+    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in present)
+    if resumed and set(resumed) == {dag.dag_id for dag in dags if dag.is_paused}:
+        api.pause_all(paused=False)
+    else:
+        # An owner has paused others.
+        for dag_id in resumed:
+            api.unpause(dag_id)
     save_state(home, load_state(home).replace(paused_dags=()))
     return resumed

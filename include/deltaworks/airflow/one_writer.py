@@ -1,0 +1,51 @@
+"""An API server of Airflow on SQLite takes requests that write one after the other.
+
+Airflow notes who did what by a commit on the event loop's own thread. SQLite has one writer: where a heartbeat of a
+task has written and waits for that loop to commit, the loop waits for the heartbeat, and the server answers nobody
+until the lock times out, a minute later. Pausing DAGs while tasks began took minutes so. Requests that write would wait
+for each other in the database anyway, and databases that lock rows need none of this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from deltaworks.airflow.server_paths import server_path
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+#: Where Airflow's own requests go. What plugins serve may ask Airflow in turn, and would wait for itself.
+_OF_AIRFLOW = tuple(map(server_path, ("/api/", "/execution/", "/ui/")))
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OneWriter:
+    """Middleware: at most one request to Airflow itself that may write is under way; those that read pass by."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._writing = asyncio.Lock()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if not _may_write(scope):
+            await self._app(scope, receive, send)
+            return
+        async with self._writing:
+            await self._app(scope, receive, send)
+
+
+def _may_write(scope: Message) -> bool:
+    return scope["type"] == "http" and scope["method"] not in _READING and str(scope["path"]).startswith(_OF_AIRFLOW)
+
+
+def root_middlewares(sql_alchemy_conn: str) -> list[dict[str, Any]]:
+    """What the plugin registers for an Airflow with this database."""
+    if not sql_alchemy_conn.startswith("sqlite"):
+        return []
+    return [{"middleware": OneWriter, "name": "One writer at a time"}]
