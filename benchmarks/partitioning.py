@@ -8,34 +8,44 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from benchmarks.harness import Benchmark, Figure, Options
 from benchmarks.versions import cores, versions
 from sandbox.experiments.partitioning import PartitioningResult
 
+if TYPE_CHECKING:
+    from deltaworks.specs.storage import StorageSpec
+
 
 def run(options: Options) -> list[Figure]:
-    """Measure the layouts."""
-    from benchmarks import sides
+    """Measure the layouts on local disk."""
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.storage import StorageSpec
+
+    return measured(options, StorageSpec(root=f"file://{bench_folder()}"), name=BENCHMARK.name)
+
+
+def measured(options: Options, storage: StorageSpec, *, name: str) -> list[Figure]:
+    """Measure the layouts in a new folder of a storage, as benchmark `name`."""
+    from benchmarks import sides
     from sandbox.experiments.engagement_rows import Workload
     from sandbox.experiments.partitioning import run_partitioning
 
-    spark = sides.session()
+    spark = sides.session(storage)
     result = run_partitioning(
         spark,
-        StorageSpec(root=f"file://{bench_folder()}"),
+        storage,
         Workload(rows=options.events),
         prefix=f"partitioning-{uuid.uuid4().hex[:12]}",
         repeats=options.repeats,
-        progress=lambda line: options.progress(f"{BENCHMARK.name}: {line}"),
+        progress=lambda line: options.progress(f"{name}: {line}"),
     )
     spark.stop()
-    return figures_of(result)
+    return figures_of(result, name=name)
 
 
-def figures_of(result: PartitioningResult) -> list[Figure]:
+def figures_of(result: PartitioningResult, *, name: str) -> list[Figure]:
     """The experiment's outcome as figures: the new layout is ours."""
     from sandbox.experiments.partitioning import PUBLISHED
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
@@ -56,7 +66,7 @@ def figures_of(result: PartitioningResult) -> list[Figure]:
     }
     return [
         Figure(
-            benchmark=BENCHMARK.name,
+            benchmark=name,
             metric=operation,
             ours=round(ours.median(operation), 4),
             other=round(other.median(operation), 4),
@@ -66,8 +76,8 @@ def figures_of(result: PartitioningResult) -> list[Figure]:
             other_name=other.scheme.name,
             ours_all=tuple(round(seconds, 4) for seconds in ours.seconds[operation]),
             other_all=tuple(round(seconds, 4) for seconds in other.seconds[operation]),
-            ours_parts={name: round(seconds, 4) for name, seconds in ours.parts.items()},
-            other_parts={name: round(seconds, 4) for name, seconds in other.parts.items()},
+            ours_parts={part: round(seconds, 4) for part, seconds in ours.parts.items()},
+            other_parts={part: round(seconds, 4) for part, seconds in other.parts.items()},
             sizes={**sizes, "published": published},
             cores=cores(),
             versions=versions(),

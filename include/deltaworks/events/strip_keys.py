@@ -27,9 +27,12 @@ from deltaworks.specs.storage import StorageSpec
 
 @dataclass(slots=True)
 class _Opened:
-    """What a process has of a namespace."""
+    """What a process has of a namespace; `vault` is where its identities go. A client of a store costs more to open
+    than a pass asks of it."""
 
     service: KeyService
+    objects: ObjectStore
+    vault: ObjectStore
     token_key: bytes = field(repr=False)
     suppression: Suppression = NOBODY
     sealers: dict[str, Sealer] = field(default_factory=dict)
@@ -52,17 +55,23 @@ def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | No
     """
     if spec.privacy is None:
         return None
-    settings = settings_of(spec, lake)
-    objects, namespace = open_objects(lake), spec.privacy.namespace
+    namespace = spec.privacy.namespace
     with _LOCK:
-        at = (namespace, lake.root, settings.model_dump_json())
-        opened = _OPENED.get(at)
-        if opened is None:
-            service = open_key_service(settings.keys)
-            opened = _OPENED[at] = _Opened(service, namespace_key(service, objects, namespace))
-        opened.suppression = read_suppression(objects, namespace, since=opened.suppression)
-        seal = None if seal_as is None else _seal_keys(opened, settings, spec.pipeline, namespace, seal_as)
+        opened = _opened(namespace, settings_of(spec, lake), lake)
+        opened.suppression = read_suppression(opened.objects, namespace, since=opened.suppression)
+        seal = None if seal_as is None else _seal_keys(opened, spec.pipeline, namespace, seal_as)
         return StripKeys(opened.token_key, opened.suppression, seal)
+
+
+def _opened(namespace: str, settings: PrivacySettings, lake: StorageSpec) -> _Opened:
+    """What this process has of a namespace. Under the lock."""
+    at = (namespace, lake.root, settings.model_dump_json())
+    opened = _OPENED.get(at)
+    if opened is None:
+        service, objects = open_key_service(settings.keys), open_objects(lake)
+        key = namespace_key(service, objects, namespace)
+        opened = _OPENED[at] = _Opened(service, objects, open_objects(settings.vault), key)
+    return opened
 
 
 def bring_to_vault(
@@ -76,17 +85,18 @@ def bring_to_vault(
     Raises:
         TransientError: the vault does not answer.
     """
-    if not frames:
+    if not frames or spec.privacy is None:
         return None
     key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
     data = write_sealed(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
-    open_objects(settings_of(spec, lake).vault).put(key, data)
+    with _LOCK:
+        vault = _opened(spec.privacy.namespace, settings_of(spec, lake), lake).vault
+    vault.put(key, data)
     return key
 
 
-def _seal_keys(opened: _Opened, settings: PrivacySettings, pipeline: str, namespace: str, batch: str) -> SealKeys:
-    vault: ObjectStore = open_objects(settings.vault)
-    sealer = opened.sealers.get(pipeline)
+def _seal_keys(opened: _Opened, pipeline: str, namespace: str, batch: str) -> SealKeys:
+    vault, sealer = opened.vault, opened.sealers.get(pipeline)
     if sealer is None:
         sealer = opened.sealers[pipeline] = Sealer(
             opened.service,

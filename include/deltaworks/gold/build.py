@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
+from deltaworks.tables.touched_hours import changed_hours
 
 log = logging.getLogger(__name__)
 #: How often a build goes on behind others that overtake it.
@@ -132,6 +134,8 @@ class _Run:
         self._home = PipelineHome.open(catalog.environment.lake, spec.pipeline)
         self._gold = {table.name for table in spec.gold.tables}
         self._results: dict[str, GoldTableResult] = {}
+        # Tables of one look were mostly built from the same versions last time.
+        self._read_changes = cache(changed_hours)
 
     def results(self) -> dict[str, GoldTableResult]:
         """What became of each table, in order; of one that was left or has failed, nothing."""
@@ -162,7 +166,15 @@ class _Run:
         key = paths.table(self._spec.pipeline, table.name)
         try:
             job = plan_job(
-                self._catalog, self._spec, self._lake, table, pinned, key=key, full=self._full, dates=self._dates
+                self._catalog,
+                self._spec,
+                self._lake,
+                table,
+                pinned,
+                key=key,
+                full=self._full,
+                dates=self._dates,
+                read_changes=self._read_changes,
             )
         except Exception as error:
             if self._watch is None:

@@ -202,6 +202,8 @@ class InputViews:
 
     def _opened(self, pinned: PinnedInput) -> DeltaTable | None:
         """The input at its version as delta-rs has it, read once; None where there is no table any more."""
+        if pinned.opened is not None:
+            return pinned.opened
         place = (pinned.key, pinned.version)
         if place not in self._tables:
             table = self._lake.open(pinned.key)

@@ -10,7 +10,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
@@ -55,6 +55,8 @@ class PinnedInput:
     time_column: str = ""
     scores: ScoresOf | None = None
     last_seq: Mapping[dt.date, int | None] | None = None
+    #: Open at the version: reading its log again would be as many requests again.
+    opened: DeltaTable | None = field(default=None, repr=False, compare=False)
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -90,6 +92,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             time_column=times.get(name, ""),
             scores=scores.get(name),
             last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in deduplicated else None,
+            opened=table,
         )
     return pinned
 

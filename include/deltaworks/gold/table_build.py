@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from deltaworks.gold.table_write import overtaken, write_answer
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changes import Changes
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
@@ -90,12 +91,14 @@ def plan_job(
     key: str,
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
+    read_changes: Callable[..., Changes] = changed_hours,
 ) -> TableJob:
     """What building the table at `key` takes, by what it was last built from.
 
     Args:
         full: all of it, whatever changed.
         dates: these dates, whatever changed, and no others.
+        read_changes: as `changed_hours` does; several plans may share what was read.
 
     Raises:
         ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, where the table is of newer inputs than these by now.
@@ -126,7 +129,7 @@ def plan_job(
             plan = dated_plan(table, dates) if built.traceable else full_plan(table, built.reason)
             stays = built if built.traceable else None
         else:
-            plan = _plan(lake, spec, table, own, built=built, digest=digest)
+            plan = _plan(lake, spec, table, own, built=built, digest=digest, read_changes=read_changes)
     return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
 
 
@@ -162,6 +165,7 @@ def _plan(
     *,
     built: BuiltFrom,
     digest: str,
+    read_changes: Callable[..., Changes],
 ) -> GoldPlan:
     if not built.traceable:
         return full_plan(table, built.reason)
@@ -181,7 +185,7 @@ def _plan(
             )
         else:
             times = "" if table.grain is None else pinned.time_column
-            changes[name] = changed_hours(
+            changes[name] = read_changes(
                 lake, pinned.key, time_column=times, after_version=before, up_to_version=pinned.version
             )
     return plan_rebuild(table, changes, spec.gold.dedupe, columns, arrived)
