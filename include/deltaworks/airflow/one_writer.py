@@ -36,8 +36,30 @@ class OneWriter:
         if not _may_write(scope):
             await self._app(scope, receive, send)
             return
+        # Before its turn: who is slow to send what it writes, or never does, holds up nobody else.
+        sent = await _whole(receive)
         async with self._writing:
-            await self._app(scope, receive, send)
+            await self._app(scope, _replayed(sent, receive), send)
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    """The messages of a request up to the end of its body, or until its sender is gone."""
+    messages = [await receive()]
+    while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
+        messages.append(await receive())
+    return messages
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """What gives these messages again, and then what still comes."""
+    kept = iter(messages)
+
+    async def replay() -> Message:
+        for message in kept:
+            return message
+        return await receive()
+
+    return replay
 
 
 def _may_write(scope: Message) -> bool:

@@ -19,6 +19,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.unit.cli.test_start import run as run_afresh
+from tests.unit.cli.test_start import run_in_turn
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 from tests.unit.tables.test_versions import set_times
 
@@ -228,5 +229,7 @@ def test_plain_queries_load_no_parser_and_no_listing_loads_pandas() -> None:
     printed, modules = run_afresh("sql", "SELECT count(*) FROM shop.orders VERSION AS OF 2")
     assert "2" in printed
     assert "sqlglot" in modules
-    for words in (("tables",), ("batches", "shop"), ("files", "list", "landing"), ("quarantine", "list", "shop")):
-        assert "pandas" not in run_afresh(*words)[1]
+    _, modules = run_in_turn(
+        ("tables",), ("batches", "shop"), ("files", "list", "landing"), ("quarantine", "list", "shop")
+    )
+    assert "pandas" not in modules

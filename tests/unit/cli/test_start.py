@@ -20,14 +20,20 @@ DECLARATIONS = {"pydantic", "ruamel", "yaml"}
 
 def run(*words: str) -> tuple[str, set[str]]:
     """What a command prints in a fresh interpreter, and the packages that it has imported."""
+    return run_in_turn(words)
+
+
+def run_in_turn(*commands: tuple[str, ...]) -> tuple[str, set[str]]:
+    """What commands print in one fresh interpreter, one after the other, and the packages that they have imported."""
     program = f"""
 import json, sys
-sys.argv = {["deltaworks", *words]!r}
 from deltaworks.cli import main
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
+for words in {commands!r}:
+    sys.argv = ["deltaworks", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, end.code
 print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
 """
     done = subprocess.run(

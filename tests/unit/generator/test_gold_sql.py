@@ -9,7 +9,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-import sqlglot
 
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -18,6 +17,7 @@ from generator.settings import FaultRates, GamesSettings
 from generator.truth import GamesTruth, TruthCounter
 from tests.unit.generator import slow_reading
 from tests.unit.generator.slow_reading import PIPELINES, Row
+from tests.unit.gold.planned_gold import in_duckdb
 
 OPTIONS = GamesSettings(seed=5, players=200, days=9, rates=FaultRates(duplicates=0.03, late=0.03))
 
@@ -54,7 +54,7 @@ def run(pipeline: str, table: str, views: dict[str, pa.Table]) -> list[dict[str,
     with duckdb.connect() as connection:
         for name in gold.reads:
             connection.register(name, views[name])
-        result = connection.sql(sqlglot.transpile(query, read="spark", write="duckdb")[0]).to_arrow_table()
+        result = connection.sql(in_duckdb(query)).to_arrow_table()
     assert gold.partition_by in result.column_names
     return result.to_pylist()
 

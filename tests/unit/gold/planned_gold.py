@@ -6,6 +6,7 @@ What is rebuilt, what of the inputs is read and what counts as a change are thos
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -31,6 +32,19 @@ _ORIGINALS = """
 _INSTANT = "TIMESTAMPTZ '"
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(":memory:")
+
+
+def empty_database() -> duckdb.DuckDBPyConnection:
+    """A connection, in UTC, that sees nothing but what is registered or made for a time in it: a database of its own
+    would cost more than most questions that are asked of it."""
+    connection = _database().cursor()
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
 def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec | None = None) -> None:
     """Do what a job says, in one commit.
 
@@ -41,8 +55,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
     answer = planned_answer(lake, job.plan, job.sql, job.inputs, dedupe)
     _hold(table.name, table.checks, answer)
     written = _written(job.plan)
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with empty_database() as connection:
         before = None if job.plan.full or not table.by_date else lake.open(job.key)
         replaced = None if before is None else _sql(job.plan.output.whole_dates(), table.partition_by, "")
         if before is not None and table.grain is not None:
@@ -69,12 +82,17 @@ def planned_answer(
     lake: Lake, plan: GoldPlan, sql: str, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
 ) -> pa.Table:
     """What the SQL of a gold table gives of what is planned, over its inputs as they are pinned."""
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with empty_database() as connection:
         for name in plan.table.reads:
             _register(connection, lake, plan, inputs[name], dedupe)
-        (translated,) = sqlglot.transpile(sql, read="spark", write="duckdb")
-        return connection.sql(f"SELECT * FROM ({translated}) WHERE {_written(plan)}").to_arrow_table()
+        return connection.sql(f"SELECT * FROM ({in_duckdb(sql)}) WHERE {_written(plan)}").to_arrow_table()
+
+
+@cache
+def in_duckdb(sql: str) -> str:
+    """A query of Spark's as DuckDB takes it; a test builds the same table again and again."""
+    (translated,) = sqlglot.transpile(sql, read="spark", write="duckdb")
+    return translated
 
 
 def _written(plan: GoldPlan) -> str:
@@ -110,7 +128,7 @@ def _register(
             across=across,
         )
         rows = f"({originals})"
-    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM {rows} WHERE {condition(part, pinned)}")
+    connection.execute(f"CREATE TEMP VIEW {view} AS SELECT * FROM {rows} WHERE {condition(part, pinned)}")
 
 
 def condition(part: Part, pinned: PinnedInput) -> str:

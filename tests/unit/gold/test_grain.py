@@ -38,7 +38,7 @@ from tests.spark.gold.made_traffic import (
     live_through,
     request,
 )
-from tests.unit.gold.planned_gold import build_planned
+from tests.unit.gold.planned_gold import build_planned, empty_database
 from tests.unit.maintenance.made_tables import ENVIRONMENT, RELAY
 
 HOUR = dt.timedelta(hours=1)
@@ -256,7 +256,6 @@ PARTS = st.builds(
 def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
     one: Part, other: Part, across: int
 ) -> None:
-    import duckdb
 
     every = [at(number) for number in range(-12, 96)]
 
@@ -272,7 +271,7 @@ def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
 
     values = ", ".join(f"(TIMESTAMP '{hour:%F %T}' + INTERVAL 59 MINUTE)" for hour in every)
     sql = f"SELECT t FROM (SELECT t, t::DATE AS d FROM (VALUES {values}) v(t)) WHERE {one.condition('d', 't')}"
-    with duckdb.connect(":memory:") as connection:
+    with empty_database() as connection:
         selected = connection.execute(sql.replace("`", "").replace("DATE'", "DATE '").replace("P'", "P '")).fetchall()
     assert {row[0].replace(minute=0, tzinfo=dt.UTC) for row in selected} == hours(one)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import duckdb
 import numpy as np
 import pyarrow as pa
-import sqlglot
 
 from deltaworks.models.labels import LABEL, label_query
 from deltaworks.models.metrics import average_precision
+from tests.unit.gold.planned_gold import empty_database, in_duckdb
 from tests.unit.models.made_edges import BY_EVENT_TIME, SHIPPED, Signal, minutes
 
 
@@ -24,12 +23,12 @@ def area_of_errors(signal: Signal, *, by_event_time: bool = False) -> tuple[floa
     rows = [
         {**row, "minute": row["event_time"], "event_date": row["event_time"].date()} for row in minutes(signal=signal)
     ]
-    with duckdb.connect(":memory:") as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with empty_database() as connection:
         connection.register("edge_arrivals", pa.Table.from_pylist(rows))
         for name, sql in {"feature_rows": features, "states": label}.items():
-            (query,) = sqlglot.transpile(sql, read="spark", write="duckdb")
-            connection.execute(f"CREATE TABLE {name} AS SELECT *, epoch(minute)::BIGINT AS _at FROM ({query})")
+            connection.execute(
+                f"CREATE TEMP TABLE {name} AS SELECT *, epoch(minute)::BIGINT AS _at FROM ({in_duckdb(sql)})"
+            )
         labelled = label_query(
             rows="feature_rows",
             states="states",

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import yaml
 from deltalake import write_deltalake
 
@@ -33,7 +32,7 @@ from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake, relation_of
 from deltaworks.tables.query import connect
 from generator.networks import databases
-from tests.unit.gold.planned_gold import build_planned
+from tests.unit.gold.planned_gold import build_planned, empty_database
 from tests.unit.maintenance.made_tables import ENVIRONMENT
 
 INGESTED_AT_US = 1_700_000_000_000_000
@@ -138,7 +137,7 @@ class ShippedLake:
         opened = self._lake.open(paths.table(spec.pipeline, keyed.history))
         assert opened is not None
         order = ", ".join(f"{column} DESC" for column in (*keyed.newest_by, "_seq", "_position"))
-        with duckdb.connect(":memory:") as connection:
+        with empty_database() as connection:
             connection.register("history", relation_of(self._lake, opened))
             newest = connection.sql(
                 f"SELECT {', '.join(keyed.history_types) if keyed.forget_minutes else '*'} FROM history "

@@ -8,11 +8,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-import sqlglot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.specs.catalog import project_root
+from tests.unit.gold.planned_gold import in_duckdb
 
 SHIPPED = project_root() / "include" / "pipelines"
 SUMS = ("requests", "answered", "errors", "cacheable", "hits", "timed_hits", "first_byte_ms", "seconds")
@@ -29,7 +29,7 @@ CONNECTION.execute("SET TimeZone = 'UTC'")
 
 
 def run(path: str, **tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    (sql,) = sqlglot.transpile((SHIPPED / path).read_text(), read="spark", write="duckdb")
+    sql = in_duckdb((SHIPPED / path).read_text())
     for name, rows in tables.items():
         CONNECTION.register(name, pa.Table.from_pylist(rows))
     return CONNECTION.sql(sql).to_arrow_table().to_pylist()

@@ -1,0 +1,105 @@
+"""Requests that write to an Airflow on SQLite take turns; what only reads, and what plugins serve, waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from deltaworks.airflow.one_writer import Message, OneWriter, Receive, Send, root_middlewares
+
+WRITES = ("PATCH", "/api/v2/dags/stream__games"), ("PUT", "/execution/task-instances/1/heartbeat"), ("POST", "/ui/x")
+PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("POST", "/auth/token")
+
+
+class Airflow:
+    """An application that notes how many requests are under way, and what was sent; it waits while it is `held`."""
+
+    def __init__(self) -> None:
+        self.under_way = self.most_under_way = 0
+        self.held = asyncio.Event()
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        self.bodies.append((await receive())["body"])
+        await self.held.wait()
+        self.under_way -= 1
+
+
+def request(application: OneWriter, method: str, path: str, *parts: bytes) -> Coroutine[Any, Any, None]:
+    """A request whose body comes in parts, and for ever without any."""
+    messages = [
+        {"type": "http.request", "body": part, "more_body": number < len(parts)}
+        for number, part in enumerate(parts, start=1)
+    ]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop(0)
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        pass
+
+    return application({"type": "http", "method": method, "path": path}, receive, send)
+
+
+async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, None]]) -> int:
+    """How many of the requests get to Airflow at once; all are answered in the end."""
+    tasks = [asyncio.create_task(one) for one in requests]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    most = airflow.under_way
+    airflow.held.set()
+    await asyncio.gather(*tasks)
+    return most
+
+
+@pytest.mark.parametrize(("requests", "at_once"), [(WRITES, 1), (PASSING, 3), ((*WRITES, *PASSING), 4)])
+def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple[str, str], ...], at_once: int) -> None:
+    async def run() -> tuple[int, int]:
+        airflow = Airflow()
+        application = OneWriter(airflow)
+        most = await all_under_way(airflow, [request(application, *one, b"{}") for one in requests])
+        return most, len(airflow.bodies)
+
+    assert asyncio.run(run()) == (at_once, len(requests))
+
+
+def test_who_never_sends_what_it_writes_holds_up_nobody() -> None:
+    async def run() -> list[bytes]:
+        airflow = Airflow()
+        application = OneWriter(airflow)
+        slow = asyncio.create_task(request(application, *WRITES[0]))
+        await asyncio.sleep(0)
+        await all_under_way(airflow, [request(application, *WRITES[1], b"{}")])
+        slow.cancel()
+        return airflow.bodies
+
+    assert asyncio.run(run()) == [b"{}"]
+
+
+def test_a_body_in_parts_comes_as_it_was_sent() -> None:
+    async def run() -> list[bytes]:
+        got: list[bytes] = []
+
+        async def airflow(scope: Message, receive: Receive, send: Send) -> None:
+            while (message := await receive()).get("more_body"):
+                got.append(message["body"])
+            got.append(message["body"])
+
+        await request(OneWriter(airflow), *WRITES[0], b"a", b"b", b"c")
+        return got
+
+    assert asyncio.run(run()) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("database", "registered"), [("sqlite:////home/airflow.db?timeout=60", 1), ("postgresql+psycopg2://a:b@db/c", 0)]
+)
+def test_only_a_database_with_one_writer_asks_for_it(database: str, registered: int) -> None:
+    assert len(root_middlewares(database)) == registered
