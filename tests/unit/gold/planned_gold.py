@@ -21,6 +21,7 @@ from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import TableJob
 from deltaworks.specs.gold import ChecksSpec, DedupeSpec, view_name
 from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.lake import Lake, relation_of
 
 #: Of rows, which is the first of its id to arrive, among those that are at most so far away.
@@ -32,17 +33,11 @@ _ORIGINALS = """
 _INSTANT = "TIMESTAMPTZ '"
 
 
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(":memory:")
-
-
 def empty_database() -> duckdb.DuckDBPyConnection:
-    """A connection, in UTC, that sees nothing but what is registered or made for a time in it: a database of its own
-    would cost more than most questions that are asked of it."""
-    connection = _database().cursor()
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+    """A session, in UTC, that sees nothing but what is registered, or made for a time, in it."""
+    session = duckdb_session()
+    session.execute("SET TimeZone = 'UTC'")
+    return session
 
 
 def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec | None = None) -> None:
