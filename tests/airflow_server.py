@@ -130,6 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = path.removeprefix("/api/v2")
         if f"{method} {path}".startswith(airflow.forbidden):
             return 403, {"detail": "Forbidden"}
+        if (method, path, query.get("dag_id_pattern")) == ("PATCH", "/dags", ["%"]):
+            airflow.paused = dict.fromkeys(airflow.paused, body["is_paused"])
+            return 200, {"dags": [], "total_entries": len(airflow.paused)}
         return self._of_dag(method, path, body) if path.startswith("/dags/") else self._listing(path, query)
 
     def _token(self, body: Any) -> tuple[int, Any]:

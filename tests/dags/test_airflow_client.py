@@ -57,7 +57,7 @@ class Client(AirflowApi):
         """Have a token that Airflow did not sign, as after a restart with another secret."""
         self._authorize("signed.by.nobody")
 
-    def pause_all_like(self, pattern: str, paused: bool) -> None:
+    def pause_all_like(self, pattern: str, *, paused: bool) -> None:
         """Pause or unpause by one statement, as the page of all DAGs does."""
         self._request("PATCH", "/dags", params={"dag_id_pattern": pattern}, json={"is_paused": paused})
 
@@ -141,7 +141,7 @@ def test_people_who_change_things_at_once_are_all_answered(ada: Client, dag_ids:
     def pause(dag_id: str) -> None:
         with Client(ada.login, patient=False) as api:
             for paused in (True, False, True):
-                api.pause_all_like(dag_id, paused)
+                api.pause_all_like(dag_id, paused=paused)
 
     with ThreadPoolExecutor(max_workers=len(asked)) as people:
         list(people.map(pause, asked))
@@ -153,7 +153,7 @@ def test_people_who_change_things_at_once_are_all_answered(ada: Client, dag_ids:
 
 def test_all_dags_are_paused_and_unpaused_by_one_request(ada: Client, dag_ids: set[str]) -> None:
     for paused in (True, False):
-        ada.pause_all(paused)
+        ada.pause_all(paused=paused)
         assert {dag.is_paused for dag in ada.dags()} == {paused}
 
 

@@ -62,7 +62,7 @@ class AirflowApi(AirflowRequests):
         """Let runs start again."""
         self._request("PATCH", _dag(dag_id), json={"is_paused": False})
 
-    def pause_all(self, paused: bool = True) -> None:
+    def pause_all(self, *, paused: bool = True) -> None:
         """Pause every DAG that is not stale, or unpause it, by one request."""
         self._request("PATCH", "/dags", params={"dag_id_pattern": "%"}, json={"is_paused": paused})
 

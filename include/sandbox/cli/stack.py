@@ -92,7 +92,9 @@ def down() -> None:
     if not report.was_running:
         line("Nothing was running.")
         return
-    line(f"Stopped in {report.seconds:.0f} s; paused until the next `up`: {', '.join(report.paused_dags)}")
+    line(report.in_words())
+    for note in report.notes:
+        line(note)
     for process in report.killed:
         heading("had to be killed:", f"{process.kind} {process.pid} {process.command}", style="yellow")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.processes import StackProcess
+
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +77,14 @@ class DownReport:
     killed: tuple[StackProcess, ...]
     notes: tuple[str, ...]
     seconds: float
+
+    def in_words(self) -> str:
+        """The one line that `down` ends with."""
+        return (
+            f"Stopped in {self.seconds:.0f} s; paused until the next `up`: {named_dags(self.paused_dags) or 'no DAG'}."
+        )
+
+
+def named_dags(dag_ids: Sequence[str]) -> str:
+    """A few DAGs by name, many by how many there are."""
+    return ", ".join(dag_ids) if len(dag_ids) <= _MOST_NAMED else f"{len(dag_ids)} DAGs"

@@ -39,7 +39,7 @@ from sandbox.stack.programs import (
     failed_programs,
     stack_programs,
 )
-from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus
+from sandbox.stack.report import DownReport, ProgramStatus, StackAddresses, StackStatus, named_dags
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, keep_secrets
 from sandbox.stack.state import exclusive, load_state, save_state
 from sandbox.stack.stopping import pause_dags, set_stop_flags, unpause_dags, withdraw_stop_flags
@@ -166,7 +166,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
         _start(home, supervisor, checks, _among(programs, order), seconds=_AIRFLOW_SECONDS, progress=progress)
     with _addresses(home, already_running=True).airflow_api() as api:
         if resumed := unpause_dags(home, api):
-            progress(f"Unpaused: {', '.join(resumed)}")
+            progress(f"Unpaused: {named_dags(resumed)}")
 
 
 def _prepare_airflow(home: StackHome, keys: StackSecrets, progress: Progress) -> None:

@@ -1,11 +1,16 @@
-"""`deltaworks down` asks every stream to stop, those whose declarations are wrong by now among them."""
+"""`deltaworks down` pauses all DAGs and asks every stream to stop; the next `up` undoes that and nothing else."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.home import StackHome
-from sandbox.stack.stopping import StopFlags
+from sandbox.stack.report import DownReport, named_dags
+from sandbox.stack.state import load_state
+from sandbox.stack.stopping import StopFlags, pause_dags, unpause_dags
+from tests.airflow_server import AirflowServer, airflow_server
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, RELAY
 
 
@@ -29,3 +34,62 @@ def test_streams_whose_declarations_are_wrong_are_asked_to_stop_too(tmp_path: Pa
     assert sorted(flags.relays) == ["landing", "second"]
     assert sorted(flags.pipelines) == ["shop", "store"]
     assert sorted(flags.processes) == ["feeds__shop", "rules__judging"]
+
+
+def home_in(folder: Path) -> StackHome:
+    home = StackHome.at(folder / "home", project=folder)
+    home.create()
+    return home
+
+
+def client(server: AirflowServer) -> AirflowApi:
+    name, password = server.login
+    return AirflowApi(AirflowLogin(url=server.url, source="the tests", username=name, password=password))
+
+
+def test_all_dags_are_paused_by_one_request_and_run_again_by_another(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    with airflow_server("gold", "relay", "stream") as server, client(server) as api:
+        assert pause_dags(home, api) == ()
+        assert set(server.paused.values()) == {True}
+        assert load_state(home).paused_dags == ("gold", "relay", "stream")
+
+        assert unpause_dags(home, api) == ("gold", "relay", "stream")
+        assert set(server.paused.values()) == {False}
+        assert len(server.changes()) == 2
+    assert load_state(home).paused_dags == ()
+
+
+def test_a_dag_that_its_owner_has_paused_stays_so(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    with airflow_server("gold", "relay", "stream") as server, client(server) as api:
+        api.pause("gold")
+        pause_dags(home, api)
+
+        assert unpause_dags(home, api) == ("relay", "stream")
+        assert server.paused == {"gold": True, "relay": False, "stream": False}
+
+
+def test_a_dag_that_comes_while_all_are_paused_runs_again_too(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    with airflow_server("gold") as server, client(server) as api:
+
+        class Finding(AirflowApi):
+            """A client before whose pausing Airflow finds another DAG."""
+
+            def pause_all(self, *, paused: bool = True) -> None:
+                server.paused.setdefault("stream", False)
+                super().pause_all(paused=paused)
+
+        with Finding(api.login) as finding:
+            pause_dags(home, finding)
+            assert server.paused == {"gold": True, "stream": True}
+            assert unpause_dags(home, finding) == ("gold", "stream")
+        assert server.paused == {"gold": False, "stream": False}
+
+
+def test_few_dags_are_named_and_many_counted() -> None:
+    assert named_dags(["a", "b"]) == "a, b"
+    assert named_dags([str(number) for number in range(150)]) == "150 DAGs"
+    report = DownReport(True, tuple(map(str, range(150))), (), (), 80.4)
+    assert report.in_words() == "Stopped in 80 s; paused until the next `up`: 150 DAGs."
