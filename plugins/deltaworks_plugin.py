@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
@@ -13,7 +12,8 @@ from deltaworks.airflow.one_writer import root_middlewares
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.airflow.timetables import GoldTimetable
 
-Message = MutableMapping[str, Any]
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 
 class ConsoleApplication:
@@ -22,12 +22,7 @@ class ConsoleApplication:
     def __init__(self) -> None:
         self._application: Any = None
 
-    async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._application is None:
             from deltaworks.airflow.console_host import build_host
 

@@ -7,8 +7,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from deltaworks.airflow.one_writer import Message, OneWriter, Receive, Send, root_middlewares
+from deltaworks.airflow.one_writer import OneWriter, root_middlewares
 
 WRITES = ("PATCH", "/api/v2/dags/stream__games"), ("PUT", "/execution/task-instances/1/heartbeat"), ("POST", "/ui/x")
 PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("POST", "/auth/token")
@@ -22,7 +23,7 @@ class Airflow:
         self.held = asyncio.Event()
         self.bodies: list[bytes] = []
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         self.bodies.append((await receive())["body"])
@@ -87,7 +88,7 @@ def test_a_body_in_parts_comes_as_it_was_sent() -> None:
     async def run() -> list[bytes]:
         got: list[bytes] = []
 
-        async def airflow(scope: Message, receive: Receive, send: Send) -> None:
+        async def airflow(scope: Scope, receive: Receive, send: Send) -> None:
             while (message := await receive()).get("more_body"):
                 got.append(message["body"])
             got.append(message["body"])

@@ -9,15 +9,12 @@ for each other in the database anyway, and databases that lock rows need none of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltaworks.airflow.server_paths import server_path
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Where Airflow's own requests go. What plugins serve may ask Airflow in turn, and would wait for itself.
 _OF_AIRFLOW = tuple(map(server_path, ("/api/", "/execution/", "/ui/")))
@@ -27,11 +24,11 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 class OneWriter:
     """Middleware: at most one request to Airflow itself that may write is under way; those that read pass by."""
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._writing = asyncio.Lock()
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if not _may_write(scope):
             await self._app(scope, receive, send)
@@ -62,7 +59,7 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
     return replay
 
 
-def _may_write(scope: Message) -> bool:
+def _may_write(scope: Scope) -> bool:
     return scope["type"] == "http" and scope["method"] not in _READING and str(scope["path"]).startswith(_OF_AIRFLOW)
 
 

@@ -30,6 +30,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import Changes, changed_partitions
+from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.features import has_vectors
 from deltaworks.tables.lake import Lake, relation_of
 from deltaworks.tables.log import commit_history
@@ -100,7 +101,7 @@ class _Compared:
     def _compared(self, base: Position, target: Position) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, Any]]]:
         try:
             before, after = self._open(base, target), self._open(target, base)
-            with duckdb.connect(":memory:") as connection:
+            with duckdb_session() as connection:
                 connection.execute("SET TimeZone = 'UTC'")
                 columns = self._columns(after or before)
                 names = {
@@ -144,7 +145,7 @@ class _Compared:
         connection.register(f"{name}_rows", relation)
         # A column that came later held nothing before.
         listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *columns)]
-        connection.execute(f'CREATE VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
+        connection.execute(f'CREATE TEMP VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
         return name
 
 

@@ -16,7 +16,6 @@ from functools import reduce
 from types import TracebackType
 from typing import Final, Self
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -64,7 +63,6 @@ class InputViews:
         self._copies: dict[tuple[str, Part], Copies] = {}
         self._held: list[_Held] = []
         self._registered: set[str] = set()
-        self._tables: dict[tuple[str, int | None], DeltaTable | None] = {}
         self._scans: dict[tuple[str, Part], DataFrame] = {}
 
     def __enter__(self) -> Self:
@@ -125,7 +123,7 @@ class InputViews:
 
     def rows_of(self, reads: Sequence[str]) -> int | None:
         """Rows of all files of these inputs, by their logs; None where a file says nothing of its rows."""
-        counted = [rows_in(self._opened(self._inputs[name])) for name in reads]
+        counted = [rows_in(self._inputs[name].opened) for name in reads]
         return None if None in counted else sum(rows or 0 for rows in counted)
 
     def _without_copies(self, name: str, part: Part, sql: str) -> DataFrame:
@@ -145,7 +143,7 @@ class InputViews:
         if any(other.scores is not None for other in self._inputs.values()):
             return  # scores are made of columns that no query names
         placed, column = self._placed(pinned, part)
-        opened = None if pinned.version is None else self._opened(pinned)
+        opened = pinned.opened
         if opened is None:
             return
         scan = Scan(pinned.key, opened.version(), placed, column, pinned.time_column)
@@ -162,7 +160,7 @@ class InputViews:
         return [column for column in columns if column in kept or any(may_read(sql, column) for sql in queries)]
 
     def _column_names(self, name: str) -> list[str]:
-        opened = self._opened(self._inputs[name])
+        opened = self._inputs[name].opened
         return [] if opened is None else [field.name for field in opened.schema().fields]
 
     def _rows(self, name: str, part: Part) -> DataFrame:
@@ -193,24 +191,12 @@ class InputViews:
         return self._scans[place]
 
     def _scan(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
-        if pinned.version is not None and (opened := self._opened(pinned)) is not None:
-            scan = Scan(pinned.key, pinned.version, part, column, pinned.time_column)
-            if (rows := scanned_rows(self._spark, self._lake, opened, scan)) is not None:
+        if pinned.opened is not None:
+            scan = Scan(pinned.key, pinned.opened.version(), part, column, pinned.time_column)
+            if (rows := scanned_rows(self._spark, self._lake, pinned.opened, scan)) is not None:
                 return rows
         uri = self._lake.storage.spark_uri(pinned.key)
         return self._spark.read.format("delta").option("versionAsOf", pinned.version).load(uri)
-
-    def _opened(self, pinned: PinnedInput) -> DeltaTable | None:
-        """The input at its version as delta-rs has it, read once; None where there is no table any more."""
-        if pinned.opened is not None:
-            return pinned.opened
-        place = (pinned.key, pinned.version)
-        if place not in self._tables:
-            table = self._lake.open(pinned.key)
-            if table is not None and pinned.version is not None and table.version() != pinned.version:
-                table.load_as_version(pinned.version)
-            self._tables[place] = table
-        return self._tables[place]
 
     def _copies_of(self, name: str, part: Part) -> Copies | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].of_events:
@@ -225,7 +211,7 @@ class InputViews:
     def _find_copies_here(self, name: str, part: Part, dedupe: DedupeSpec) -> Copies | None:
         """The copies as the driver finds them; None where that is Spark's to do."""
         pinned = self._inputs[name]
-        opened = None if DELETED_COLUMN in pinned.columns else self._opened(pinned)
+        opened = None if DELETED_COLUMN in pinned.columns else pinned.opened
         if opened is None:
             return None
         placed, column = self._placed(pinned, around(dedupe, part))

@@ -80,9 +80,8 @@ class DownReport:
 
     def in_words(self) -> str:
         """The one line that `down` ends with."""
-        return (
-            f"Stopped in {self.seconds:.0f} s; paused until the next `up`: {named_dags(self.paused_dags) or 'no DAG'}."
-        )
+        paused = named_dags(self.paused_dags) or "no DAG"
+        return f"Stopped in {self.seconds:.0f} s; paused until the next `up`: {paused}."
 
 
 def named_dags(dag_ids: Sequence[str]) -> str:

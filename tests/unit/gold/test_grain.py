@@ -256,7 +256,6 @@ PARTS = st.builds(
 def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
     one: Part, other: Part, across: int
 ) -> None:
-
     every = [at(number) for number in range(-12, 96)]
 
     def hours(part: Part) -> set[dt.datetime]:
