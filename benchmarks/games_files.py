@@ -82,6 +82,25 @@ def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRa
     return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
 
+def many_times(files: GamesFiles, times: int) -> GamesFiles:
+    """The same events `times` over, in as many more files: links, so that they take no room."""
+    if times == 1:
+        return files
+    folder = files.landed.parent / f"times-{times}"
+    record = folder / "record.json"
+    if not record.is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        for form in (files.landed, files.lines, files.unwrapped):
+            for path in landed_objects(form):
+                beside = folder / form.name / path.relative_to(form).parent
+                beside.mkdir(parents=True, exist_ok=True)
+                for copy in range(times):
+                    (beside / f"{copy:03d}-{path.name}").hardlink_to(path)
+        record.write_text(json.dumps({name: number * times for name, number in files.sizes().items()}))
+    fields = json.loads(record.read_text())
+    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
+
+
 def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:
     truth = write_files(settings, folder / "landed")
     paths = landed_objects(folder / "landed")

@@ -82,17 +82,25 @@ class Figure:
 
 
 def measure(
-    benchmark: str, comparisons: Sequence[Comparison], *, repeats: int, progress: Progress = lambda line: None
+    benchmark: str,
+    comparisons: Sequence[Comparison],
+    *,
+    repeats: int,
+    warm: bool = False,
+    progress: Progress = lambda line: None,
 ) -> list[Figure]:
     """Run every side of the comparisons `repeats` times after a warm-up; one figure for each comparison.
 
     A side named in several comparisons runs once for all of them. Ends with the first error of any side.
+
+    Args:
+        warm: the sides have run before in this process, on less: no warm-up.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be 1 or more")
     sides = _sides(comparisons)
     taken: dict[str, list[Clock]] = {name: [] for name in sides}
-    for repetition in range(repeats + 1):
+    for repetition in range(1 if warm else 0, repeats + 1):
         order = list(sides.values())
         for side in order if repetition % 2 == 0 else reversed(order):
             clock = Clock()
@@ -100,7 +108,7 @@ def measure(
             taken[side.name].append(clock)
             kind = f"repetition {repetition} of {repeats}" if repetition else "warm-up"
             progress(f"{benchmark}: {side.name}: {clock.seconds:.2f} s ({kind})")
-    counted = {name: clocks[1:] for name, clocks in taken.items()}
+    counted = {name: clocks[-repeats:] for name, clocks in taken.items()}
     return [_figure(benchmark, comparison, counted) for comparison in comparisons]
 
 

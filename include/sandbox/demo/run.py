@@ -64,6 +64,7 @@ class DemoSettings:
     market: MarketSettings | None = None
     with_prices: bool = False
     landing_seconds: float = 20.0
+    to_running_streams: bool = False
     keep_running: bool = False
 
     @property
@@ -78,6 +79,7 @@ class DemoSettings:
             market=self.market,
             with_prices=self.with_prices,
             landing_seconds=self.landing_seconds,
+            to_running_streams=self.to_running_streams,
         )
 
 
@@ -138,6 +140,9 @@ class Demo:
             say=self._say,
         )
         with addresses.airflow_api() as airflow:
+            if self._settings.to_running_streams:
+                with self._phases.phase("streams"):
+                    sending.await_streams()
             with self._phases.phase("ingest"):
                 truths = sending.send_all()
             with self._phases.phase("jobs"):

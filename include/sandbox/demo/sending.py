@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import read_heartbeat
+from deltaworks.control.health.heartbeat import StreamState, read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.log import file_events_key
@@ -55,6 +55,33 @@ class Sending:
     collector_url: str | None
     say: Callable[[str], None]
     _sent: dict[str, int] = field(default_factory=dict)
+
+    def await_streams(self) -> None:
+        """Wait until the streams of all that is sent, and the relays they read from, look for what comes.
+
+        Raises:
+            TransientError: INGEST_TIMEOUT, naming those that do not.
+        """
+        late = list(self.what.pipelines)
+        self.say(f"waiting for the streams of {', '.join(late)}")
+
+        def all_look() -> bool:
+            late[:] = [name for name in late if self._state(name) not in ("idle", "running")]
+            return not late
+
+        if not wait_until(all_look, seconds=_PATIENCE_SECONDS, poll_seconds=0.5):
+            raise TransientError(
+                "INGEST_TIMEOUT",
+                f"After {_PATIENCE_SECONDS:.0f} s these do not look for events: {', '.join(late)}.",
+                hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
+            )
+        for name in self.what.pipelines:
+            self._await_relay(name)
+
+    def _state(self, pipeline: str) -> StreamState | None:
+        key = paths.heartbeat(paths.pipeline_control(pipeline))
+        beat = read_heartbeat(open_objects(self.catalog.environment.lake), key)
+        return None if beat is None else beat.state
 
     def send_all(self) -> Truths:
         """Send everything, side by side, and return once all of it is in complete batches.
@@ -202,11 +229,7 @@ class Sending:
         return tuple(sorted(self._sent.items())), versions, tuple(sorted(streams)), work
 
     def _any_at_work(self) -> bool:
-        objects = open_objects(self.catalog.environment.lake)
-        beats = [
-            read_heartbeat(objects, paths.pipeline_control(name, "heartbeat.json")) for name in self.what.pipelines
-        ]
-        return any(beat is None or beat.state != "idle" for beat in beats)
+        return any(self._state(name) != "idle" for name in self.what.pipelines)
 
 
 def _unit(pipeline: str) -> str:

@@ -59,6 +59,14 @@ def test_sides_take_turns_and_the_order_turns_round(ticking: Ticking) -> None:
     assert ticking.calls == [*forth, *reversed(forth), *forth, *reversed(forth)]
 
 
+def test_sides_that_are_warm_run_as_often_as_they_count(ticking: Ticking) -> None:
+    ours, other = ticking.side("ours", [2, 4, 3]), ticking.side("other", [6, 5, 60])
+
+    (figure,) = measure("bench", [Comparison(metric="a", ours=ours, other=other)], repeats=3, warm=True)
+
+    assert (figure.ours_all, figure.other_all) == ((2, 4, 3), (6, 5, 60))
+
+
 def test_a_figure_is_the_median_without_warm_up_and_preparation(ticking: Ticking) -> None:
     first, second = compared(ticking)
 
