@@ -63,7 +63,7 @@ class InputViews:
         self._copies: dict[tuple[str, Part], Copies] = {}
         self._held: list[_Held] = []
         self._registered: set[str] = set()
-        self._scans: dict[tuple[str, Part], DataFrame] = {}
+        self._scans: dict[tuple[str, int | None, Part], DataFrame] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -184,8 +184,11 @@ class InputViews:
         return part, pinned.date_column if part.column == DATE_COLUMN else part.column
 
     def _scanned(self, pinned: PinnedInput, part: Part, column: str) -> DataFrame:
-        """At least the rows of the part, of the version that is pinned; its files are looked for once."""
-        place = (pinned.name, part)
+        """At least the rows of the part, of the version that is pinned; its files are looked for once.
+
+        A gold table is pinned anew for each one that reads it, and another builder may have written it meanwhile.
+        """
+        place = (pinned.name, pinned.version, part)
         if place not in self._scans:
             self._scans[place] = self._scan(pinned, part, column)
         return self._scans[place]

@@ -14,9 +14,10 @@ from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.gold import event_keys
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.input_views import InputViews
+from deltaworks.gold.input_views import InputViews, view_name
 from deltaworks.gold.inputs import BUILT_FROM, pin_inputs
 from deltaworks.gold.loop import GoldLoop
+from deltaworks.gold.parts import Part
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables import replaced_rows
 from deltaworks.tables.log import commit_history, read_commits
@@ -124,6 +125,19 @@ def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
             build_table(spark, traffic.lake, spec, slow, views)
 
     assert (traffic.answer(MINUTES) == newer) is numbered
+
+
+def test_an_input_that_is_pinned_anew_within_a_build_is_read_anew(spark: SparkSession, traffic: SparkTraffic) -> None:
+    spec, everything = traffic.catalog.pipeline("traffic"), Part("event_date", None)
+    traffic.land([request(1, "a")])
+    with InputViews(spark, traffic.lake, pin_inputs(traffic.lake, spec, ["requests"]), spec.gold.dedupe) as views:
+        views.register(["requests"], everything)
+        before = spark.table(view_name("requests")).count()
+        traffic.land([request(2, "b")])
+        views.add(pin_inputs(traffic.lake, spec, ["requests"]))
+        views.register(["requests"], everything)
+
+        assert (before, spark.table(view_name("requests")).count()) == (1, 2)
 
 
 def test_a_loop_and_a_dag_that_build_at_once_leave_what_one_of_them_would(
