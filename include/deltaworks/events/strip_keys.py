@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -25,21 +26,26 @@ from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
 
 
-@dataclass(slots=True)
+@dataclass
 class _Opened:
-    """What a process has of a namespace; `vault` is where its identities go. A client of a store costs more to open
-    than a pass asks of it."""
+    """What a process has of a namespace. A client of a store costs more to open than a pass asks of it."""
 
     service: KeyService
     objects: ObjectStore
-    vault: ObjectStore
+    vault_at: StorageSpec
     token_key: bytes = field(repr=False)
     suppression: Suppression = NOBODY
     sealers: dict[str, Sealer] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def vault(self) -> ObjectStore:
+        """Where its identities go; a pass that seals nothing may lack the rights to it."""
+        return open_objects(self.vault_at)
 
 
 _OPENED: Final[dict[tuple[str, str, str], _Opened]] = {}
-_LOCK: Final = threading.Lock()
+_OPENING: Final = threading.Lock()
 
 
 def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | None = None) -> StripKeys | None:
@@ -56,22 +62,23 @@ def fixed_strip_keys(spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | No
     if spec.privacy is None:
         return None
     namespace = spec.privacy.namespace
-    with _LOCK:
-        opened = _opened(namespace, settings_of(spec, lake), lake)
+    opened = _opened(namespace, settings_of(spec, lake), lake)
+    with opened.lock:
         opened.suppression = read_suppression(opened.objects, namespace, since=opened.suppression)
         seal = None if seal_as is None else _seal_keys(opened, spec.pipeline, namespace, seal_as)
         return StripKeys(opened.token_key, opened.suppression, seal)
 
 
 def _opened(namespace: str, settings: PrivacySettings, lake: StorageSpec) -> _Opened:
-    """What this process has of a namespace. Under the lock."""
+    """What this process has of a namespace. Only what opens one waits for others that do."""
     at = (namespace, lake.root, settings.model_dump_json())
-    opened = _OPENED.get(at)
-    if opened is None:
-        service, objects = open_key_service(settings.keys), open_objects(lake)
-        key = namespace_key(service, objects, namespace)
-        opened = _OPENED[at] = _Opened(service, objects, open_objects(settings.vault), key)
-    return opened
+    if (opened := _OPENED.get(at)) is not None:
+        return opened
+    with _OPENING:
+        if at not in _OPENED:
+            service, objects = open_key_service(settings.keys), open_objects(lake)
+            _OPENED[at] = _Opened(service, objects, settings.vault, namespace_key(service, objects, namespace))
+        return _OPENED[at]
 
 
 def bring_to_vault(
@@ -84,14 +91,15 @@ def bring_to_vault(
 
     Raises:
         TransientError: the vault does not answer.
+        ValueError: identities of a pipeline that declares none.
     """
-    if not frames or spec.privacy is None:
+    if not frames:
         return None
+    if spec.privacy is None:
+        raise ValueError(f"{spec.pipeline} declares nothing personal, and its tasks have sealed identities")
     key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
     data = write_sealed(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
-    with _LOCK:
-        vault = _opened(spec.privacy.namespace, settings_of(spec, lake), lake).vault
-    vault.put(key, data)
+    _opened(spec.privacy.namespace, settings_of(spec, lake), lake).vault.put(key, data)
     return key
 
 

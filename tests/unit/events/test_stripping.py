@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.stripping import SourceStrip
-from deltaworks.control.objects import LocalObjects
+from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
 from deltaworks.errors import ConfigError
+from deltaworks.events import strip_keys
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.strip_keys import bring_to_vault, fixed_strip_keys
 from deltaworks.events.stripping import StripKeys
@@ -182,6 +183,29 @@ def test_of_what_cannot_be_read_length_digest_and_reason_are_kept_and_the_body_i
     (identity,) = unsealer.identities(frames[SealedKind.IDENTITIES])
     assert (identity.kind, identity.value, identity.token) == ("email", CANARY, rows["plays"][0]["email"])
     assert identity.subject == rows["plays"][0]["player_id"]
+
+
+def test_a_pass_that_seals_nothing_needs_no_vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, lake = spec_of(), StorageSpec(root=f"file://{tmp_path}/lake")
+    opened: list[str] = []
+
+    def noted(storage: StorageSpec) -> ObjectStore:
+        opened.append(storage.root)
+        return open_objects(storage)
+
+    monkeypatch.setattr(strip_keys, "open_objects", noted)
+
+    fixed_strip_keys(spec, lake)
+    assert opened == [lake.root]
+    fixed_strip_keys(spec, lake, seal_as="g000000-000000000001")
+    assert opened == [lake.root, f"{lake.root}-vault"]
+
+
+def test_identities_of_a_pipeline_that_declares_none_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    spec = spec_of().model_copy(update={"privacy": None})
+
+    with pytest.raises(ValueError, match="declares nothing personal"):
+        bring_to_vault(spec, StorageSpec(root=f"file://{tmp_path}/lake"), [(0, b"sealed")], name="batch")
 
 
 def test_events_of_an_erased_subject_land_nowhere_and_are_counted(tmp_path: Path) -> None:
