@@ -31,7 +31,9 @@ class Airflow:
         self.under_way -= 1
 
 
-def request(application: OneWriter, method: str, path: str, *parts: bytes) -> Coroutine[Any, Any, None]:
+def request(
+    application: OneWriter, method: str, path: str, *parts: bytes, root_path: str = ""
+) -> Coroutine[Any, Any, None]:
     """A request whose body comes in parts, and for ever without any."""
     messages = [
         {"type": "http.request", "body": part, "more_body": number < len(parts)}
@@ -46,7 +48,7 @@ def request(application: OneWriter, method: str, path: str, *parts: bytes) -> Co
     async def send(message: Message) -> None:
         pass
 
-    return application({"type": "http", "method": method, "path": path}, receive, send)
+    return application({"type": "http", "method": method, "path": path, "root_path": root_path}, receive, send)
 
 
 async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, None]]) -> int:
@@ -69,6 +71,20 @@ def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple
         return most, len(airflow.bodies)
 
     assert asyncio.run(run()) == (at_once, len(requests))
+
+
+def test_a_server_below_a_prefix_is_asked_with_it_or_without() -> None:
+    async def run() -> int:
+        airflow = Airflow()
+        application = OneWriter(airflow)
+        (method, path), (other, bare) = ("PATCH", "/air/api/v2/dags"), ("POST", "/execution/x")
+        asked = [
+            request(application, method, path, b"{}", root_path="/air"),
+            request(application, other, bare, b"{}", root_path="/air"),
+        ]
+        return await all_under_way(airflow, asked)
+
+    assert asyncio.run(run()) == 1
 
 
 def test_who_never_sends_what_it_writes_holds_up_nobody() -> None:

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.airflow.server_paths import server_path
-
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Where Airflow's own requests go. What plugins serve may ask Airflow in turn, and would wait for itself.
-_OF_AIRFLOW = tuple(map(server_path, ("/api/", "/execution/", "/ui/")))
+_OF_AIRFLOW = ("/api/", "/execution/", "/ui/")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -60,7 +58,10 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
 
 
 def _may_write(scope: Scope) -> bool:
-    return scope["type"] == "http" and scope["method"] not in _READING and str(scope["path"]).startswith(_OF_AIRFLOW)
+    if scope["type"] != "http" or scope["method"] in _READING:
+        return False
+    # A server below a prefix is asked with it, or without it by a proxy that takes it away.
+    return str(scope["path"]).removeprefix(scope.get("root_path", "")).startswith(_OF_AIRFLOW)
 
 
 def root_middlewares(sql_alchemy_conn: str) -> list[dict[str, Any]]:
