@@ -81,7 +81,7 @@ class DownReport:
     def in_words(self) -> str:
         """The one line that `down` ends with."""
         paused = named_dags(self.paused_dags) or "no DAG"
-        return f"Stopped in {self.seconds:.0f} s; paused until the next `up`: {paused}."
+        return f"Stopped in {self.seconds:.0f} s; the next `up` unpauses {paused}."
 
 
 def named_dags(dag_ids: Sequence[str]) -> str:

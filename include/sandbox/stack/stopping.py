@@ -7,7 +7,7 @@ owner stopped stays stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from deltaworks.control import outward_paths, paths, rule_paths
@@ -18,6 +18,7 @@ from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.project import load_catalog
 from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
+from sandbox.stack.report import named_dags
 from sandbox.stack.state import load_state, save_state
 
 STOPPED_BY = "deltaworks down"
@@ -61,20 +62,35 @@ class StopFlags:
 def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     """Pause every DAG that is not paused.
 
-    They are recorded first, so that `up` also undoes a `down` that was interrupted; what Airflow has found meanwhile is
-    recorded after it.
+    They are recorded first, so that `up` also undoes a `down` that was interrupted.
 
     Returns:
         What failed, in words: the rest of `down` continues regardless.
     """
     try:
         dags = api.dags()
-        _record_paused(home, [dag.dag_id for dag in dags if not dag.is_paused])
-        api.pause_all()
-        _record_paused(home, {dag.dag_id for dag in api.dags()} - {dag.dag_id for dag in dags})
+        running = [dag.dag_id for dag in dags if not dag.is_paused]
+        _record_paused(home, running)
     except DeltaworksError as error:
         return (f"DAGs could not be paused: {error}",)
+    try:
+        api.pause_all()
+    except DeltaworksError as error:
+        return (f"Not all of {named_dags(running)} could be paused: {error}",)
+    try:
+        _pause_new(home, api, {dag.dag_id for dag in dags})
+    except DeltaworksError as error:
+        return (f"DAGs that Airflow has just found could not be paused: {error}",)
     return ()
+
+
+def _pause_new(home: StackHome, api: AirflowApi, seen: Container[str]) -> None:
+    """Pause what Airflow has found since: before it paused all, and what is paused then is new; or after it."""
+    new = [dag for dag in api.dags() if dag.dag_id not in seen]
+    _record_paused(home, [dag.dag_id for dag in new])
+    for dag in new:
+        if not dag.is_paused:
+            api.pause(dag.dag_id)
 
 
 def _record_paused(home: StackHome, dag_ids: Iterable[str]) -> None:
@@ -131,13 +147,12 @@ def withdraw_stop_flags(home: StackHome) -> None:
 def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     """Unpause the DAGs `down` paused; one that is gone is skipped."""
     state = load_state(home)
-    dags = api.dags() if state.paused_dags else ()
-    present = {dag.dag_id for dag in dags}
-    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in present)
-    if resumed and set(resumed) == {dag.dag_id for dag in dags if dag.is_paused}:
+    paused = {dag.dag_id for dag in api.dags() if dag.is_paused} if state.paused_dags else set()
+    resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in paused)
+    if resumed and paused == set(resumed):
         api.pause_all(paused=False)
     else:
-        # An owner has paused others.
+        # An owner has paused others, which stay so.
         for dag_id in resumed:
             api.unpause(dag_id)
     save_state(home, load_state(home).replace(paused_dags=()))

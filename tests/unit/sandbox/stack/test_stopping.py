@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.home import StackHome
@@ -88,8 +89,44 @@ def test_a_dag_that_comes_while_all_are_paused_runs_again_too(tmp_path: Path) ->
         assert server.paused == {"gold": False, "stream": False}
 
 
+def test_a_dag_that_comes_once_all_are_paused_is_paused_too(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    with airflow_server("gold") as server, client(server) as api:
+
+        class Finding(AirflowApi):
+            """A client behind whose pausing Airflow finds another DAG."""
+
+            def pause_all(self, *, paused: bool = True) -> None:
+                super().pause_all(paused=paused)
+                server.paused["stream"] = False
+
+        with Finding(api.login) as finding:
+            pause_dags(home, finding)
+
+    assert server.paused == {"gold": True, "stream": True}
+    assert load_state(home).paused_dags == ("gold", "stream")
+
+
+def test_a_down_that_could_pause_nothing_says_so_and_leaves_nothing_to_unpause_twice(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    with airflow_server("gold", "stream") as server, client(server) as api:
+
+        class Failing(AirflowApi):
+            """A client whose pausing is refused."""
+
+            def pause_all(self, *, paused: bool = True) -> None:
+                raise TransientError("AIRFLOW_UNREACHABLE", "busy", hint="again")
+
+        with Failing(api.login) as failing:
+            (note,) = pause_dags(home, failing)
+        assert unpause_dags(home, api) == ()
+        assert server.changes() == []
+
+    assert "Not all of gold, stream could be paused" in note
+
+
 def test_few_dags_are_named_and_many_counted() -> None:
     assert named_dags(["a", "b"]) == "a, b"
     assert named_dags([str(number) for number in range(150)]) == "150 DAGs"
     report = DownReport(True, tuple(map(str, range(150))), (), (), 80.4)
-    assert report.in_words() == "Stopped in 80 s; paused until the next `up`: 150 DAGs."
+    assert report.in_words() == "Stopped in 80 s; the next `up` unpauses 150 DAGs."
