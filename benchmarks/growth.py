@@ -35,7 +35,7 @@ def run(options: Options) -> list[Figure]:
     spark = sides.session()
     figures = []
     for share in _SHARES:
-        comparisons = list(_comparisons(spark, options.events // share, options.progress))
+        comparisons = list(_comparisons(spark, max(1, options.events // share), options.progress))
         figures += measure(
             BENCHMARK.name, comparisons, repeats=options.repeats, warm=share == 1, progress=options.progress
         )
@@ -50,11 +50,11 @@ def _comparisons(spark: SparkSession, events: int, progress: Progress) -> Iterat
     from benchmarks.spread_files import spread_files, spread_spec
 
     games, place = sides.games_spec(), places.local_disk()
-    made = min(events, _MOST_MADE)
-    whole = games_files(made, progress=progress)
+    made, times = min(events, _MOST_MADE), max(1, round(events / _MOST_MADE))
+    whole, events = games_files(made, progress=progress), made * times
     other: Side | None = None
     for tables in _TABLES:
-        files = many_times(spread_files(whole, games, tables, progress=progress), events // made)
+        files = many_times(spread_files(whole, games, tables, progress=progress), times)
         spec = spread_spec(games, tables)
         read = partial(sides.read_wrapped, spark, spec, files)
         other = other or Side(f"single_write_{events}_events", sides.single_write(read, place))

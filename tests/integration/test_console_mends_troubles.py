@@ -292,6 +292,7 @@ def test_a_poison_table_is_resumed_once_it_is_mended_and_has_what_it_missed(lake
 
     wait(lambda: len(lake.numbers("bought", "kind")) == before + 5, "it has not caught up", FEW_SECONDS)
     console.await_end(trouble)
+    assert lake.numbers("bought", "kind").count("a book") == 5
 
 
 def epoch(lake: Lake) -> int:
@@ -321,6 +322,7 @@ def test_a_hung_driver_is_ended_by_a_restart_and_its_successor_goes_on(lake: Lak
                 os.kill(family[name], signal.SIGKILL)
     lake.lands()
     console.await_end(trouble)
+    assert works(lake, beat.epoch)
 
 
 class Intruder:
@@ -375,6 +377,7 @@ def test_a_lost_lease_is_named_and_the_stream_is_restarted_once_it_is_free(lake:
     wait(lambda: works(lake, before), "the stream did not come back", BACK_SECONDS)
     lake.lands()
     console.await_end(trouble)
+    assert works(lake, before)
 
 
 def test_a_red_source_is_named_and_the_stream_waits_no_longer_once_it_is_mended(lake: Lake, console: Console) -> None:
@@ -419,6 +422,7 @@ def test_a_dead_relay_is_restarted(lake: Lake, console: Console) -> None:
             os.kill(before.pid, signal.SIGKILL)
     lake.lands()
     console.await_end(trouble)
+    assert relay_beat(lake).pid != before.pid
 
 
 def test_a_source_that_expires_is_mended_by_its_retention(lake: Lake, people: People, console: Console) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import StreamState, read_heartbeat
+from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.log import file_events_key
@@ -62,11 +62,18 @@ class Sending:
         Raises:
             TransientError: INGEST_TIMEOUT, naming those that do not.
         """
-        late = list(self.what.pipelines)
-        self.say(f"waiting for the streams of {', '.join(late)}")
+        objects = open_objects(self.catalog.environment.lake)
+        late = {f"stream {name}": paths.pipeline_control(name) for name in self.what.pipelines}
+        for name in self.what.pipelines:
+            if isinstance(source := self.catalog.pipeline(name).source, FileSourceSpec):
+                late[f"relay {source.relay}"] = paths.relay_control(source.relay)
+        self.say(f"waiting for {', '.join(late)}")
 
         def all_look() -> bool:
-            late[:] = [name for name in late if self._state(name) not in ("idle", "running")]
+            for name, folder in list(late.items()):
+                beat = read_heartbeat(objects, paths.heartbeat(folder))
+                if beat is not None and beat.state in ("idle", "running"):
+                    del late[name]
             return not late
 
         if not wait_until(all_look, seconds=_PATIENCE_SECONDS, poll_seconds=0.5):
@@ -75,13 +82,6 @@ class Sending:
                 f"After {_PATIENCE_SECONDS:.0f} s these do not look for events: {', '.join(late)}.",
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
-        for name in self.what.pipelines:
-            self._await_relay(name)
-
-    def _state(self, pipeline: str) -> StreamState | None:
-        key = paths.heartbeat(paths.pipeline_control(pipeline))
-        beat = read_heartbeat(open_objects(self.catalog.environment.lake), key)
-        return None if beat is None else beat.state
 
     def send_all(self) -> Truths:
         """Send everything, side by side, and return once all of it is in complete batches.
@@ -229,7 +229,9 @@ class Sending:
         return tuple(sorted(self._sent.items())), versions, tuple(sorted(streams)), work
 
     def _any_at_work(self) -> bool:
-        return any(self._state(name) != "idle" for name in self.what.pipelines)
+        objects = open_objects(self.catalog.environment.lake)
+        beats = [read_heartbeat(objects, paths.heartbeat(paths.pipeline_control(n))) for n in self.what.pipelines]
+        return any(beat is None or beat.state != "idle" for beat in beats)
 
 
 def _unit(pipeline: str) -> str:
