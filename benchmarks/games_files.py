@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +72,21 @@ def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRa
     )
     digest = hashlib.sha256(json.dumps(settings.as_mapping(), sort_keys=True).encode()).hexdigest()[:8]
     folder = bench_folder() / f"games-{events}-{digest}"
+
+    def make() -> dict[str, int]:
+        progress(f"generating {events:,} events once (about a minute a million)")
+        return _make(settings, folder)
+
+    return kept_files(folder, make)
+
+
+def kept_files(folder: Path, make: Callable[[], Mapping[str, int]]) -> GamesFiles:
+    """The files in `folder`, made on first use; `make` puts them there and says how much they hold."""
     record = folder / "record.json"
     if not record.is_file():
-        progress(f"generating {events:,} events once (about a minute a million)")
         shutil.rmtree(folder, ignore_errors=True)
         # The record is written last: a folder without it was interrupted and is made again.
-        record.write_text(json.dumps(_make(settings, folder)))
+        record.write_text(json.dumps(make()))
     fields = json.loads(record.read_text())
     return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
@@ -87,18 +96,17 @@ def many_times(files: GamesFiles, times: int) -> GamesFiles:
     if times == 1:
         return files
     folder = files.landed.parent / f"times-{times}"
-    record = folder / "record.json"
-    if not record.is_file():
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def link() -> dict[str, int]:
         for form in (files.landed, files.lines, files.unwrapped):
             for path in landed_objects(form):
                 beside = folder / form.name / path.relative_to(form).parent
                 beside.mkdir(parents=True, exist_ok=True)
                 for copy in range(times):
                     (beside / f"{copy:03d}-{path.name}").hardlink_to(path)
-        record.write_text(json.dumps({name: number * times for name, number in files.sizes().items()}))
-    fields = json.loads(record.read_text())
-    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
+        return {name: number * times for name, number in files.sizes().items()}
+
+    return kept_files(folder, link)
 
 
 def _make(settings: GamesSettings, folder: Path) -> dict[str, int]:

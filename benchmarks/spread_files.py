@@ -7,8 +7,6 @@ piece stays as it is. All tables have the columns of the envelope table `events`
 from __future__ import annotations
 
 import gzip
-import json
-import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.games_files import GamesFiles, landed_objects, write_lines
+from benchmarks.games_files import GamesFiles, kept_files, landed_objects, write_lines
 from deltaworks.events.formats.json import values
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -42,13 +40,12 @@ def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progres
     `events` counts every piece then, those that end in quarantine too.
     """
     folder = files.landed.parent / f"spread-{tables}"
-    record = folder / "record.json"
-    if not record.is_file():
+
+    def make() -> dict[str, int]:
         progress(f"spreading {files.events:,} events over {tables} types once")
-        shutil.rmtree(folder, ignore_errors=True)
-        record.write_text(json.dumps(_make(files, games, tables, folder)))
-    fields = json.loads(record.read_text())
-    return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
+        return _make(files, games, tables, folder)
+
+    return kept_files(folder, make)
 
 
 def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> dict[str, int]:

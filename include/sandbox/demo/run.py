@@ -54,7 +54,10 @@ _MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How much is sent, and from where; None where nothing of it is run, see `WhatIsSent`."""
+    """How much is sent, and from where; None where nothing of it is run, see `WhatIsSent`.
+
+    With `to_running_streams` nothing is sent before all streams look for it, as one does who measures a steady rate.
+    """
 
     games: GamesSettings | None
     engagement: EngagementSettings | None = None
@@ -79,7 +82,6 @@ class DemoSettings:
             market=self.market,
             with_prices=self.with_prices,
             landing_seconds=self.landing_seconds,
-            to_running_streams=self.to_running_streams,
         )
 
 

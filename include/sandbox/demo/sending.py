@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.control.health.heartbeat import read_heartbeat
-from deltaworks.control.objects import open_objects
+from deltaworks.control.health.heartbeat import StreamState, read_heartbeat
+from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import TransientError
 from deltaworks.sources.objects.log import file_events_key
 from deltaworks.specs.catalog import Catalog
@@ -62,17 +62,14 @@ class Sending:
         Raises:
             TransientError: INGEST_TIMEOUT, naming those that do not.
         """
-        objects = open_objects(self.catalog.environment.lake)
         late = {f"stream {name}": paths.pipeline_control(name) for name in self.what.pipelines}
-        for name in self.what.pipelines:
-            if isinstance(source := self.catalog.pipeline(name).source, FileSourceSpec):
-                late[f"relay {source.relay}"] = paths.relay_control(source.relay)
+        relays = filter(None, map(self._relay_of, self.what.pipelines))
+        late |= {f"relay {name}": paths.relay_control(name) for name in relays}
         self.say(f"waiting for {', '.join(late)}")
 
         def all_look() -> bool:
             for name, folder in list(late.items()):
-                beat = read_heartbeat(objects, paths.heartbeat(folder))
-                if beat is not None and beat.state in ("idle", "running"):
+                if self._state_in(folder) in ("idle", "running"):
                     del late[name]
             return not late
 
@@ -121,11 +118,22 @@ class Sending:
         return truth
 
     def _await_relay(self, pipeline: str) -> None:
+        if relay := self._relay_of(pipeline):
+            folder = paths.relay_control(relay)
+            wait_until(lambda: self._state_in(folder) is not None, seconds=_PATIENCE_SECONDS, poll_seconds=0.5)
+
+    def _relay_of(self, pipeline: str) -> str | None:
         source = self.catalog.pipeline(pipeline).source
-        if isinstance(source, FileSourceSpec):
-            objects = open_objects(self.catalog.environment.lake)
-            key = paths.heartbeat(paths.relay_control(source.relay))
-            wait_until(lambda: read_heartbeat(objects, key) is not None, seconds=_PATIENCE_SECONDS, poll_seconds=0.5)
+        return source.relay if isinstance(source, FileSourceSpec) else None
+
+    @cached_property
+    def _objects(self) -> ObjectStore:
+        return open_objects(self.catalog.environment.lake)
+
+    def _state_in(self, folder: str) -> StreamState | None:
+        """How the stream or the relay of a control folder says it is; None before it has said anything."""
+        beat = read_heartbeat(self._objects, paths.heartbeat(folder))
+        return None if beat is None else beat.state
 
     def _send_engagement(self) -> EngagementTruth | None:
         settings = self.what.engagement
@@ -229,9 +237,7 @@ class Sending:
         return tuple(sorted(self._sent.items())), versions, tuple(sorted(streams)), work
 
     def _any_at_work(self) -> bool:
-        objects = open_objects(self.catalog.environment.lake)
-        beats = [read_heartbeat(objects, paths.heartbeat(paths.pipeline_control(n))) for n in self.what.pipelines]
-        return any(beat is None or beat.state != "idle" for beat in beats)
+        return any(self._state_in(paths.pipeline_control(name)) != "idle" for name in self.what.pipelines)
 
 
 def _unit(pipeline: str) -> str:

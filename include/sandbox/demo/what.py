@@ -22,7 +22,6 @@ class WhatIsSent:
     Attributes:
         viewers: who watches: the log of their CDN, and with `with_players` what their players report.
         market: the filings of companies, and with `with_prices` the prices of their shares.
-        to_running_streams: send nothing before all streams look for it, as one does who measures a steady rate.
     """
 
     games: GamesSettings | None
@@ -33,7 +32,6 @@ class WhatIsSent:
     market: MarketSettings | None = None
     with_prices: bool = False
     landing_seconds: float
-    to_running_streams: bool = False
 
     @property
     def of_viewers(self) -> tuple[str, ...]:
