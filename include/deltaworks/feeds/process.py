@@ -20,9 +20,9 @@ from deltaworks.control import outward_paths
 from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, wait_seconds
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
-from deltaworks.control.tenure import Tenure
 from deltaworks.errors import ConfigError, DeltaworksError, FencedError
 from deltaworks.feeds.delivery import Stopped
 from deltaworks.feeds.feed import Feed
@@ -76,7 +76,7 @@ class FeedsProcess:
             )
         self._objects = open_objects(catalog.environment.lake)
         self._on_turn, self._open_sink = on_turn, open_sink
-        self._tenure = Tenure(
+        self._tenure = LeasedProcess(
             self._objects,
             outward_paths.feeds_control(pipeline),
             name=f"feeds__{pipeline}",
@@ -131,7 +131,7 @@ class FeedThread(threading.Thread):
     """Looks at one feed, delivers, and keeps its alerts."""
 
     def __init__(
-        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, tenure: Tenure, open_sink: OpenSink
+        self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, tenure: LeasedProcess, open_sink: OpenSink
     ) -> None:
         super().__init__(name=f"feed-{feed.name}", daemon=True)
         self._catalog, self._spec, self._feed = catalog, spec, feed

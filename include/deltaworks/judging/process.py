@@ -15,8 +15,8 @@ from pathlib import Path
 
 from deltaworks.control import rule_paths
 from deltaworks.control.clock import utc_now
+from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.tenure import Tenure
 from deltaworks.errors import DeltaworksError
 from deltaworks.judging.inputs import OpenTables
 from deltaworks.judging.pipeline_judge import PipelineJudge
@@ -52,7 +52,7 @@ class JudgingProcess:
     def __init__(self, catalog: Catalog, *, on_turn: Callable[[], None] = lambda: None) -> None:
         self._catalog, self._on_turn = catalog, on_turn
         self._objects = open_objects(catalog.environment.lake)
-        self._tenure = Tenure(
+        self._tenure = LeasedProcess(
             self._objects,
             rule_paths.rules_control(),
             name=rule_paths.RULES_DAG,
@@ -106,7 +106,7 @@ class JudgingProcess:
         for name in [name for name in self._judges if (("pipeline", name) not in catalog.broken)]:
             self._judges.pop(name).close()
         for name, spec in catalog.pipelines.items():
-            self._tenure.turn()
+            self._tenure.heartbeat()
             judge = PipelineJudge(catalog, name, objects, tables)
             judge.end_what_is_gone()
             if spec.alerts:
@@ -130,7 +130,7 @@ class JudgingProcess:
 
     def _has_to_end(self) -> bool:
         """Asked before every rule: with hundreds of them a look takes long, and gets on all the same."""
-        self._tenure.turn()
+        self._tenure.heartbeat()
         return self._tenure.stopping.is_set()
 
 

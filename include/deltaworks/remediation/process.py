@@ -9,8 +9,8 @@ from typing import Protocol
 
 from deltaworks.control import outward_paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import open_objects
-from deltaworks.control.tenure import Tenure
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.remediation.notices import Unusable, notice_of
 from deltaworks.remediation.remediator import Remediator
@@ -66,7 +66,7 @@ class RemediationProcess:
         self._spec = spec
         self._objects = open_objects(environment.lake)
         self._queue = queue or NotificationQueue(environment.messaging, resolve_text(spec.queue_url))
-        self._tenure = Tenure(
+        self._tenure = LeasedProcess(
             self._objects,
             outward_paths.remediation_control(spec.name),
             name=f"remediation__{spec.name}",

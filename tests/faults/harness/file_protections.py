@@ -81,12 +81,12 @@ def _entries(patch: Patch) -> None:
 
 def _one_relay(patch: Patch) -> None:
     """Whoever comes takes the lease, nobody notices, and no owner epoch is compared."""
-    from deltaworks.control import tenure
+    from deltaworks.control import leased_process
     from deltaworks.control.locks.lease import Lease
     from deltaworks.tables import commit
 
     patch.setattr(Lease, "_is_free", staticmethod(lambda _: True))
-    patch.setattr(tenure, "watch", lambda *_: None)
+    patch.setattr(leased_process, "watch", lambda *_: None)
     patch.setattr(commit, "check_owner", lambda *_: None)
 
 

@@ -76,7 +76,7 @@ def test_a_look_that_hangs_is_noticed_by_whoever_watches_the_process(
     with running(stage, on_turn=lambda: turns.append(1)) as judging:
         tenure = judging._tenure
         assert hangs.wait(60)
-        eventually(lambda: tenure.hangs, "its bound is over")
+        eventually(lambda: tenure.is_stalled, "its bound is over")
         told = read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control()))
         for _ in range(2):
             tenure.heartbeat.update(rows=7)
@@ -84,7 +84,7 @@ def test_a_look_that_hangs_is_noticed_by_whoever_watches_the_process(
         assert read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control())) == told
         assert verdict(stage, after_seconds=130) == ("unhealthy", "HEARTBEAT_STALE")
         goes_on.set()
-        eventually(lambda: not tenure.hangs and len(looks) > 3, "it looks on")
+        eventually(lambda: not tenure.is_stalled and len(looks) > 3, "it looks on")
         eventually(lambda: read_heartbeat(stage.objects, paths.heartbeat("control/rules")) != told, "it beats again")
 
 
@@ -95,7 +95,7 @@ def test_a_look_over_many_rules_gets_on_though_it_takes_longer_than_its_bound(
     asked = list[float]()
     with running(stage) as judging:
         tenure = judging._tenure
-        turn = tenure.turn
+        turn = tenure.heartbeat
         monkeypatch.setattr(tenure, "turn", lambda: (asked.append(1), turn())[1])
         eventually(lambda: judging._counts.looks > 2, "it looks")
     assert len(asked) > 2 * judging._counts.looks, "it turns for every rule"

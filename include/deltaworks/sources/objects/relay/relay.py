@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.replacements import Replacements
-from deltaworks.control.tenure import Tenure
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, known_log_epoch
 from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
@@ -88,7 +88,7 @@ class Relay:
         self._until_drained = until_drained
         self._on_turn = on_turn
         self._objects = open_objects(lake)
-        self._tenure = Tenure(
+        self._tenure = LeasedProcess(
             self._objects,
             paths.relay_control(spec.relay),
             name=spec.relay,

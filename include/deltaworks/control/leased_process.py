@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _STOP_POLL_SECONDS = 2.0
 
 
-class Tenure:
+class LeasedProcess:
     """One run. `stop` may be called from any thread; what runs in it looks at `over`, or waits by `pause`.
 
     Args:
@@ -56,7 +56,7 @@ class Tenure:
             paths.heartbeat(folder),
             pipeline=name,
             trigger_seconds=trigger_seconds,
-            gets_on=lambda: not self.hangs,
+            gets_on=lambda: not self.is_stalled,
         )
 
     @property
@@ -70,11 +70,11 @@ class Tenure:
         return not self._lost
 
     @property
-    def hangs(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether what runs in it has given no sign for longer than it may."""
         return time.monotonic() - self._turned_at > self._stall_seconds
 
-    def turn(self) -> None:
+    def heartbeat(self) -> None:
         """Say that what runs in it gets on."""
         self._turned_at = time.monotonic()
 
@@ -87,7 +87,7 @@ class Tenure:
         wait = max(0.0, min(seconds, self._ends_at - time.monotonic()))
         self._turned_at = time.monotonic() + wait
         self.stopping.wait(wait)
-        self.turn()
+        self.heartbeat()
 
     @contextlib.contextmanager
     def held(
@@ -119,7 +119,7 @@ class Tenure:
         try:
             watch(lease, self._on_lost)
             self._ends_at = time.monotonic() + self._max_run_seconds
-            self.turn()
+            self.heartbeat()
             self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state=state)
             self.heartbeat.start()
             threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()
@@ -145,7 +145,7 @@ class Tenure:
                 if flag.read() is not None:
                     self.stop()
             with contextlib.suppress(Exception):
-                if not self.hangs:
+                if not self.is_stalled:
                     on_turn()
 
     def _on_lost(self) -> None:

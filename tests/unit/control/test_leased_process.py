@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
+from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.tenure import Tenure
 from tests.waiting import eventually
 
 FOLDER = "control/thing"
@@ -20,7 +20,7 @@ class Held:
 
     def __init__(self, root: Path, *, stall_seconds: float) -> None:
         self.objects = LocalObjects(root)
-        self.tenure = Tenure(
+        self.tenure = LeasedProcess(
             self.objects, FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600, stall_seconds=stall_seconds
         )
 
@@ -43,10 +43,10 @@ def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(t
     with held.tenure.held():
         held.tells(1)
         eventually(lambda: held.beat.rows == 1, "it beats")
-        eventually(lambda: held.tenure.hangs, "it hangs")
+        eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.tells(2)
         assert held.beat.rows == 1, "it beats though it hangs"
-        held.tenure.turn()
+        held.tenure.heartbeat()
         held.tells(3)
         eventually(lambda: held.beat.rows == 3, "it beats again")
     assert held.beat.state == "ended", "the last beat is written in any case"
@@ -55,7 +55,7 @@ def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(t
 def test_the_end_of_one_that_hung_is_written(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=0.01)
     with held.tenure.held():
-        eventually(lambda: held.tenure.hangs, "it hangs")
+        eventually(lambda: held.tenure.is_stalled, "it hangs")
     assert held.beat.state == "ended"
 
 
@@ -65,20 +65,20 @@ def test_whoever_waits_gets_on(tmp_path: Path) -> None:
         waiting = threading.Thread(target=held.tenure.pause, args=(600,))
         waiting.start()
         time.sleep(0.5)
-        assert not held.tenure.hangs
+        assert not held.tenure.is_stalled
         held.tenure.stop()
         waiting.join()
 
 
 def test_without_a_bound_nothing_hangs(tmp_path: Path) -> None:
-    tenure = Tenure(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
-    assert not tenure.hangs
+    tenure = LeasedProcess(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
+    assert not tenure.is_stalled
 
 
 def test_a_stop_is_seen_though_it_hangs_and_whoever_watches_it_hears_nothing(tmp_path: Path) -> None:
     held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
     with held.tenure.held(on_turn=lambda: turns.append(1)):
-        eventually(lambda: held.tenure.hangs, "it hangs")
+        eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.objects.put(
             paths.stop_request(FOLDER), b'{"by": "me", "reason": "over", "at": "2026-03-01T00:00:00+00:00"}'
         )
