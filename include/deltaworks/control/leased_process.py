@@ -74,7 +74,7 @@ class LeasedProcess:
         """Whether what runs in it has given no sign for longer than it may."""
         return time.monotonic() - self._turned_at > self._stall_seconds
 
-    def heartbeat(self) -> None:
+    def record_progress(self) -> None:
         """Say that what runs in it gets on."""
         self._turned_at = time.monotonic()
 
@@ -87,7 +87,7 @@ class LeasedProcess:
         wait = max(0.0, min(seconds, self._ends_at - time.monotonic()))
         self._turned_at = time.monotonic() + wait
         self.stopping.wait(wait)
-        self.heartbeat()
+        self.record_progress()
 
     @contextlib.contextmanager
     def held(
@@ -119,7 +119,7 @@ class LeasedProcess:
         try:
             watch(lease, self._on_lost)
             self._ends_at = time.monotonic() + self._max_run_seconds
-            self.heartbeat()
+            self.record_progress()
             self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state=state)
             self.heartbeat.start()
             threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()

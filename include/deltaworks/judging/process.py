@@ -106,7 +106,7 @@ class JudgingProcess:
         for name in [name for name in self._judges if (("pipeline", name) not in catalog.broken)]:
             self._judges.pop(name).close()
         for name, spec in catalog.pipelines.items():
-            self._tenure.heartbeat()
+            self._tenure.record_progress()
             judge = PipelineJudge(catalog, name, objects, tables)
             judge.end_what_is_gone()
             if spec.alerts:
@@ -130,7 +130,7 @@ class JudgingProcess:
 
     def _has_to_end(self) -> bool:
         """Asked before every rule: with hundreds of them a look takes long, and gets on all the same."""
-        self._tenure.heartbeat()
+        self._tenure.record_progress()
         return self._tenure.stopping.is_set()
 
 

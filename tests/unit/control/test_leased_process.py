@@ -46,7 +46,7 @@ def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(t
         eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.tells(2)
         assert held.beat.rows == 1, "it beats though it hangs"
-        held.tenure.heartbeat()
+        held.tenure.record_progress()
         held.tells(3)
         eventually(lambda: held.beat.rows == 3, "it beats again")
     assert held.beat.state == "ended", "the last beat is written in any case"

@@ -95,7 +95,7 @@ def test_a_look_over_many_rules_gets_on_though_it_takes_longer_than_its_bound(
     asked = list[float]()
     with running(stage) as judging:
         tenure = judging._tenure
-        turn = tenure.heartbeat
-        monkeypatch.setattr(tenure, "turn", lambda: (asked.append(1), turn())[1])
+        turn = tenure.record_progress
+        monkeypatch.setattr(tenure, "record_progress", lambda: (asked.append(1), turn())[1])
         eventually(lambda: judging._counts.looks > 2, "it looks")
     assert len(asked) > 2 * judging._counts.looks, "it turns for every rule"
