@@ -1,4 +1,4 @@
-"""A tenure: a run of an endless process under its lease, with a heartbeat, until it is stopped, fenced or over."""
+"""Runs a process under its lease with a heartbeat until it is stopped, fenced or past its run limit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STOP_POLL_SECONDS = 2.0
 
 
 class LeasedProcess:
-    """One run. `stop` may be called from any thread; what runs in it looks at `over`, or waits by `pause`.
+    """One run. `stop` is safe from any thread; the work inside checks `over`, or waits with `pause`.
 
     Args:
-        folder: its control folder. name: what it is called.
-        ttl_seconds: of the lease. max_run_seconds: after which it is over, so that a launcher starts it anew.
-        trigger_seconds: how often its heartbeat promises something new, by which health judges how old it may be.
-        known_epoch: the highest owner epoch that is on record elsewhere, for a lease that has vanished.
-        stall_seconds: without a `turn` for so long its heartbeat stands still, by which health sees that it hangs.
+        folder: control folder. name: display name.
+        ttl_seconds: time to live of the lease. max_run_seconds: run limit, after which the launcher starts a new run.
+        trigger_seconds: expected interval of heartbeats, from which health derives how old one may be.
+        known_epoch: highest owner epoch recorded elsewhere, used if the lease object has vanished.
+        stall_seconds: without `record_progress` for this long the heartbeat stops, so health reports a stall.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LeasedProcess:
         return time.monotonic() - self._turned_at > self._stall_seconds
 
     def record_progress(self) -> None:
-        """Say that what runs in it gets on."""
+        """Records progress (resets the stall timer)."""
         self._turned_at = time.monotonic()
 
     def stop(self) -> None:
