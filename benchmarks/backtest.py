@@ -18,7 +18,7 @@ def run(options: Options) -> list[Figure]:
     """One figure."""
     from benchmarks.rule_lakes import START, rules_lake
     from benchmarks.scratch import scratch_folder
-    from deltaworks.judging.backtest import backtest
+    from deltaworks.rules.backtest import backtest
 
     with scratch_folder("backtest") as folder:
         catalog = rules_lake(folder, rules=1, edges=LABEL_SETS, minutes=DAYS * 24 * 60, learned=True)

@@ -22,8 +22,8 @@ def run(options: Options) -> list[Figure]:
     from benchmarks.rule_lakes import START, rules_lake, write_minutes
     from benchmarks.scratch import scratch_folder
     from deltaworks.control.objects import open_objects
-    from deltaworks.judging.inputs import OpenTables
-    from deltaworks.judging.pipeline_judge import PipelineJudge
+    from deltaworks.rules.inputs import OpenTables
+    from deltaworks.rules.pipeline_judge import PipelineJudge
     from deltaworks.tables.lake import Lake
 
     taken: list[float] = []

@@ -123,10 +123,10 @@ def main(root: str, way: str) -> None:
     """Read everything again, and print what that took."""
     import psutil
 
-    from deltaworks.rework.reprocess.plan import ReprocessRequest
-    from deltaworks.rework.reprocess.replace_directly import DIRECT_BYTES
-    from deltaworks.rework.reprocess.run import Reprocess
-    from deltaworks.rework.reprocess.selection import Selection
+    from deltaworks.recovery.reprocess.plan import ReprocessRequest
+    from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
+    from deltaworks.recovery.reprocess.run import Reprocess
+    from deltaworks.recovery.reprocess.selection import Selection
 
     sessions: list[SparkSession] = []
     catalog = small_project(Path(root))

@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_stage import Stage, orders, shop
 
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 ROWS = 200

@@ -17,8 +17,8 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import report, subjects
 from deltaworks.specs.catalog import PROJECT_ROOT
-from tests.unit.judging import rule_stage
-from tests.unit.judging.rule_stage import RATE, RuleStage, rules_project
+from tests.unit.rules import rule_stage
+from tests.unit.rules.rule_stage import RATE, RuleStage, rules_project
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -29,7 +29,7 @@ LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
 #: protection away: what is to be told is then kept in memory alone.
 ENTRY = """
 import os, signal, sys
-from deltaworks.judging import __main__, process, rule_judge
+from deltaworks.rules import __main__, process, rule_judge
 process.MAX_RUN_SECONDS, process.LOOK_SECONDS, process.LEASE_SECONDS = 2, 1, 3
 at, off = sys.argv[1:3]
 def die(*_):
@@ -49,7 +49,7 @@ if at == "hangs":
     # A query that DuckDB does not end when it is told to.
     from contextlib import nullcontext
     from pathlib import Path
-    from deltaworks.judging import observing
+    from deltaworks.rules import observing
     process.MAX_RUN_SECONDS, process.STALL_SECONDS = 600, 2 if off != "stall" else float("inf")
     look = process.PipelineJudge.look
     def marked(*positional, **named):

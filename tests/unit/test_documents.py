@@ -46,8 +46,8 @@ from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
-from deltaworks.rework.quarantine.open_rows import REPLAYS_SCHEMA
-from deltaworks.rework.reprocess.run import TableReprocess
+from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA
+from deltaworks.recovery.reprocess.run import TableReprocess
 from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
 from deltaworks.specs.collector import CollectorSpec

@@ -35,9 +35,9 @@ from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.stripping import StripKeys
-from deltaworks.judging.backtest import backtest
 from deltaworks.models.labels import label_query
 from deltaworks.privacy.tokens import token
+from deltaworks.rules.backtest import backtest
 from deltaworks.sources.registry import SOURCES, open_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.checks.project import check_project

@@ -77,7 +77,7 @@ def rules_dag(catalog: Catalog) -> DAG | None:
         doc_md=rules_runbook(judged),
         **endless_dag_settings(owners, tags=("rules", *judged)),
     ) as dag:
-        _process("judge", "deltaworks.judging", catalog.environment, rules=PROCESS)
+        _process("judge", "deltaworks.rules", catalog.environment, rules=PROCESS)
     return dag
 
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
-from deltaworks.judging.backtest import Backtest, Point
-from deltaworks.judging.minutes import start_of
-from deltaworks.judging.subjects import Labels
-from deltaworks.judging.wording import bounds_text, labels_text
+from deltaworks.rules.backtest import Backtest, Point
+from deltaworks.rules.minutes import start_of
+from deltaworks.rules.subjects import Labels
+from deltaworks.rules.wording import bounds_text, labels_text
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
 #: Points of a line; of more, the most extreme one of each stretch is drawn.

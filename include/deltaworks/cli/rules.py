@@ -21,9 +21,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import named
 
 if TYPE_CHECKING:
-    from deltaworks.judging.backtest import Backtest
-    from deltaworks.judging.incidents import Detection
-    from deltaworks.judging.states import RuleState
+    from deltaworks.rules.backtest import Backtest
+    from deltaworks.rules.incidents import Detection
+    from deltaworks.rules.states import RuleState
 
 _SETTINGS = typer.Option(None, "--set", help="Another value of a key, such as fire.above=0.07; several times.")
 _MOST_LISTED = 200
@@ -37,7 +37,7 @@ def rules(
     """List the rules of pipelines and how their figures stand: the state, the value, since when."""
     project = catalog()
     objects = open_objects(project.environment.lake)
-    from deltaworks.judging.states import read_rule_state
+    from deltaworks.rules.states import read_rule_state
 
     listing = Listing(
         ("pipeline", "rule", "labels", "state", "value", "usual", "since", "judged to", "data to", "problem")
@@ -95,9 +95,9 @@ def backtest(
     spec = project.pipeline(pipeline)
     declared = named(rule, {item.name: item for item in spec.alerts}, "rule")
     start, end = _span(since, until)
-    from deltaworks.judging.backtest import backtest as run
-    from deltaworks.judging.incidents import read_incidents
-    from deltaworks.judging.trial_bounds import with_settings
+    from deltaworks.rules.backtest import backtest as run
+    from deltaworks.rules.incidents import read_incidents
+    from deltaworks.rules.trial_bounds import with_settings
 
     tried = with_settings(declared, settings or ())
     recorded = read_incidents(incidents) if incidents is not None else None
@@ -106,7 +106,7 @@ def backtest(
     seconds = time.monotonic() - began
     parts: list[Part] = [_episodes(result), _notices(result)]
     if recorded is not None:
-        from deltaworks.judging.incidents import detections
+        from deltaworks.rules.incidents import detections
 
         detected, false = detections(result, recorded)
         parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
@@ -138,8 +138,8 @@ def _span_invalid(message: str) -> ConfigError:
 
 
 def _episodes(result: Backtest) -> Listing:
-    from deltaworks.judging.minutes import minute_text
-    from deltaworks.judging.wording import labels_text
+    from deltaworks.rules.minutes import minute_text
+    from deltaworks.rules.wording import labels_text
 
     listing = Listing(("labels", "began", "fired", "told", "ended", "minutes", "worst", "held by"), title="episodes")
     for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MOST_LISTED]:

@@ -29,7 +29,7 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
 
     from deltaworks.control.clock import parse_iso
     from deltaworks.control.objects import open_objects
-    from deltaworks.judging.annotations import annotate as keep
+    from deltaworks.rules.annotations import annotate as keep
 
     spec = context.catalog.pipeline(context.subject)
     try:

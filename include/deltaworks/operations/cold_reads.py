@@ -58,7 +58,7 @@ def history(*, pipeline: str, table: str) -> Rows:
 
 def samples(*, pipeline: str) -> Rows:
     """The newest open rows of a pipeline's quarantine, each with its reasons and the beginning of its raw value."""
-    from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+    from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
 

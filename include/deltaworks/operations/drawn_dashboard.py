@@ -12,9 +12,9 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
 from deltaworks.dashboards.marks import MOST_MARKS, Mark, Marks
 from deltaworks.dashboards.spans import Span
-from deltaworks.judging.annotations import notes_between
-from deltaworks.judging.minutes import parse_minute, start_of
-from deltaworks.judging.states import EpisodeRecord, RuleState, rule_states
+from deltaworks.rules.annotations import notes_between
+from deltaworks.rules.minutes import parse_minute, start_of
+from deltaworks.rules.states import EpisodeRecord, RuleState, rule_states
 from deltaworks.specs.catalog import Catalog
 
 if TYPE_CHECKING:

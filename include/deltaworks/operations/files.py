@@ -111,7 +111,7 @@ class CleanOptions(Options):
 
 def clean(context: OperationContext, options: CleanOptions) -> Report:
     """Delete or archive landed objects, for good. Idempotent; safe beside streams, which have read them."""
-    from deltaworks.rework.clean import clean_source
+    from deltaworks.recovery.clean import clean_source
 
     result = clean_source(
         context.catalog, context.subject, dry_run=options.dry_run, limit=options.limit, from_start=options.from_start

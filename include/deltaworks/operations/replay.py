@@ -15,7 +15,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
 if TYPE_CHECKING:
-    from deltaworks.rework.quarantine.open_rows import Quarantine, QuarantineFilter
+    from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 
 #: Characters of a raw value that are shown where not all is.
 _SHOWN_CHARACTERS = 500
@@ -84,13 +84,13 @@ def _raw_text(row: Mapping[str, Any], *, full: bool) -> str:
 
 def replay(context: OperationContext, options: ReplayOptions) -> Report:
     """Land rows that fit by now, each exactly once, however often repeated; first completes an interrupted replay."""
-    from deltaworks.rework.quarantine.replay import replay_quarantine
+    from deltaworks.recovery.quarantine.replay import replay_quarantine
 
     result = replay_quarantine(
         context.catalog, context.subject, filter_of(options), dry_run=options.dry_run, limit=options.limit
     )
     if not result.dry_run:
-        from deltaworks.rework.quarantine.summary import recount_quarantine
+        from deltaworks.recovery.quarantine.summary import recount_quarantine
 
         recount_quarantine(context.catalog.environment.lake, context.subject)
     will = "would land" if result.dry_run else "landed"
@@ -120,7 +120,7 @@ def filter_of(options: FilterOptions) -> QuarantineFilter:
         ConfigError: QUARANTINE_REASON_UNKNOWN, DATE_INVALID.
     """
     from deltaworks.events.reasons import ReasonCode
-    from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+    from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 
     unknown = sorted(set(options.reason) - {str(code) for code in ReasonCode})
     if unknown:
@@ -153,7 +153,7 @@ def _counts(title: str, counts: Counter[str]) -> list[str]:
 
 
 def _quarantine(context: OperationContext) -> Quarantine:
-    from deltaworks.rework.quarantine.open_rows import Quarantine
+    from deltaworks.recovery.quarantine.open_rows import Quarantine
     from deltaworks.tables.lake import Lake
 
     return Quarantine(Lake(context.catalog.environment.lake), context.subject)

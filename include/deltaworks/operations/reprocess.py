@@ -18,8 +18,8 @@ from deltaworks.operations.options import Options, Section, TableNames
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from deltaworks.rework.reprocess.count import ReprocessCount
-    from deltaworks.rework.reprocess.plan import ReprocessRequest
+    from deltaworks.recovery.reprocess.count import ReprocessCount
+    from deltaworks.recovery.reprocess.plan import ReprocessRequest
 
 _KEYS_SHOWN = 10
 SPARK_ABSENT = "SPARK_ABSENT"
@@ -74,8 +74,8 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
             )
         return _count(context, request, exact=options.exact, spark=options.spark)
     from deltaworks.control.records.reprocess import new_reprocess_id, reprocess_id_of_run
-    from deltaworks.rework.quarantine.summary import recount_quarantine
-    from deltaworks.rework.reprocess.run import Reprocess
+    from deltaworks.recovery.quarantine.summary import recount_quarantine
+    from deltaworks.recovery.reprocess.run import Reprocess
 
     # Every try of an Airflow task continues what the one before it began.
     name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
@@ -120,8 +120,8 @@ def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
     selected = (options.batches, options.files, options.file_list, options.offsets, options.events, options.arrived)
     if not any(selected) and not options.from_start:
         return None
-    from deltaworks.rework.reprocess.plan import ReprocessRequest
-    from deltaworks.rework.reprocess.selection import Selection
+    from deltaworks.recovery.reprocess.plan import ReprocessRequest
+    from deltaworks.recovery.reprocess.selection import Selection
 
     return ReprocessRequest(
         selection=Selection(
@@ -169,9 +169,9 @@ def _invalid(message: str, hint: str) -> ConfigError:
 
 def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool, spark: bool) -> Report:
     from deltaworks.control.home import PipelineHome
-    from deltaworks.rework.reprocess.count import ReprocessCounter
-    from deltaworks.rework.reprocess.plan import Planner, record_resolver
-    from deltaworks.rework.reprocess.reread import landing_opener
+    from deltaworks.recovery.reprocess.count import ReprocessCounter
+    from deltaworks.recovery.reprocess.plan import Planner, record_resolver
+    from deltaworks.recovery.reprocess.reread import landing_opener
     from deltaworks.tables.lake import Lake
 
     environment, spec = context.catalog.environment, context.catalog.pipeline(context.subject)

@@ -15,8 +15,8 @@ from deltaworks.operations.options import Options, Positional, Section, TableNam
 
 if TYPE_CHECKING:
     from deltaworks.control.records.rollback import LostShare
-    from deltaworks.rework.restore.one_table import TableRestoreResult
-    from deltaworks.rework.restore.points import RestorePoint
+    from deltaworks.recovery.restore.one_table import TableRestoreResult
+    from deltaworks.recovery.restore.points import RestorePoint
 
 
 _SHOWN = 20
@@ -72,7 +72,7 @@ def point_of(options: RestoreOptions) -> RestorePoint | None:
     """
     if options.to_version is None and options.to_batch is None and options.to_time is None:
         return None
-    from deltaworks.rework.restore.points import RestorePoint
+    from deltaworks.recovery.restore.points import RestorePoint
 
     try:
         at = dt.datetime.fromisoformat(options.to_time) if options.to_time else None
@@ -90,8 +90,8 @@ def point_of(options: RestoreOptions) -> RestorePoint | None:
 
 
 def _restore_table(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
-    from deltaworks.rework.restore.one_table import TableRestore
-    from deltaworks.rework.restore.plan import TableRestoreRequest
+    from deltaworks.recovery.restore.one_table import TableRestore
+    from deltaworks.recovery.restore.plan import TableRestoreRequest
 
     restore = TableRestore(context.catalog, context.subject, str(options.table))
     request: TableRestoreRequest | None = None
@@ -136,8 +136,8 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
 
 def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
     """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
-    from deltaworks.rework.restore.dependents import followers_of
-    from deltaworks.rework.start_over import start_over
+    from deltaworks.recovery.restore.dependents import followers_of
+    from deltaworks.recovery.start_over import start_over
 
     if point is None:
         raise _no_point()
@@ -251,7 +251,7 @@ class StartOverSummary:
 
 def start_over(context: OperationContext, options: StartOverOptions) -> Report:
     """Begin a new generation. The stream has to be stopped. A repeated run continues where a killed one ended."""
-    from deltaworks.rework.start_over import start_over as perform
+    from deltaworks.recovery.start_over import start_over as perform
 
     pipeline = context.subject
     result = perform(

@@ -124,8 +124,8 @@ class ExpiryOptions(Options):
 
 def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     """Remove rows in quarantine and payloads in the archive that are older than declared. Idempotent."""
-    from deltaworks.rework.quarantine.expire import expire_quarantine
-    from deltaworks.rework.quarantine.summary import recount_quarantine
+    from deltaworks.recovery.quarantine.expire import expire_quarantine
+    from deltaworks.recovery.quarantine.summary import recount_quarantine
 
     dry_run, bound = tonight(context, dry_run=options.dry_run)
     results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound)

@@ -11,7 +11,7 @@ from typing import Any
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import Alert, alert_key, alerts
 from deltaworks.control.objects import ObjectStore
-from deltaworks.judging.subjects import BROKEN, FIRING, UNKNOWN, parse_subject
+from deltaworks.rules.subjects import BROKEN, FIRING, UNKNOWN, parse_subject
 from deltaworks.specs.remediation import RemediationSpec
 
 #: What names an object, and nothing else.

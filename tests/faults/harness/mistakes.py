@@ -10,9 +10,9 @@ from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
-from deltaworks.rework.restore.one_table import TableRestore
-from deltaworks.rework.restore.plan import TableRestoreRequest
-from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.operations import Counts, Operations

@@ -11,12 +11,12 @@ from typing import Any
 
 from deltaworks.control import paths
 from deltaworks.control.records.prepared import PreparedReplay, PreparedReplays
-from deltaworks.rework.quarantine import replay as quarantine_replay
-from deltaworks.rework.quarantine import replay_commit
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine import replay as quarantine_replay
+from deltaworks.recovery.quarantine import replay_commit
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
-from tests.unit.rework.replay_stage import Stage
+from tests.unit.recovery.replay_stage import Stage
 
 
 def switch_off(names: str) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.rework.reprocess.reread import Rereader, RereadScope
-from deltaworks.rework.reprocess.selection import SourceObject
+from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
+from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness.personal_protections import take_away

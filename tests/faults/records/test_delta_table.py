@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
-from deltaworks.rework.start_over import start_over
+from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.delta import errors as delta_errors
 from deltaworks.sources.delta import source as delta
 from deltaworks.sources.delta.source import DeltaSource

@@ -15,11 +15,11 @@ from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import strip_keys
 from deltaworks.privacy.suppression import NOBODY
-from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.start_over import start_over
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.privacy_settings import PrivacySettings
 from tests.spark.engine.conftest import Shop
-from tests.spark.rework.reprocess_stage import EVENTS, ORDERS, Stage
+from tests.spark.recovery.reprocess_stage import EVENTS, ORDERS, Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 #: Whose order is the first event of the first object.

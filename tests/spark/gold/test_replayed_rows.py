@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
-from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.replay_stage import Stage, shop
+from tests.unit.recovery.replay_stage import Stage, shop
 
 pytestmark = pytest.mark.spark
 DAY = 86_400

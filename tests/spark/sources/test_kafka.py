@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
-from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.sources.kafka.source import KafkaSource
 from deltaworks.sources.records import record_seq
 from deltaworks.tables.lake import Lake

@@ -16,9 +16,9 @@ from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import ContractError
 from deltaworks.mutations.apply import MutationRun
-from deltaworks.rework.restore.pipeline_plan import declared_tables
-from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.start_over import StartOverResult, start_over
+from deltaworks.recovery.restore.pipeline_plan import declared_tables
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, TOLD, MutationStage, declared

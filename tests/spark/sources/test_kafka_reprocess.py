@@ -13,11 +13,11 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.rework.reprocess import read_records
-from deltaworks.rework.reprocess.count import ReprocessCount, ReprocessCounter
-from deltaworks.rework.reprocess.plan import Planner, ReprocessRequest, record_resolver
-from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
-from deltaworks.rework.reprocess.selection import Selection
+from deltaworks.recovery.reprocess import read_records
+from deltaworks.recovery.reprocess.count import ReprocessCount, ReprocessCounter
+from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
+from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
+from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
@@ -225,7 +225,7 @@ def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
     archive.delete("position = '7'")
     before = stage.rows(without=("keyed",))
     if not protected:
-        monkeypatch.setattr("deltaworks.rework.reprocess.staging.refuse_missing", lambda *_: None)
+        monkeypatch.setattr("deltaworks.recovery.reprocess.staging.refuse_missing", lambda *_: None)
 
     if protected:
         with pytest.raises(ContractError, match="which had read 20 records, 19 came") as missing:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, operations
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_stage import Stage, orders, shop
 
 
 def spec(level: str) -> PipelineSpec:

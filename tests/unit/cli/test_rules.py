@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app, operations, rules
 from deltaworks.errors import ConfigError
-from deltaworks.judging.annotations import shown_before
-from tests.unit.judging.rule_stage import START, RuleStage, rules_project
+from deltaworks.rules.annotations import shown_before
+from tests.unit.rules.rule_stage import START, RuleStage, rules_project
 
 LINE = [0.01] * 5 + [0.2] * 6 + [0.01] * 9
 TIMES = ("--from", "2026-03-02T10:00", "--to", "2026-03-02T10:20")

@@ -23,10 +23,10 @@ from deltaworks.engine.fan_out import partitioning, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import BatchStamp, Payload
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
-from deltaworks.rework.quarantine.replay import replay_quarantine
-from deltaworks.rework.reprocess.plan import check_unchanged
-from deltaworks.rework.start_over import start_over
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
+from deltaworks.recovery.reprocess.plan import check_unchanged
+from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -35,7 +35,7 @@ from deltaworks.tables.steps import REPLAYS
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_stage import Crash, Stage, declared
-from tests.unit.rework.replay_stage import Stage as ReplayStage
+from tests.unit.recovery.replay_stage import Stage as ReplayStage
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}

@@ -21,9 +21,9 @@ from deltaworks.erasure import suppress as suppressing
 from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.rework.restore.one_table import TableRestore
-from deltaworks.rework.restore.plan import TableRestoreRequest
-from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
 from tests.unit.erasure.lakes import DAY, QUARANTINE, PeopleLake
 from tests.unit.erasure.test_advance import ask, request_of
 

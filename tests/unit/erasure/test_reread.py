@@ -20,13 +20,13 @@ from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events import strip_keys
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.privacy.suppression import NOBODY
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
-from deltaworks.rework.quarantine.replay import ReplayResult, replay_quarantine
-from deltaworks.rework.reprocess.reread import Rereader, RereadScope, landing_opener
-from deltaworks.rework.reprocess.selection import SourceObject
-from deltaworks.rework.start_over import start_over
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
+from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, landing_opener
+from deltaworks.recovery.reprocess.selection import SourceObject
+from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.replay_stage import Stage, shop
+from tests.unit.recovery.replay_stage import Stage, shop
 
 ANN, BOB = "ann", "bob"
 #: Landed objects keep her, so that it is the list that keeps her out.

@@ -13,10 +13,10 @@ from deltaworks.erasure import window
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.events import strip_keys
 from deltaworks.privacy.suppression import NOBODY
-from deltaworks.rework.recover.check import check_pipeline
-from deltaworks.rework.reprocess.plan import ReprocessRequest
-from deltaworks.rework.reprocess.run import Reprocess
-from deltaworks.rework.reprocess.selection import Selection
+from deltaworks.recovery.recover.check import check_pipeline
+from deltaworks.recovery.reprocess.plan import ReprocessRequest
+from deltaworks.recovery.reprocess.run import Reprocess
+from deltaworks.recovery.reprocess.selection import Selection
 from tests.unit.engine.hold_stage import Crash, crash_at
 from tests.unit.erasure.ways_stage import ANN, BOB, KINDS, WaysStage, no_session
 

@@ -24,22 +24,22 @@ from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.rework.recover.log_gap import mend_log
-from deltaworks.rework.recover.lost_files import mend_files, mend_table
-from deltaworks.rework.reprocess.plan import ReprocessRequest
-from deltaworks.rework.reprocess.run import Reprocess
-from deltaworks.rework.reprocess.selection import Selection
-from deltaworks.rework.restore.one_table import TableRestore
-from deltaworks.rework.restore.plan import TableRestoreRequest
-from deltaworks.rework.restore.points import RestorePoint
-from deltaworks.rework.start_over import start_over
+from deltaworks.recovery.recover.log_gap import mend_log
+from deltaworks.recovery.recover.lost_files import mend_files, mend_table
+from deltaworks.recovery.reprocess.plan import ReprocessRequest
+from deltaworks.recovery.reprocess.run import Reprocess
+from deltaworks.recovery.reprocess.selection import Selection
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.restore.source_stage import AT, SourceStage
+from tests.unit.recovery.restore.source_stage import AT, SourceStage
 
 ANN, BOB = "ann", "bob"
 BATCHES = (0, 1, 2, 3)

@@ -18,11 +18,11 @@ from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.rework.quarantine.open_rows import QuarantineFilter
-from deltaworks.rework.quarantine.replay import replay_quarantine
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
-from tests.unit.rework.replay_stage import Stage
+from tests.unit.recovery.replay_stage import Stage
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 NGINX = r'(?P<host>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)" (?P<status>\d+)(?: (?P<agent>.+))?'

@@ -17,10 +17,10 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.maintenance import vacuum_files
 from deltaworks.maintenance import vacuum_holds as holds
 from deltaworks.maintenance.vacuum import VacuumResult, vacuum_tables
-from deltaworks.rework.restore import one_table
-from deltaworks.rework.restore.one_table import TableRestore
-from deltaworks.rework.restore.plan import TableRestoreRequest
-from deltaworks.rework.restore.points import RestorePoint
+from deltaworks.recovery.restore import one_table
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
 from tests.unit.engine.hold_stage import Crash, Stage, crash_at
 
 ORDERS = paths.table("shop", "orders")

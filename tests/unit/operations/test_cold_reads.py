@@ -23,7 +23,7 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.dags.airflow_project import write_project
 from tests.unit.control.records.recorded_erasure import ERASURE
-from tests.unit.rework.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_stage import Stage, orders, shop
 
 PROJECT = "deltaworks.specs.project.load_catalog"
 

@@ -11,9 +11,9 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.dashboards.marks import MOST_MARKS
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
-from deltaworks.judging.annotations import annotate
-from deltaworks.judging.states import EpisodeRecord, RuleState
 from deltaworks.operations.drawn_dashboard import drawn_dashboard, marks_between
+from deltaworks.rules.annotations import annotate
+from deltaworks.rules.states import EpisodeRecord, RuleState
 from tests.unit.dashboards.dashboard_stage import SPAN, START, errors, put, shop
 
 

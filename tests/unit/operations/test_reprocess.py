@@ -12,8 +12,8 @@ from deltaworks.operations.job import parser_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import operation
 from deltaworks.operations.reprocess import ReprocessOptions, request_of
-from deltaworks.rework.reprocess.plan import ReprocessRequest
-from deltaworks.rework.reprocess.selection import Selection
+from deltaworks.recovery.reprocess.plan import ReprocessRequest
+from deltaworks.recovery.reprocess.selection import Selection
 
 
 def options_of(*arguments: str) -> ReprocessOptions:

@@ -14,7 +14,7 @@ from deltaworks.operations.job import main
 from deltaworks.operations.registry import operation
 from deltaworks.operations.restore import RestoreOptions, point_of, restore
 from deltaworks.specs import project
-from tests.unit.rework.restore.source_stage import SourceStage
+from tests.unit.recovery.restore.source_stage import SourceStage
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.dashboards.spans import Span
-from deltaworks.judging.backtest import backtest
-from deltaworks.judging.minutes import minute_text
-from deltaworks.judging.trial_bounds import with_settings
+from deltaworks.rules.backtest import backtest
+from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.trial_bounds import with_settings
 from tests.unit.pipelines.shipped_lake import ShippedLake, without_dedupe
 
 #: The first fields of a standard log, which the files without a header have.

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from deltaworks.judging.minutes import minute_of
-from deltaworks.judging.observing import rule_query
+from deltaworks.rules.minutes import minute_of
+from deltaworks.rules.observing import rule_query
 from deltaworks.specs.business_alert import BusinessAlertSpec
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec

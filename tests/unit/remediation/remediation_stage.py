@@ -11,8 +11,8 @@ from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.remediation import RemediationRecord, RemediationRecords
-from deltaworks.judging.subjects import FIRING, subject_of
 from deltaworks.remediation.remediator import Remediator
+from deltaworks.rules.subjects import FIRING, subject_of
 from deltaworks.specs.remediation import RemediationSpec
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.remediation.traffic_server import Director

@@ -11,9 +11,9 @@ import pytest
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.errors import TransientError
-from deltaworks.judging.subjects import UNKNOWN
 from deltaworks.remediation.telling import resumed
 from deltaworks.remediation.traffic import Traffic
+from deltaworks.rules.subjects import UNKNOWN
 from tests.unit.remediation.remediation_stage import RemediationStage
 from tests.unit.remediation.traffic_server import Director, running_director
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from deltaworks.specs.changes import classify
 from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.rework.replay_stage import orders, shop
+from tests.unit.recovery.replay_stage import orders, shop
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
 KINESIS = {"kind": "kinesis", "stream": "events"}

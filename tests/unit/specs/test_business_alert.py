@@ -11,7 +11,7 @@ from deltaworks.specs.business_alert import refresh_seconds
 from deltaworks.specs.changes import classify
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.effects import Effect
-from tests.unit.judging.rule_stage import RATE, RATE_SQL, rules_project
+from tests.unit.rules.rule_stage import RATE, RATE_SQL, rules_project
 
 BASED = RATE.replace(
     "fire: {above: 0.1}, clear: {above: 0.09}",

@@ -14,7 +14,7 @@ from deltaworks.specs.event import EventTimeSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern
-from tests.unit.rework.replay_stage import shop
+from tests.unit.recovery.replay_stage import shop
 
 EVENTS = {"name": "events", "catch_all": True}
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.errors import ContractError
-from deltaworks.rework.reprocess.plan import ReprocessRequest
-from deltaworks.rework.reprocess.run import Reprocess, ReprocessResult
-from deltaworks.rework.reprocess.selection import Selection
+from deltaworks.recovery.reprocess.plan import ReprocessRequest
+from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
+from deltaworks.recovery.reprocess.selection import Selection
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_stage import PIPELINE, ProjectOf
 from tests.spark.sources.kinesis.conftest import Stage

@@ -15,9 +15,9 @@ from deltaworks.control.records.feeds import (
 )
 from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.store import UnversionedRecord
-from deltaworks.judging.annotations import Annotation
-from deltaworks.judging.baselines import BaselineRow, DateBaseline
-from deltaworks.judging.states import AlertRecord, EpisodeRecord, FigureRecord, RuleState, TellingRecord
+from deltaworks.rules.annotations import Annotation
+from deltaworks.rules.baselines import BaselineRow, DateBaseline
+from deltaworks.rules.states import AlertRecord, EpisodeRecord, FigureRecord, RuleState, TellingRecord
 
 AT = "2026-01-02T03:04:05.678+00:00"
 MINUTE = "2026-01-02T03:04Z"

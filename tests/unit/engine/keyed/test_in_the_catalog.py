@@ -13,8 +13,8 @@ from deltaworks.maintenance.layout import layout_of, optimized_tables
 from deltaworks.maintenance.orphans import remove_orphans
 from deltaworks.maintenance.table_health.catalog_tables import all_tables, declared_tables
 from deltaworks.maintenance.vacuum import _selected
-from deltaworks.rework.recover.check import check_pipeline
-from deltaworks.rework.restore.dependents import refuse_mutable
+from deltaworks.recovery.recover.check import check_pipeline
+from deltaworks.recovery.restore.dependents import refuse_mutable
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec

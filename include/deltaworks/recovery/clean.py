@@ -1,0 +1,194 @@
+"""Deletes or archives landed objects that every pipeline which reads them has landed, some days after.
+
+An object is left alone while one of its pipelines has not completed the batch that holds it, while a row of it waits
+in quarantine for a replay that needs the object, and where no pipeline reads it: its rows are in no table. What was
+removed cannot be reprocessed, replayed or read by a pipeline that starts over.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.replacements import Replacements
+from deltaworks.engine.file_answers import FileAnswers
+from deltaworks.errors import ConfigError
+from deltaworks.recovery.quarantine.open_rows import Quarantine
+from deltaworks.sources.objects.log import FileEventLog, Reader, matching
+from deltaworks.sources.objects.relay.removal import ObjectRemover, Removal
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.relay import CleanSpec, RelaySpec
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+_REQUESTS_AT_ONCE = 8
+_CHECKED_AT_ONCE = 1_000
+#: The most objects one run removes, so that a mistake is a small one.
+MOST_OBJECTS = 100_000
+_COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanResult:
+    """What one run removed, or would remove, and what it left.
+
+    `unread` objects wait for a pipeline, `young` ones for their day, `in_quarantine` ones for a replay; `unclaimed`
+    ones are read by no pipeline; `changed` keys hold another content by now. The next run continues after `up_to_seq`.
+    """
+
+    relay: str
+    mode: str
+    dry_run: bool
+    removed: int = 0
+    bytes: int = 0
+    gone: int = 0
+    changed: int = 0
+    unread: int = 0
+    young: int = 0
+    in_quarantine: int = 0
+    unclaimed: int = 0
+    up_to_seq: int = 0
+
+
+def clean_source(
+    catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MOST_OBJECTS, from_start: bool = False
+) -> CleanResult:
+    """Remove what is landed everywhere, at most `limit` objects. Idempotent; safe beside relay and streams.
+
+    Args:
+        from_start: read the whole log again, also what earlier runs have passed.
+
+    Raises:
+        ConfigError: RELAY_CLEANS_NOTHING, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
+    """
+    spec = catalog.relay(relay)
+    declared, landing = _declared(spec, catalog.environment.landing)
+    objects = open_objects(catalog.environment.lake)
+    position = 0 if from_start else _position(objects, relay)
+    result = CleanResult(relay=relay, mode=declared.mode, dry_run=dry_run, up_to_seq=position)
+    remover = ObjectRemover(
+        landing, archive=declared.archive_storage(landing), versions=spec.overwrites == "every_version"
+    )
+    _Run(catalog, result, remover, after_days=declared.after_days, limit=limit).clean()
+    if not dry_run and result.up_to_seq > position:
+        objects.put(_position_key(relay), json.dumps({"seq": result.up_to_seq}).encode())
+    return result
+
+
+class _Run:
+    """One pass over the log, from where `result` says that the last one ended."""
+
+    def __init__(
+        self, catalog: Catalog, result: CleanResult, remover: ObjectRemover, *, after_days: float, limit: int
+    ) -> None:
+        lake = Lake(catalog.environment.lake)
+        self._log = FileEventLog(lake, result.relay)
+        self._replacements = Replacements(open_objects(catalog.environment.lake)).refresh()
+        self._result = result
+        self._remove = remover.lies_there if result.dry_run else remover.remove
+        self._before = utc_now() - timedelta(days=after_days)
+        self._may_remove = limit
+        #: The first `seq` that was left: the next run begins there.
+        self._first_left = sys.maxsize
+        # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
+        self._readers = FileAnswers(catalog, result.relay).readers()
+        self._needed = {reader.pipeline: Quarantine(lake, reader.pipeline).objects_needed() for reader in self._readers}
+
+    def clean(self) -> None:
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            for part in self._log.parts(self._result.up_to_seq, columns=_COLUMNS):
+                self._remove_some(list(self._chosen(part)), threads)
+                self._result.up_to_seq = min(part.column("seq")[-1].as_py(), self._first_left - 1)
+                if not self._may_remove:
+                    break
+
+    def _remove_some(self, chosen: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
+        """Only objects that are there count against the limit: the log may begin with many that were removed before."""
+        at = 0
+        while at < len(chosen) and self._may_remove:
+            piece = chosen[at : at + min(self._may_remove, _CHECKED_AT_ONCE)]
+            for row, state in zip(piece, threads.map(self._removed, piece), strict=True):
+                self._count(row, state)
+            at += len(piece)
+        if at < len(chosen):
+            self._leave(chosen[at])
+
+    def _removed(self, row: Mapping[str, Any]) -> Removal:
+        bucket, key, etag = row["bucket"], row["key"], row["etag"]
+        state = self._remove(bucket, key, etag, row["version_id"])
+        for tag in self._replacements.successors(bucket, key, etag):
+            # What was put in its place without erased events is the same file.
+            if self._remove(bucket, key, tag, None) == "removed":
+                state = "removed"
+        return state
+
+    def _leave(self, row: Mapping[str, Any]) -> None:
+        self._first_left = min(self._first_left, row["seq"])
+
+    def _chosen(self, part: pa.Table) -> Iterator[dict[str, Any]]:
+        """The objects of a part of the log that can go."""
+        readers: dict[int, list[Reader]] = {}
+        for reader in self._readers:
+            matches = matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
+            for seq in matches.column("seq").to_pylist():
+                readers.setdefault(seq, []).append(reader)
+        for row in part.to_pylist():
+            seq, its_readers = row["seq"], readers.get(row["seq"], [])
+            if not its_readers:
+                self._result.unclaimed += 1
+                continue
+            if any(reader.seq < seq for reader in its_readers):
+                self._result.unread += 1
+            elif row["received_at"] >= self._before:
+                self._result.young += 1
+            elif any(seq in self._needed[reader.pipeline] for reader in its_readers):
+                self._result.in_quarantine += 1
+            else:
+                yield row
+                continue
+            self._leave(row)
+
+    def _count(self, row: Mapping[str, Any], state: Removal) -> None:
+        if state == "removed":
+            self._result.removed += 1
+            self._may_remove -= 1
+            self._result.bytes += row["size"] or 0
+        elif state == "gone":
+            self._result.gone += 1
+        else:
+            self._result.changed += 1
+
+
+def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, StorageSpec]:
+    if spec.clean is None:
+        raise ConfigError(
+            "RELAY_CLEANS_NOTHING",
+            f"Relay {spec.relay!r} declares no `clean`: what lands stays.",
+            hint=f"Declare `clean: {{mode: delete, after_days: 30}}` in include/relays/{spec.relay}.yaml.",
+        )
+    if landing is None:
+        raise ConfigError(
+            "LANDING_MISSING",
+            f"Relay {spec.relay!r} cleans its buckets, but the environment does not say how to reach them.",
+            hint="Give the environment a `landing`.",
+        )
+    return spec.clean, landing
+
+
+def _position_key(relay: str) -> str:
+    return paths.relay_clean(relay)
+
+
+def _position(objects: ObjectStore, relay: str) -> int:
+    position = objects.get(_position_key(relay))
+    return int(json.loads(position.data)["seq"]) if position else 0

@@ -1,0 +1,201 @@
+"""Removes what has lain for longer than is declared: rows that did not fit, messages, archived payloads, old rows.
+
+Raw values are kept for a replay, and may say more of people than any column does. After `quarantine.retain_days` a row
+goes, whether it was landed by a replay, or is open still: a promise to forget does not depend on somebody's work. How
+many open ones went is told. Of the archive whole dates go, after `archive.retain_days`, and of a table with
+`retention_days` those of its `event_date`: gold tables that read them follow, as they do any change. The rows can be
+read by time travel until a VACUUM after the table's retention; the table of messages is vacuumed here, which no other
+job does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.maintenance.alerts import exclusive_maintenance
+from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
+from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.sources.objects.log import message_quarantine_key
+from deltaworks.specs.archive import ARCHIVE
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.table import TableSpec
+from deltaworks.tables.lake import Lake, rows_of
+from deltaworks.tables.replacement import content
+
+OPERATION = "expire_quarantine"
+_EVENT_DATE = "event_date"
+#: Removed files of the table of messages are kept for so long, as VACUUM keeps those of the pipeline's tables.
+_KEPT_HOURS = 168
+_INSTANT = 'Timestamp(Microsecond, Some("UTC"))'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryResult:
+    """Rows of one table that were removed (in a dry run: would be); of quarantine `open` ones no replay had landed."""
+
+    table: str
+    dry_run: bool
+    rows: int = 0
+    open: int = 0
+    before: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+
+
+def expire_quarantine(
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    dry_run: bool = True,
+    now: dt.datetime | None = None,
+    bound: NightBound | None = None,
+) -> list[ExpiryResult]:
+    """Remove what is older than declared from a pipeline's quarantine, archive and tables, and its relay's messages.
+
+    Idempotent; safe beside the stream, the relay and replays. Needs no JVM.
+
+    Args:
+        bound: remove the oldest days only, as many as fit, one at least, and raise an alert; a repeated run continues.
+            So what is declared is kept, if later, and nobody has to be there for it.
+
+    Raises:
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, TURN_NOT_GRANTED, TURN_LOST; not in a dry run.
+    """
+    spec, lake, now = catalog.pipeline(pipeline), Lake(catalog.environment.lake), now or utc_now()
+    run = _Expiry(lake, pipeline, dry_run=dry_run, now=now, bound=bound)
+    relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
+
+    def results() -> list[ExpiryResult]:
+        of_tables = [run.rows(QUARANTINE, spec.quarantine.retain_days)]
+        of_tables += [run.retained(table) for table in spec.tables if table.retention_days is not None]
+        if spec.archive is not None:
+            of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
+        return of_tables if relay is None else [*of_tables, run.messages(relay.relay, relay.messages_retain_days)]
+
+    if dry_run:
+        return results()
+    with exclusive_maintenance(PipelineHome.open(catalog.environment.lake, pipeline), work="the expiry of quarantine"):
+        return results()
+
+
+class _Expiry:
+    """One run over the tables of a pipeline."""
+
+    def __init__(self, lake: Lake, pipeline: str, *, dry_run: bool, now: dt.datetime, bound: NightBound | None) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._dry_run = dry_run
+        self._now = now
+        self._bound = bound
+        self._home = PipelineHome.open(lake.storage, pipeline)
+
+    def rows(self, name: str, days: int | None) -> ExpiryResult:
+        """Rows of the quarantine or of the archive."""
+        return self._dates(name, days, f"{name}_date")
+
+    def retained(self, spec: TableSpec) -> ExpiryResult:
+        """Rows of a table whose events are older than it declares. One that requests change is taken for a turn."""
+        if spec.mutable is None or self._dry_run:
+            return self._dates(spec.name, spec.retention_days, _EVENT_DATE)
+        with write_turn(self._home.objects, self._pipeline, spec.name, by=current_run()) as turn:
+            return self._dates(spec.name, spec.retention_days, _EVENT_DATE, check=turn.check)
+
+    def _dates(
+        self, name: str, days: int | None, column: str, *, check: Callable[[], None] = lambda: None
+    ) -> ExpiryResult:
+        started = time.monotonic()
+        table = self._lake.open(self._home.table(name))
+        if table is None or days is None:
+            return self._left(name, days)
+        # By days, as the table is partitioned: a row may stay some hours longer, and no file is rewritten.
+        before = (self._now - dt.timedelta(days=days)).date()
+        old = rows_of(self._lake, table, columns=[column], filters=pc.field(column) < before)
+        bounded = self._bounded(name, table, old.column(column).to_pylist(), before)
+        if bounded != before:
+            before = bounded
+            old = old.filter(pc.field(column) < before)
+        still_open = 0
+        if name == QUARANTINE and old.num_rows:
+            older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
+            still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows
+        if old.num_rows and not self._dry_run:
+            check()
+            self._delete(table, f"{column} < CAST('{before.isoformat()}' AS DATE)", before.isoformat())
+        return ExpiryResult(
+            table=name,
+            dry_run=self._dry_run,
+            rows=old.num_rows,
+            open=still_open,
+            before=before.isoformat(),
+            seconds=time.monotonic() - started,
+        )
+
+    def messages(self, relay: str, days: int | None) -> ExpiryResult:
+        started, name = time.monotonic(), f"message_quarantine of {relay}"
+        table = self._lake.open(message_quarantine_key(relay))
+        if table is None or days is None:
+            return self._left(name, days)
+        before = self._now - dt.timedelta(days=days)
+        old = rows_of(self._lake, table, columns=["received_at"], filters=pc.field("received_at") < before)
+        received = [at.date() for at in old.column("received_at").to_pylist()]
+        bounded = self._bounded(f"message_quarantine_{relay}", table, received, before.date())
+        if bounded != before.date():
+            before = dt.datetime.combine(bounded, dt.time(), tzinfo=dt.UTC)
+            old = old.filter(pc.field("received_at") < before)
+        text = before.isoformat()
+        if not self._dry_run:
+            if old.num_rows:
+                self._delete(table, f"received_at < arrow_cast('{text}', '{_INSTANT}')", text)
+            table.vacuum(_KEPT_HOURS, dry_run=False, commit_properties=self._properties(text))
+        return ExpiryResult(
+            table=name,
+            dry_run=self._dry_run,
+            rows=old.num_rows,
+            open=old.num_rows,
+            before=text,
+            seconds=time.monotonic() - started,
+        )
+
+    def _bounded(self, what: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
+        """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
+        if self._bound is None or self._dry_run:
+            return before
+        most = self._bound.rows(content(table).rows)
+        if len(days) <= most:
+            resolve_over_bound(self._home, what)
+            return before
+        counts = sorted(Counter(days).items())
+        rows, fits = 0, counts[0][0]
+        for day, count in counts:
+            rows += count
+            if rows > most and day != counts[0][0]:
+                break
+            fits = day
+        summary = f"{len(days):,} rows are older than declared, more than a night removes: the oldest went."
+        command = f"`deltaworks quarantine expire {self._pipeline} --no-dry-run`, or let the next nights do it"
+        alert_over_bound(self._home, what, summary=summary, command=command)
+        return fits + dt.timedelta(days=1)
+
+    def _left(self, name: str, days: int | None) -> ExpiryResult:
+        reason = "it is kept for ever, as declared" if days is None else "it does not exist yet"
+        return ExpiryResult(table=name, dry_run=self._dry_run, reason=reason)
+
+    def _delete(self, table: DeltaTable, condition: str, before: str) -> None:
+        table.delete(condition, commit_properties=self._properties(before))
+
+    def _properties(self, before: str) -> CommitProperties:
+        metadata = user_metadata(pipeline=self._pipeline, batch=0, operation=OPERATION, before=before)
+        return CommitProperties(custom_metadata={"userMetadata": metadata})

@@ -1,0 +1,273 @@
+"""Lands quarantined rows once the spec, a rule or the landed object has been corrected: exactly once, and recorded.
+
+The open rows are read again by the code of the stream, slice by slice. A slice is a replay of its own and goes through
+the three records of a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds
+them to every table under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* adds the rows' record
+to `quarantine_replays`, under a step like the others. Whatever is interrupted in between, the next call completes
+first. Of two replays at once, one waits for the other; without that lease, one would fix the next ordinal, and the
+other complete that one and select its rows again.
+
+Rows keep `_seq`, `_position` and `_batch_id`; a row whose place a table has already is not added to it again. Gold
+follows by itself: the dates the files are in have changed.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.clock import utc_now
+from deltaworks.control.health.throughput import EventTotals, Throughput, note_landed
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.base import failing_nobody
+from deltaworks.engine.announcements import announcers, with_announcements
+from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.recovery.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
+from deltaworks.recovery.quarantine.replay_commit import Fault, ReplayCommits, rereading
+from deltaworks.recovery.quarantine.replay_rows import (
+    LandedObjects,
+    PayloadFinder,
+    ReplayRows,
+    key_of,
+    replay_rows,
+)
+from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.payloads import FileOpener
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.lake import Lake
+
+SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayResult:
+    """What a replay did, or in a dry run would do. Counts are rows; `rows_by_table` are those added to each table."""
+
+    pipeline: str
+    dry_run: bool
+    selected: int = 0
+    landed: int = 0
+    still_rejected: int = 0
+    not_replayable: int = 0
+    replays: int = 0
+    completed_earlier: int = 0
+    rows_by_table: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    causes: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def add(self, rows: ReplayRows) -> None:
+        """Count the rows of one slice."""
+        self.selected += len(rows.landed) + len(rows.rejected) + len(rows.missing)
+        self.landed += len(rows.landed)
+        self.still_rejected += len(rows.rejected)
+        self.not_replayable += len(rows.missing)
+        self.reasons.update(rows.rejection_counts())
+        self.causes.update(rows.missing.values())
+        if self.dry_run:
+            for table, parts in rows.by_table.items():
+                self.rows_by_table[table] += sum(part.num_rows for part in parts)
+
+
+def replay_quarantine(
+    catalog: Catalog,
+    pipeline: str,
+    selection: QuarantineFilter,
+    *,
+    dry_run: bool = True,
+    limit: int | None = None,
+    slice_rows: int = SLICE_ROWS,
+    fault: Fault = lambda point: None,
+) -> ReplayResult:
+    """Land what fits now of the selected open rows. Idempotent, and safe beside the stream and other replays.
+
+    Args:
+        dry_run: only count; nothing is written.
+        limit: at most this many rows, the oldest first.
+        fault: called at `files_written`, `prepared` and `committed:<table>`, by tests.
+
+    Raises:
+        ConfigError: ENRICHMENT_UNREADABLE.
+        ContractError: RULE_FAILED, FIELD_UNDECLARED where tables declare to stop; PREPARED_REPLAY_UNREADABLE;
+            QUARANTINE_WITHHELD, no row of the selection has kept its event, and its source keeps no objects.
+        ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
+            next call completes what was prepared.
+    """
+    started = time.monotonic()
+    result = ReplayResult(pipeline=pipeline, dry_run=dry_run)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    spec = catalog.pipeline(pipeline)
+    _refuse_withheld(spec, lake, selection)
+    commits = ReplayCommits(spec, lake, home, fault=fault)
+    replayer = _Replayer(catalog, lake, home, commits, result)
+
+    def parts() -> Iterator[pa.Table]:
+        keys = Quarantine(lake, pipeline).keys(selection, limit=limit)
+        return slices(keys, max_rows=slice_rows, max_bytes=SLICE_BYTES)
+
+    if dry_run:
+        for part in parts():
+            replayer.count(part)
+    else:
+        commits.tables.open()
+        with rereading(home):
+            result.completed_earlier = commits.complete_torn()
+            for part in parts():
+                while not replayer.land(part):
+                    commits.complete_torn()
+        result.rows_by_table = commits.rows_by_table
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _refuse_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
+    """Refuse to read records again that are nowhere any more: their values were withheld for private fields."""
+    if not spec.private or isinstance(spec.source, FileSourceSpec):
+        return
+    rows, whole = Quarantine(lake, spec.pipeline).count_kept(selection)
+    if rows and not whole:
+        raise ContractError(
+            "QUARANTINE_WITHHELD",
+            f"None of the {rows} selected rows has kept its event: {spec.pipeline!r} declares private fields, so "
+            f"quarantine holds no raw value, and {spec.source.kind} keeps no objects to read again.",
+            hint=f"Read again what the source still has: `deltaworks reprocess {spec.pipeline}`.",
+        )
+
+
+class _Replayer:
+    """Reads slices of one pipeline's quarantine again and lands or counts them. Used by one thread."""
+
+    def __init__(
+        self, catalog: Catalog, lake: Lake, home: PipelineHome, commits: ReplayCommits, result: ReplayResult
+    ) -> None:
+        self._spec = catalog.pipeline(result.pipeline)
+        self._lake = lake
+        self._home = home
+        self._commits = commits
+        self._result = result
+        self._partition_by = partitioning(self._spec)
+        self._announcers = announcers(self._spec)
+        self._landed: LandedObjects | None = None
+        if isinstance(self._spec.source, FileSourceSpec):
+            log = FileEventLog(lake, self._spec.source.relay)
+            environment = catalog.environment
+            opener = FileOpener.of(environment.landing, self._spec.source, lake=environment.lake)
+            self._landed = LandedObjects(log, opener)
+
+    def count(self, keys: pa.Table) -> None:
+        """What `land` would do, were no table held; nothing is written."""
+        rows, _, _ = self._read(keys)
+        tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
+        refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
+        rows.without(dict.fromkeys(refused, "table_needs_spark"))
+        self._result.add(rows)
+
+    def land(self, keys: pa.Table) -> bool:
+        """Land the rows of these keys that fit; False where another process prepared the next replay first."""
+        # The ordinal first: what is selected after it has seen every replay before it.
+        ordinal = self._commits.next_ordinal()
+        rows, new_columns, open_rows = self._read(keys)
+        rows.without(self._blocked(rows))
+        if rows.landed or rows.rejected:
+            replay_id, at = uuid.uuid4().hex, utc_now()
+            shares = [
+                self._commits.write(
+                    name,
+                    part,
+                    partition_by=self._partition_by[name],
+                    new_columns=as_records(new_columns.get(name, ())),
+                )
+                for name, part in self._by_table(rows)
+                if part.num_rows
+            ]
+            fingerprint = self._spec.fingerprint()
+            shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
+            if not self._commits.land(ordinal, replay_id, shares, _outcomes(rows, shared)):
+                return False
+            self._result.replays += 1
+            landed = [row for row in open_rows if key_of(row) in rows.landed]
+            with failing_nobody(f"What was quarantined lately of {self._spec.pipeline}"):
+                note_landed(self._home.objects, self._home.control(), _by_when(landed), now=utc_now())
+        self._result.add(rows)
+        return True
+
+    def _read(self, keys: pa.Table) -> tuple[ReplayRows, Evolved, list[dict[str, Any]]]:
+        open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
+        passes: list[ReplayRows] = []
+        now_us = time.time_ns() // 1000
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+
+        def one_pass(evolved: Evolved) -> Written:
+            parser = inputs.parser(self._spec, evolved=evolved)
+            payloads = PayloadFinder(parser, self._landed).find(open_rows)
+            fingerprint = self._spec.fingerprint()
+            passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))
+            return Written(findings=parser.findings)
+
+        written = with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
+        return passes[-1], written.new_columns, open_rows
+
+    def _blocked(self, rows: ReplayRows) -> dict[str, str]:
+        """The tables nothing can be added to now, and why."""
+        held, handles = self._home.held.read(), self._commits.tables.handles
+        blocked = {}
+        for name in rows.by_table:
+            for written in (name, *self._announcers.get(name, ())):
+                if written in held:
+                    blocked[name] = "table_held"
+                elif written not in handles:
+                    blocked[name] = "table_not_open"
+                elif reasons_for_spark(handles[written]):
+                    blocked[name] = "table_needs_spark"
+        return blocked
+
+    def _by_table(self, rows: ReplayRows) -> Iterator[tuple[str, pa.Table]]:
+        """What is added to each table, and last to those that announce rows of others."""
+        data = ((name, part) for name, parts in sorted(rows.by_table.items()) for part in parts)
+        parts: dict[str, list[pa.Table]] = {}
+        for name, part in with_announcements(self._spec, data):
+            parts.setdefault(name, []).append(part)
+        announced = self._commits.tables.announced
+        for name in sorted(parts, key=lambda name: (name in announced, name)):
+            yield name, pa.concat_tables(parts[name])
+
+
+def _by_when(landed: Sequence[Mapping[str, Any]]) -> Throughput:
+    """Rows that have landed, by when they went to quarantine and why. An event is one row there."""
+    record, now = Throughput(), utc_now()
+    for at_us, rows in groupby(sorted(landed, key=_quarantined_us), key=_quarantined_us):
+        several = list(rows)
+        reasons = Counter((reason["code"], reason["path"] or "") for row in several for reason in row["reasons"])
+        total = EventTotals(quarantined=len(several), reasons=reasons)
+        at = datetime.fromtimestamp(at_us / 1_000_000, UTC)
+        record = record.merged(Throughput().with_batch(at, total), now=now)
+    return record
+
+
+def _quarantined_us(row: Mapping[str, Any]) -> int:
+    return int(row["ingested_at_us"])
+
+
+def _outcomes(rows: ReplayRows, shared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The record of the slice: what became of each row."""
+    outcomes = [(place, LANDED, tables) for place, tables in sorted(rows.landed.items())]
+    outcomes += [(place, STILL_REJECTED, ()) for place in sorted(rows.rejected)]
+    return [
+        {**shared, "_seq": seq, "_position": position, "outcome": outcome, "table_names": list(tables)}
+        for (seq, position), outcome, tables in outcomes
+    ]

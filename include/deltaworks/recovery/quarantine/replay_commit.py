@@ -1,0 +1,266 @@
+"""Commits replays of quarantined rows, each prepared, committed and completed like a batch, under steps of its own.
+
+Every way back that reads landed rows again starts here too: it takes the right to do so alone (`rereading`), and
+completes a replay that was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now, utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.rereading import WAIT_SECONDS, rereading_lease
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
+from deltaworks.engine.table_set import TableSet
+from deltaworks.errors import ConcurrencyError
+from deltaworks.events.evolution import add_columns
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA, REPROCESSED, landed_seqs
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.commit import commit_step, refresh
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.lake import Lake, arrow_path, rows_of
+from deltaworks.tables.steps import REPLAYS, last_replay, read_last_replay, replay_step
+
+OPERATION = "replay_quarantine"
+Fault = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def rereading(home: PipelineHome, *, starting_over: bool = False, rolling_back: bool = False) -> Iterator[None]:
+    """The right to read landed rows again: a replay does not run beside a reprocess, which decides by quarantine.
+
+    Args:
+        starting_over: resume a start over that was interrupted, which keeps all others out.
+        rolling_back: resume a rollback that was interrupted, which does so too.
+
+    Raises:
+        ConcurrencyError: LEASE_HELD.
+        ContractError: START_OVER_UNFINISHED, ROLLBACK_UNFINISHED.
+    """
+    with rereading_lease(home).held(wait_seconds=WAIT_SECONDS):
+        if not starting_over:
+            home.start_overs.refuse_unfinished()
+        if not rolling_back:
+            home.rollbacks.refuse_unfinished()
+        yield
+
+
+def complete_torn_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
+    """Complete a replay that was prepared and is not complete, if there is one. Call it while `rereading`."""
+    if home.replays.read(1 + read_last_replay(lake, spec.pipeline)) is not None:
+        commits = ReplayCommits(spec, lake, home)
+        commits.tables.open()
+        commits.complete_torn()
+
+
+def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_id: str) -> int:
+    """Void what all replays landed and use up the next ordinal, so that a replay under way selects its rows again.
+
+    Safe to repeat. Call it while `rereading`, with a quarantine that is empty. Returns the ordinal.
+    """
+    commits = ReplayCommits(spec, lake, home)
+    while (ordinal := commits.void_all(replay_id)) is None:
+        commits.complete_torn()
+    return ordinal
+
+
+class ReplayCommits:
+    """Writes and commits the replays of one pipeline. Used by one thread.
+
+    `tables` need not be open to complete what is prepared. `rows_by_table` counts the rows added here.
+    """
+
+    def __init__(
+        self, spec: PipelineSpec, lake: Lake, home: PipelineHome, *, fault: Fault = lambda point: None
+    ) -> None:
+        self.tables = TableSet(lake, spec)
+        self.rows_by_table: Counter[str] = Counter()
+        self._spec = spec
+        self._lake = lake
+        self._home = home
+        self._fault = fault
+        self._record: DeltaTable | None = None
+
+    def next_ordinal(self) -> int:
+        """The ordinal after that of the last complete replay."""
+        record = self._opened_record()
+        refresh(record)
+        return 1 + last_replay(record, self._spec.pipeline)
+
+    def complete_torn(self) -> int:
+        """Complete the replay that was prepared and is not complete; how many there were, one or none."""
+        replay = self._home.replays.read(self.next_ordinal())
+        if replay is None:
+            return 0
+        self._commit(replay)
+        return 1
+
+    def land(
+        self, ordinal: int, replay_id: str, shares: Sequence[PreparedTable], outcomes: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Prepare and commit a replay; False where another process prepared that ordinal first.
+
+        Args:
+            shares: what `write` returned, in the order of their commits.
+            outcomes: rows of `quarantine_replays`, committed last.
+        """
+        record = self.write(REPLAYS, pa.Table.from_pylist(list(outcomes), schema=REPLAYS_SCHEMA))
+        replay = PreparedReplay(
+            pipeline=self._spec.pipeline,
+            ordinal=ordinal,
+            replay_id=replay_id,
+            run=current_run(),
+            prepared_at=iso_now(),
+            spec_fingerprint=self._spec.fingerprint(),
+            code_version=__version__,
+            tables=(*shares, record),
+        )
+        self._fault("files_written")
+        if not self._home.replays.create(replay):
+            return False
+        self._fault("prepared")
+        self._commit(replay)
+        return True
+
+    def void_all(self, replay_id: str) -> int | None:
+        """Record, as a replay of its own, that what all replays landed is void.
+
+        Returns its ordinal, None where another process prepared the replay of that ordinal first.
+        """
+        ordinal, at, fingerprint = self.next_ordinal(), utc_now(), self._spec.fingerprint()
+        shared = {"replay_id": replay_id, "replay": ordinal, "at": at, "spec_fingerprint": fingerprint}
+        outcomes = [
+            {**shared, "_seq": seq, "_position": None, "outcome": REPROCESSED, "table_names": []}
+            for seq in sorted(landed_seqs(self._lake, self._spec.pipeline))
+        ]
+        return ordinal if self.land(ordinal, replay_id, (), outcomes) else None
+
+    def write(
+        self, table: str, rows: pa.Table, *, partition_by: Sequence[str] = (), new_columns: Sequence[Any] = ()
+    ) -> PreparedTable:
+        """Write the files of one table's share; nothing is committed.
+
+        Args:
+            new_columns: columns the table has to be given first, as `events.evolution.as_records` makes them.
+        """
+        root = arrow_path(self._lake.storage, self._key(table))
+        files = [
+            write_file(self._lake.filesystem, root, part, partition=values)
+            for values, part in split_by_partition(rows, partition_by)
+        ]
+        return PreparedTable(
+            table=table,
+            writer="fan_out",
+            rows=rows.num_rows,
+            files=tuple(asdict(file) for file in files),
+            new_columns=tuple(new_columns),
+        )
+
+    def _key(self, table: str) -> str:
+        if table == REPLAYS:
+            return paths.quarantine_replays(self._spec.pipeline)
+        return paths.table(self._spec.pipeline, table)
+
+    def _opened_record(self) -> DeltaTable:
+        if self._record is None:
+            created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
+            self._record = self._lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
+        return self._record
+
+    def _commit(self, replay: PreparedReplay) -> None:
+        """Commit every share, the record of the rows last. Idempotent."""
+        held = self._home.held.read()
+        for share in replay.tables:
+            if share.table in held:
+                raise ConcurrencyError(
+                    "TABLE_HELD",
+                    f"Replay {replay.ordinal} of {replay.pipeline!r} has rows for {share.table!r}, which is held.",
+                    hint=f"Replay again once `deltaworks tables resume {replay.pipeline} {share.table}` has freed it.",
+                )
+            step = replay_step(replay.pipeline, share.table, replay.ordinal)
+            metadata = user_metadata(
+                pipeline=replay.pipeline,
+                batch=f"replay {replay.ordinal}",
+                operation=OPERATION,
+                step=step.app_id,
+                step_version=step.version,
+            )
+            handle = self._handle(share.table)
+            if share.new_columns:
+                add_columns(handle, share.new_columns, owner=None, user_metadata=metadata)
+            if share.table == REPLAYS or share.table in self.tables.announced:
+                actions = [WrittenFile(**file).add_action() for file in share.files]
+                commit_step(handle, actions, step=step, user_metadata=metadata)
+            else:
+                files = ReplayShare(self._lake, self._key(share.table), share)
+                if commit_step(handle, files.missing_from, step=step, user_metadata=metadata).landed_now:
+                    self.rows_by_table[share.table] += files.rows
+            self._fault(f"committed:{share.table}")
+
+    def _handle(self, table: str) -> DeltaTable:
+        if table == REPLAYS:
+            return self._opened_record()
+        handle = self.tables.handles.get(table) or self._lake.open(self._key(table))
+        if handle is None:
+            raise self.tables.problems[table]
+        return handle
+
+
+class ReplayShare:
+    """One table's share of a prepared replay. `rows` counts what was last offered to the table.
+
+    An event may have come another way since the replay was prepared, by reprocessing its object. So what is added is
+    decided against the very snapshot it is committed to, as a step is: no lease and no clock comes into it.
+    """
+
+    def __init__(self, lake: Lake, key: str, share: PreparedTable) -> None:
+        self._lake = lake
+        self._root = arrow_path(lake.storage, key)
+        self._files = [WrittenFile(**record) for record in share.files]
+        self._places = [set(row_keys(self._read(file, list(ROW_KEY_COLUMNS)))) for file in self._files]
+        self.rows = share.rows
+
+    def _read(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
+        with self._lake.filesystem.open_input_file(f"{self._root}/{file.path}") as source:
+            return pq.read_table(source, columns=columns)
+
+    def missing_from(self, table: DeltaTable) -> list[AddAction]:
+        """The actions that add what this snapshot of the table has not."""
+        seqs = sorted({seq for file_places in self._places for seq, _ in file_places})
+        condition = ds.field("_seq").isin(pa.array(seqs, pa.int64()))
+        present = set(row_keys(rows_of(self._lake, table, columns=ROW_KEY_COLUMNS, filters=condition)))
+        offered = [
+            rest
+            for file, file_places in zip(self._files, self._places, strict=True)
+            if (rest := self._without(file, file_places, present)) is not None
+        ]
+        self.rows = sum(file.rows for file in offered)
+        return [file.add_action() for file in offered]
+
+    def _without(self, file: WrittenFile, file_places: set[RowKey], present: set[RowKey]) -> WrittenFile | None:
+        """The file, one with fewer rows in its stead, or none."""
+        if not file_places & present:
+            return file
+        if file_places <= present:
+            return None
+        rows = self._read(file)
+        rows = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
+        for column in file.partition:
+            # Left out again where it is written: its value is in the action.
+            rows = rows.append_column(column, pa.nulls(rows.num_rows))
+        return write_file(self._lake.filesystem, self._root, rows, partition=file.partition)

@@ -1,0 +1,36 @@
+"""Counts a pipeline's open rows anew for its pages, after what has read or removed rows of its quarantine."""
+
+from __future__ import annotations
+
+from deltaworks.control.clock import utc_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.summaries.base import failing_nobody, store_summary, stored_summary
+from deltaworks.control.summaries.quarantine import QuarantineSummary, recounted
+from deltaworks.control.summary_paths import quarantine_summary
+from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.lake import Lake
+
+_TRIES = 3
+
+
+def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
+    """Write the summary of a pipeline's quarantine from the whole table. What fails is logged, and nothing else.
+
+    Safe beside the stream, which adds to the summary what it quarantines later: where it has written meanwhile, the
+    table is counted again.
+    """
+    with failing_nobody(f"The summary of the quarantine of {pipeline}"):
+        home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
+        for _ in range(_TRIES):
+            before, etag = stored_summary(QuarantineSummary, home.objects, key)
+            generation = home.generations.current()
+            quarantine = Quarantine(Lake(storage), pipeline)
+            last = quarantine.last_batch()
+            if before is not None and before.generation == generation:
+                # Of a batch whose rows have all gone, nothing is left to be counted.
+                last = max(last, before.through_batch)
+            counts = quarantine.counts(QuarantineFilter())
+            summary = recounted(pipeline, counts, generation=generation, through_batch=last, at=utc_now())
+            if store_summary(home.objects, key, summary, etag=etag):
+                return

@@ -1,0 +1,128 @@
+"""Looks for damage of a pipeline's tables, ledger and checkpoint, and names the command that repairs it. Reads only.
+
+A table is held against its log (no commit missing in between), the log against the storage (every file there) and
+against the ledger (every batch there). One listing of each log; files are listed where there are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
+from deltaworks.engine.ledger import landed_batches, versions_cut_off
+from deltaworks.erasure.reapply import Reapplier
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.recover.log_gap import filled_without_restore
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.keyed import KeyedTable
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import list_log, state_at
+from deltaworks.tables.needed_files import absent_files
+from deltaworks.tables.steps import read_last_completed
+
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One thing that is damaged: where, how, and the command that repairs it, which is a dry run by default."""
+
+    pipeline: str
+    what: str
+    kind: str
+    description: str
+    repair: str
+
+
+def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[Damage]:
+    """What is damaged of a pipeline, or of one of its tables."""
+    spec = catalog.pipeline(pipeline)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
+    followed = [*(live.name for live in spec.counted_tables), *(gold.name for gold in spec.gold.tables)]
+    rebuilds = dict.fromkeys(followed, f"run gold__{pipeline} with `full`")
+    rebuilds |= {keyed.name: _rebuild_of(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)}
+    damages: list[Damage] = []
+    for name in (*bronze, *rebuilds):
+        if table in ("", name):
+            damages += _of_table(lake, home, name, rebuild=rebuilds.get(name, ""))
+    # A log that cannot be read says nothing of rows; what mends it comes first.
+    if not damages and spec.privacy is not None:
+        gold = {declared.name: rebuilds[declared.name] for declared in spec.gold.tables}
+        damages += _of_erased(catalog, pipeline, table=table, gold=gold)
+    if not table:
+        damages += _of_records(lake, home)
+    return damages
+
+
+def _of_erased(catalog: Catalog, pipeline: str, *, table: str, gold: Mapping[str, str]) -> Iterator[Damage]:
+    reapplier = Reapplier(catalog, pipeline)
+    for back in reapplier.rows_back([name for name in (*reapplier.tables, *gold) if table in ("", name)]):
+        yield Damage(
+            pipeline=pipeline,
+            what=back.table,
+            kind="erased_rows_back",
+            description=f"{back.rows:,} rows of erased people, of {_shortened(back.dates)}",
+            repair=gold.get(back.table, f"deltaworks privacy reapply {pipeline}"),
+        )
+
+
+def _rebuild_of(pipeline: str, keyed: KeyedTable) -> str:
+    return f"move its folder away and restart the stream of {pipeline}, which builds it anew from {keyed.history!r}"
+
+
+def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
+    objects, pipeline, key = home.objects, home.pipeline, home.table(name)
+    log = list_log(objects, key)
+    batches = landed_batches(lake, home, name)
+
+    def damage(kind: str, description: str, command: str) -> Damage:
+        repair = rebuild or f"deltaworks recover {command} {pipeline} {name}"
+        return Damage(pipeline=pipeline, what=name, kind=kind, description=description, repair=repair)
+
+    if log.newest is None:
+        if batches:
+            yield damage("dropped", f"the ledger has {batches.rows} rows of it, and it has no log", "table")
+        return
+    missing = log.missing(log.newest)
+    if missing:
+        yield damage("log_gap", f"its log lacks the commit of version {_shortened(missing)}", "log")
+        return
+    state = state_at(lake, objects, key)
+    if behind := versions_cut_off(batches, state, pipeline, name):
+        yield damage("log_cut", f"its log ends at {log.newest}, and the ledger has version {_shortened(behind)}", "log")
+    elif (filled := filled_without_restore(lake, objects, key)) is not None:
+        yield damage(
+            "log_gap", f"version {filled} was filled in, and the table has not gone back to before it yet", "log"
+        )
+    missing_files = absent_files(lake, key, state.files)
+    if missing_files:
+        description = f"{len(missing_files)} files its log names are missing: {_shortened(missing_files)}"
+        yield damage("files_absent", description, "files")
+
+
+def _of_records(lake: Lake, home: PipelineHome) -> Iterator[Damage]:
+    pipeline, generations = home.pipeline, home.generations.read()
+    generation = home.generations.current()
+    last = read_last_completed(lake, pipeline, generation)
+    repair = f"deltaworks checkpoint repair {pipeline}"
+    if evidence := ledger_is_behind(home, generations, generation=generation, last_completed=last):
+        yield Damage(pipeline=pipeline, what="the ledger", kind="ledger", description=evidence, repair=repair)
+    in_use = generations if generations and not generations.current.retired else None
+    for file in damaged_files(home, in_use) if in_use else ():
+        description = f"{file.key}: {file.problem}"
+        yield Damage(
+            pipeline=pipeline, what="Spark's checkpoint", kind="checkpoint", description=description, repair=repair
+        )
+    unfinished = home.rollbacks.unfinished()
+    if unfinished is not None:
+        repair = f"deltaworks restore {pipeline} {unfinished.table} --no-dry-run"
+        description = f"its rollback to version {unfinished.to_version} was interrupted"
+        yield Damage(pipeline=pipeline, what=unfinished.table, kind="rollback", description=description, repair=repair)
+
+
+def _shortened(values: Sequence[object]) -> str:
+    rest = len(values) - _NAMES_SHOWN
+    return ", ".join(map(str, values[:_NAMES_SHOWN])) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,214 @@
+"""Repairs a Delta log that has lost commits, in the middle or at its end: none of the versions that follow changes.
+
+A commit that the ledger has on record as a batch's is recreated from the prepared batch, action for action. Any other
+is filled in without any change, which makes the log readable; the table then goes back to the version before it in a
+commit on top, in which all batches since come back with the files they had written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.turn import write_turn
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.engine.ledger import LandedBatches, landed_batches, owner_step, versions_cut_off
+from deltaworks.engine.writers import commit_metadata
+from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.errors import ContractError
+from deltaworks.recovery.quarantine.replay_commit import rereading
+from deltaworks.recovery.restore.dependents import refuse_mutable
+from deltaworks.recovery.restore.lost import added_files, share_of
+from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, commit_history, list_log, state_at
+from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
+from deltaworks.tables.steps import batch_step, rollback_step
+
+FILLED = "fill_log"
+_COMMITS_SEARCHED = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogMend:
+    """What was done to a log, or would be.
+
+    `recreated` maps versions to their batches; `filled` are versions filled in without change; `restore` is how the
+    table went back to before those, None where it need not or in a dry run.
+    """
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    recreated: dict[int, int]
+    filled: tuple[int, ...]
+    restore: TableRestoreResult | None
+
+
+def mend_log(
+    catalog: Catalog,
+    pipeline: str,
+    table: str,
+    *,
+    dry_run: bool = True,
+    max_rows: int | None = None,
+    fault: Callable[[str], None] = lambda point: None,
+) -> LogMend:
+    """Write the missing commits of a table's log. Idempotent; the stream holds the table meanwhile.
+
+    Args:
+        max_rows: refuse to take files of more rows out, where the table has to go back.
+        fault: called at `readable`, by tests.
+
+    Raises:
+        ContractError: TABLE_LOG_LOST, its very first commit is gone; RESTORE_MUTABLE; what a restore raises.
+        ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
+        ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
+    """
+    refuse_mutable(catalog.pipeline(pipeline), table)
+    mend = _Mend(catalog, pipeline, table)
+    if dry_run:
+        return mend.plan_log(dry_run=True)
+    with mend.exclusive():
+        done = mend.make_readable()
+    fault("readable")
+    return mend.go_back(done, max_rows)
+
+
+def filled_without_restore(lake: Lake, objects: ObjectStore, key: str) -> int | None:
+    """The oldest version that was filled in and to before which the table has not been restored since."""
+    newest = list_log(objects, key).newest
+    restored_to: list[int] = []
+    pending = None
+    for commit in commit_history(lake, key, newest=newest or 0, limit=_COMMITS_SEARCHED):
+        operation = commit.metadata.get("operation")
+        if operation == "restore":
+            restored_to.append(int(commit.metadata.get("to_version", 0)))
+        elif operation == FILLED and not any(version < commit.version for version in restored_to):
+            pending = commit.version
+    return pending
+
+
+class _Mend:
+    def __init__(self, catalog: Catalog, pipeline: str, table: str) -> None:
+        self._catalog = catalog
+        self._pipeline = pipeline
+        self._table = table
+        self._key = paths.table(pipeline, table)
+        self._lake = Lake(catalog.environment.lake)
+        self._objects = open_objects(catalog.environment.lake)
+        self._home = PipelineHome(self._objects, pipeline)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Nobody else reads landed rows again or commits to the table."""
+        with (
+            rereading(self._home, rolling_back=True),
+            write_turn(self._objects, self._pipeline, self._table, by=current_run()) as turn,
+        ):
+            turn.check()
+            yield
+
+    def plan_log(self, *, dry_run: bool) -> LogMend:
+        """What is missing, and how each version comes back."""
+        log = list_log(self._objects, self._key)
+        if log.newest is None or (0 not in log.commits and log.checkpoint_up_to(log.newest) is None):
+            raise ContractError(
+                "TABLE_LOG_LOST",
+                f"The log of {self._pipeline}.{self._table} has lost its first commit.",
+                hint="Restore `_delta_log` from the storage's versions; or remove what is left of the table's folder, "
+                f"then `deltaworks recover table {self._pipeline} {self._table}`.",
+            )
+        missing = log.missing(log.newest)
+        before = state_at(self._lake, self._objects, self._key, missing[0] - 1 if missing else None)
+        batches = landed_batches(self._lake, self._home, self._table)
+        cut_off = [] if missing else versions_cut_off(batches, before, self._pipeline, self._table)
+        recreated, filled = {}, []
+        landed = dict(before.transactions)
+        for version in (*missing, *cut_off):
+            batch = self._batch(batches, version, landed)
+            if batch is not None:
+                recreated[version] = batch[0].batch_id
+            elif version < log.newest:
+                filled.append(version)
+        return LogMend(
+            pipeline=self._pipeline,
+            table=self._table,
+            dry_run=dry_run,
+            recreated=recreated,
+            filled=tuple(filled),
+            restore=None,
+        )
+
+    def make_readable(self) -> LogMend:
+        """Write the missing commits, oldest first."""
+        plan = self.plan_log(dry_run=False)
+        batches = landed_batches(self._lake, self._home, self._table)
+        for version in sorted((*plan.recreated, *plan.filled)):
+            batch = self._batch(batches, version, {}) if version in plan.recreated else None
+            actions = self._empty(version) if batch is None else _commit_of(*batch)
+            put_commit(self._objects, self._key, version, actions)
+        if plan.recreated or plan.filled:
+            # A purge of erased people may be among the commits that are lost.
+            newest = max((*plan.recreated, *plan.filled))
+            step = reapplied_step(Step(f"{self._pipeline}/mended/{self._table}", newest))
+            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=lambda: None)
+        return plan
+
+    def go_back(self, done: LogMend, max_rows: int | None) -> LogMend:
+        """To before what was filled in, now or by a call that was interrupted after it, if anything was."""
+        pending = filled_without_restore(self._lake, self._objects, self._key)
+        if pending is None:
+            return done
+        reason = f"the commit of version {pending} is lost"
+        request = TableRestoreRequest(point=RestorePoint(version=pending - 1), max_rows=max_rows, reason=reason)
+        restored = TableRestore(self._catalog, self._pipeline, self._table).run(request)
+        return replace(done, restore=restored)
+
+    def _batch(
+        self, batches: LandedBatches, version: int, landed: dict[str, int]
+    ) -> tuple[PreparedBatch, PreparedTable] | None:
+        """The batch whose commit this version was, where it can be recreated from its prepared object.
+
+        Args:
+            landed: the transactions before it; the batch is added. A batch that is among them is not it: the ledger
+                may have batches of a table that was there before this one.
+        """
+        if version not in batches.by_version:
+            return None
+        generation, number = batches.by_version[version]
+        step = batch_step(self._pipeline, generation, self._table, number)
+        if landed.get(step.app_id, -1) >= number:
+            return None
+        batch = self._home.prepared.read(generation, number)
+        share = share_of(batch.tables, self._table) if batch else None
+        if batch is None or share is None or share.writer != "fan_out":
+            return None
+        landed[step.app_id] = number
+        return batch, share
+
+    def _empty(self, version: int) -> list[Action]:
+        metadata = user_metadata(pipeline=self._pipeline, batch="none", operation=FILLED)
+        step = rollback_step(self._pipeline, self._table, 0)
+        commit = RestoreCommit(step=step, user_metadata=metadata, operation="RECOVER")
+        return [commit_info(commit, read_version=version - 1, at_ms=int(time.time() * 1000))]
+
+
+def _commit_of(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
+    """A batch's commit as it was: its step, its owner, its files."""
+    now = int(time.time() * 1000)
+    step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
+    info = RestoreCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")
+    adds = [{"add": added} for added in added_files(share.files).values()]
+    owner = owner_step(batch.pipeline, batch.owner_epoch)
+    return [commit_info(info, read_version=None, at_ms=now), txn(step, now), txn(owner, now), *adds]

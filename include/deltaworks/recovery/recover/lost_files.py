@@ -1,0 +1,197 @@
+"""Brings back what a table lost outside its log: data files that were deleted, or the whole table that was dropped.
+
+Deleted files: one commit takes them out of the log and puts their rows back. The statistics in the log name the batches
+that had rows in them; their objects are read again, and those rows are written that no other file of the table has.
+
+A dropped table is created as declared, and every batch that had landed comes back: with the files their batches had
+written where these are still there (only the log was deleted), else by reading the objects again. The ledger lists the
+batches that had landed; the second commit of the new table has their transactions, so that nothing lands twice.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.rollback import Repair
+from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.ledger import LandedBatches, landed_batches
+from deltaworks.errors import ConfigError
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.recovery.quarantine.replay_commit import rereading
+from deltaworks.recovery.restore.lost import added_files, share_of
+from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import TableState, list_log, rows_of, state_at, stats_of
+from deltaworks.tables.needed_files import absent_files, needed_by
+from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
+from deltaworks.tables.steps import batch_step
+
+OPERATION = "recover_table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesMend:
+    """The files that are missing, their rows by the statistics, the batches of these rows, and what was done."""
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    files: tuple[str, ...]
+    rows: int
+    batches: tuple[int, ...]
+    restore: TableRestoreResult | None
+
+
+def mend_files(
+    catalog: Catalog,
+    pipeline: str,
+    table: str,
+    *,
+    dry_run: bool = True,
+    max_rows: int | None = None,
+    allow_missing: bool = False,
+) -> FilesMend:
+    """Find the missing files and, unless it is a dry run, bring their rows back. Idempotent.
+
+    Args:
+        max_rows: refuse where the files had more rows than this.
+        allow_missing: leave out rows whose objects are gone too: they are lost.
+
+    Raises:
+        What a restore raises, with ContractError RELAND_OBJECTS_GONE and RELAND_NEEDS_SPARK.
+    """
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    restore = TableRestore(catalog, pipeline, table)
+    nothing = FilesMend(pipeline=pipeline, table=table, dry_run=dry_run, files=(), rows=0, batches=(), restore=None)
+    if not dry_run and restore.unfinished:
+        return replace(nothing, restore=restore.run(allow_missing=allow_missing))
+    key = home.table(table)
+    state = state_at(lake, home.objects, key)
+    missing = set(absent_files(lake, key, state.files))
+    affected = {file: added for file, added in state.files.items() if missing & set(needed_by(added))}
+    files, rows = tuple(sorted(path for path, _ in affected)), sum(map(rows_of, affected.values()))
+    batches = _batches(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
+    damage = replace(nothing, files=files, rows=rows, batches=batches)
+    if dry_run or not files:
+        return damage
+    request = TableRestoreRequest(
+        point=RestorePoint(version=state.version),
+        repair="source",
+        max_rows=max_rows,
+        reason=f"{len(files)} files are gone",
+        leave_out=files,
+        reread=batches,
+    )
+    return replace(damage, restore=restore.run(request, allow_missing=allow_missing))
+
+
+def _batches(history: BatchHistory, state: TableState, files: tuple[str, ...]) -> tuple[int, ...]:
+    """The batches that may have rows in these files: all between the least and the greatest in their statistics."""
+    batches: set[int] = set()
+    for (path, _), added in state.files.items():
+        if path not in files:
+            continue
+        stats = stats_of(added)
+        least, greatest = ((stats.get(name) or {}).get("_batch_id") for name in ("minValues", "maxValues"))
+        last = None if greatest is None else int(greatest)
+        batches |= {batch.batch_id for batch in history.complete(int(least or 0), last)}
+    return tuple(sorted(batches))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMend:
+    """How the rows of a dropped table come back: which batches, how many rows the ledger knows, and what was done."""
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    last_batches: dict[int, int]
+    rows: int
+    repair: Repair
+    restore: TableRestoreResult | None
+
+
+def mend_table(
+    catalog: Catalog, pipeline: str, table: str, *, dry_run: bool = True, allow_missing: bool = False
+) -> TableMend:
+    """Create a dropped bronze table, or quarantine, and bring all its batches back. Resumes where it was interrupted.
+
+    Args:
+        allow_missing: leave out rows whose objects are gone: they are lost.
+
+    Raises:
+        ConfigError: TABLE_NOT_DROPPED, it is there; TABLE_UNKNOWN.
+        ContractError: RESTORE_MUTABLE; RELAND_OBJECTS_GONE, RELAND_NEEDS_SPARK.
+        ConcurrencyError: LEASE_HELD, TURN_NOT_GRANTED.
+    """
+    spec = catalog.pipeline(pipeline)
+    lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
+    restore = TableRestore(catalog, pipeline, table)
+    key = home.table(table)
+    newest = list_log(home.objects, key).newest
+    landed = landed_batches(lake, home, table)
+    # A table that an earlier call only created has no files yet.
+    begun = newest in (0, 1) and bool(landed) and not state_at(lake, home.objects, key).files
+    if newest is not None and not begun and not restore.unfinished:
+        raise ConfigError(
+            "TABLE_NOT_DROPPED",
+            f"{pipeline}.{table} is there, at version {newest}.",
+            hint=f"`deltaworks tables check {pipeline}` lists what is damaged, and how to repair it.",
+        )
+    plan = TableMend(
+        pipeline=pipeline,
+        table=table,
+        dry_run=dry_run,
+        last_batches=dict(landed.last),
+        rows=landed.rows,
+        repair=_repair(lake, home, table, landed),
+        restore=None,
+    )
+    if dry_run:
+        return plan
+    if restore.unfinished:
+        return replace(plan, restore=restore.run(allow_missing=allow_missing))
+    with rereading(home):
+        _create(spec, table, lake, home, landed)
+    request = TableRestoreRequest(
+        point=RestorePoint(version=0), repair=plan.repair, max_rows=0, reason="the table was dropped"
+    )
+    return replace(plan, restore=restore.run(request, allow_missing=allow_missing))
+
+
+def _repair(lake: Lake, home: PipelineHome, table: str, landed: LandedBatches) -> Repair:
+    """From prepared batches where all of these and all of their files are still there."""
+    for generation, batch in landed.by_version.values():
+        prepared = home.prepared.read(generation, batch)
+        share = None if prepared is None else share_of(prepared.tables, table)
+        if share is None or share.writer != "fan_out":
+            return "source"
+        if absent_files(lake, home.table(table), added_files(share.files)):
+            return "source"
+    return "prepared"
+
+
+def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: LandedBatches) -> None:
+    """The declared table, and the transactions of all that had landed in it."""
+    pipeline, key = home.pipeline, home.table(table)
+    schema = QUARANTINE_SCHEMA if table == QUARANTINE else arrow_schema(spec.table(table).column_types())
+    partition_by = QUARANTINE_PARTITION if table == QUARANTINE else spec.table(table).partition_by
+    metadata = user_metadata(pipeline=pipeline, batch="none", operation=OPERATION)
+    created = lake.ensure(key, schema, user_metadata=metadata, partition_by=partition_by)
+    if created.version() > 0:
+        return
+    now = int(time.time() * 1000)
+    commit = RestoreCommit(step=Step(f"{pipeline}/rollback/{table}", 0), user_metadata=metadata, operation="RECOVER")
+    steps = [batch_step(pipeline, generation, table, last) for generation, last in sorted(landed.last.items())]
+    put_commit(
+        home.objects, key, 1, [commit_info(commit, read_version=0, at_ms=now), *(txn(step, now) for step in steps)]
+    )

@@ -1,0 +1,176 @@
+"""Counts what a reprocess would do, and from where it would read.
+
+The count of rows that come out is exact; that of rows that go in is exact where everything is read, and else an
+estimate from a sample of the objects, by bytes. Records of a stream are read only where an exact count is requested.
+Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.events.parse import Payload
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
+from deltaworks.recovery.reprocess.read_records import read_records
+from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, RereadScope
+from deltaworks.recovery.reprocess.selection import Resolved, Resolver, SourceObject
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAMPLED_OBJECTS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCount:
+    """Rows of one table before and after. `rows_out` is None where the table is only to be read by Spark, `rows_in`
+    where nothing was read to count it."""
+
+    table: str
+    rows_out: int | None
+    rows_in: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReprocessCount:
+    """What a reprocess would do. `exact` is whether everything was read; `gone` are keys that could not be.
+
+    Of a stream `objects` counts the batches, `origins` the ranges of records by where they come from.
+    """
+
+    objects: int
+    bytes: int
+    up_to_batch: int
+    ranges: int
+    read: int
+    exact: bool
+    gone: tuple[str, ...]
+    not_fitting: int
+    tables: tuple[TableCount, ...]
+    origins: Mapping[str, int] = field(default_factory=dict)
+    from_archive: tuple[str, ...] = ()
+    for_spark: int = 0
+
+
+class ReprocessCounter:
+    """Counts reprocesses of one pipeline. Used by one thread."""
+
+    def __init__(self, planner: Planner, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._planner = planner
+        self._lake = lake
+        self._objects = objects
+        self._spec = spec
+
+    def of_objects(
+        self, request: ReprocessRequest, opener: Callable[[FileReference], Payload], *, exact: bool = False
+    ) -> ReprocessCount:
+        """What the request would do.
+
+        Args:
+            opener: reads an object.
+            exact: read all objects, instead of at most SAMPLED_OBJECTS.
+
+        Raises:
+            What `plan` raises.
+        """
+        plan = self._planner.plan("count", request)
+        ranges = SeqRanges(plan.ranges)
+        resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
+        chosen = resolved.objects if exact else _sample(resolved.objects)
+        names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        scope = RereadScope(frozenset(names), plan.whole)
+        rereader = Rereader(self._spec, scope, opener, inputs=inputs)
+        rows: Counter[str] = Counter()
+        for table, part in rereader.rows(chosen):
+            rows[table] += part.num_rows
+        factor = _factor(resolved, chosen)
+        return ReprocessCount(
+            objects=plan.objects,
+            bytes=plan.source_bytes,
+            up_to_batch=plan.up_to_batch,
+            ranges=len(plan.ranges),
+            read=len(chosen),
+            exact=len(chosen) == len(resolved.objects),
+            gone=tuple(rereader.did.gone.values()),
+            not_fitting=round(rereader.did.not_fitting * factor),
+            tables=tuple(
+                TableCount(table=name, rows_out=self._rows_out(name, ranges), rows_in=round(rows[name] * factor))
+                for name in names
+            ),
+        )
+
+    def of_records(self, spark: SparkSession, request: ReprocessRequest, *, exact: bool = False) -> ReprocessCount:
+        """What the request would do with the records of a stream: where each range of them comes from now.
+
+        Args:
+            exact: read them all, to count the rows they come to.
+
+        Raises:
+            What `plan` raises; TransientError, the source does not answer.
+        """
+        plan, resolver = self._planner.plan("count", request), self._planner.records
+        if resolver is None:
+            raise TypeError(f"{self._spec.pipeline} reads no records")
+        resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        parts = resolver.provenance(spark, resolved)
+        names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
+        did = Reread()
+        if exact:
+            inputs = ParserInputs.fix(self._spec, self._lake.storage)
+            scope = RereadScope(frozenset(names), plan.whole)
+            work = Pass(scope, target=None, inputs=inputs)
+            did = read_records(spark, self._lake, resolver, parts, work)
+        ranges = SeqRanges.joined(one.seqs for one in parts.readable)
+        return ReprocessCount(
+            objects=plan.objects,
+            bytes=0,
+            up_to_batch=plan.up_to_batch,
+            ranges=len(plan.ranges),
+            read=sum(did.records.values()),
+            exact=exact,
+            gone=tuple(one.key for one in parts.gone),
+            not_fitting=did.not_fitting,
+            tables=tuple(
+                TableCount(
+                    table=name,
+                    rows_out=self._rows_out(name, ranges),
+                    rows_in=did.rows.get(name, 0) if exact else None,
+                )
+                for name in names
+            ),
+            origins={"source": len(parts.source), "archive": len(parts.archive), "gone": len(parts.gone)},
+            from_archive=tuple(one.key for one in parts.archive),
+        )
+
+    def _rows_out(self, table: str, ranges: SeqRanges) -> int | None:
+        key = paths.table(self._spec.pipeline, table)
+        try:
+            rows = self._lake.rows(key, columns=["_seq"], filters=ranges.expression())
+        except Exception:  # a table with features only Spark reads; the count is for people
+            return None
+        return 0 if rows is None else int(rows.num_rows)
+
+
+def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
+    """Objects spread evenly over all."""
+    if len(objects) <= SAMPLED_OBJECTS:
+        return list(objects)
+    return [objects[at * len(objects) // SAMPLED_OBJECTS] for at in range(SAMPLED_OBJECTS)]
+
+
+def _factor(resolved: Resolved, chosen: Sequence[SourceObject]) -> float:
+    """How many times the sample all objects are, by bytes."""
+    read = sum(source.size for source in chosen)
+    return resolved.bytes / read if read else len(resolved.objects) / max(1, len(chosen))

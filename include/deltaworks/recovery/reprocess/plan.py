@@ -1,0 +1,212 @@
+"""Plans a reprocess: what is read again, into which tables, and whether that can be done now.
+
+Nothing is written here, and no Spark is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks import __version__
+from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.provenance import current_person, current_run
+from deltaworks.control.records.reprocess import ReprocessPlan
+from deltaworks.engine.announcements import announcers
+from deltaworks.engine.history import BatchHistory
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
+from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.effects import Effect
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    pass
+
+#: A table that another job had its turn on catches up within a batch or two; a suspended one does not.
+HELD_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReprocessRequest:
+    """What to read again, into which tables. No `tables` means all of them, and quarantine."""
+
+    selection: Selection
+    tables: tuple[str, ...] = ()
+    shadow: bool = False
+    allow_missing: bool = False
+
+
+class Planner:
+    """Plans reprocesses of one pipeline. Used by one thread."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        objects: ObjectStore,
+        spec: PipelineSpec,
+        *,
+        records: RecordResolver | None = None,
+        held_wait_seconds: float = HELD_WAIT_SECONDS,
+    ) -> None:
+        """Plan for one pipeline; `records` resolves those of one that reads a stream."""
+        self.records = records
+        self._held_wait_seconds = held_wait_seconds
+        self._lake = lake
+        self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
+        self._spec = spec
+
+    def plan(self, reprocess_id: str, request: ReprocessRequest) -> ReprocessPlan:
+        """The plan of a new reprocess.
+
+        Raises:
+            ConfigError: TABLE_UNKNOWN, REPROCESS_EMPTY, REPROCESS_SCATTERED, REPROCESS_SELECTION.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_MUTABLE.
+        """
+        check_tables(self._spec, request.tables)
+        if not request.shadow:
+            check_unchanged(self._spec, request.tables)
+            # Before batches are looked at: all that are prepared after this know the tables as they are declared now.
+            check_running_spec(self._objects, self._spec)
+        objects, source_bytes, resolved = self._resolved(request.selection)
+        return ReprocessPlan(
+            pipeline=self._spec.pipeline,
+            id=reprocess_id,
+            mode="shadow" if request.shadow else "in_place",
+            tables=request.tables or tuple(table.name for table in self._spec.event_tables),
+            whole=not request.tables,
+            selection=request.selection.as_record(),
+            up_to_batch=resolved.up_to_batch,
+            ranges=resolved.ranges.ranges,
+            objects=objects,
+            source_bytes=source_bytes,
+            allow_missing=request.allow_missing,
+            spec_fingerprint=self._spec.fingerprint(),
+            code_version=__version__,
+            by=current_person(),
+            run=current_run(),
+            at=iso_now(),
+            generation=self._home.generations.current(),
+        )
+
+    def _resolved(self, selection: Selection) -> tuple[int, int, Resolved | ResolvedRecords]:
+        """The selection, with how many objects or batches it is of, and how many bytes as far as is known."""
+        if self.records is not None:
+            records = self.records.resolve(selection)
+            return records.batches, 0, records
+        resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
+        return len(resolved.objects), resolved.bytes, resolved
+
+    def check(self, plan: ReprocessPlan) -> None:
+        """Refuse a plan that cannot be begun or resumed as things are.
+
+        Raises:
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER.
+            ConcurrencyError: REPROCESS_TABLE_HELD.
+        """
+        generation = self._home.generations.current()
+        if plan.generation != generation:
+            raise ContractError(
+                "REPROCESS_GENERATION_OVER",
+                f"Reprocess {plan.id!r} was planned for generation {plan.generation}; {plan.pipeline!r} has started "
+                f"over since, in generation {generation}.",
+                hint="Nothing is left to do for it; begin a new reprocess under another id.",
+            )
+        if not self._home.specs.reads_alike(plan.spec_fingerprint, self._spec):
+            raise ContractError(
+                "REPROCESS_SPEC_DIFFERS",
+                f"Reprocess {plan.id!r} was planned with another pipeline.yaml ({plan.spec_fingerprint}).",
+                hint="Put that one back, or begin a new reprocess under another id.",
+            )
+        if plan.mode == "shadow":
+            return
+        check_running_spec(self._objects, self._spec)
+        deadline = time.monotonic() + self._held_wait_seconds
+        while held := self._held(plan):
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+                continue
+            raise ConcurrencyError(
+                "REPROCESS_TABLE_HELD",
+                f"{', '.join(held)} of {plan.pipeline!r} waits for rows of batches that are to be read again.",
+                hint="Let it catch up first: `deltaworks tables resume`.",
+            )
+
+    def _held(self, plan: ReprocessPlan) -> list[str]:
+        """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
+        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
+        return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE})
+
+
+def record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
+    """What resolves records, for a pipeline that reads a stream; None for one of objects.
+
+    Raises:
+        ContractError: SOURCE_HAS_NO_OBJECTS, it reads neither.
+    """
+    if isinstance(spec.source, RecordSourceSpec):
+        return RecordResolver(catalog, spec, lake, home)
+    objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    return None
+
+
+def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
+    """Refuse names that are no bronze tables.
+
+    Raises:
+        ConfigError: TABLE_UNKNOWN.
+    """
+    bronze = [table.name for table in spec.event_tables]
+    unknown = [name for name in tables if name not in bronze]
+    if unknown:
+        raise ConfigError(
+            "TABLE_UNKNOWN",
+            f"Pipeline {spec.pipeline!r} has no bronze table {', '.join(unknown)}.",
+            hint=f"Its bronze tables are {', '.join(bronze)}.",
+        )
+
+
+def check_unchanged(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
+    """Refuse to replace rows that mutations change, or that were announced to others: both would be undone.
+
+    Raises:
+        ContractError: REPROCESS_MUTABLE.
+    """
+    announcing = announcers(spec)
+    concerned = [table for table in spec.event_tables if not tables or table.name in tables]
+    named = [table.name for table in concerned if table.mutable is not None or table.name in announcing]
+    if named:
+        raise ContractError(
+            "REPROCESS_MUTABLE",
+            f"{', '.join(named)} of {spec.pipeline!r} holds rows that mutations have changed or that were announced.",
+            hint="Reprocess other tables with --tables, or these into a shadow; mutations do not touch a shadow.",
+        )
+
+
+def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
+    """Refuse to reprocess in place with another declaration than the stream lands rows with.
+
+    Raises:
+        ContractError: REPROCESS_SPEC_DIFFERS.
+    """
+    records = PipelineHome(objects, spec.pipeline).specs
+    different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
+    if records.current() is None:
+        # Landed by an earlier release, or never: with which declaration the next batch is parsed is unknown.
+        different = ["no start is on record"]
+    if different:
+        raise ContractError(
+            "REPROCESS_SPEC_DIFFERS",
+            f"The stream of {spec.pipeline!r} has not started with this pipeline.yaml: {', '.join(different)}.",
+            hint="Restart the stream first, or what lands meanwhile keeps to the old declaration; or use a shadow.",
+        )

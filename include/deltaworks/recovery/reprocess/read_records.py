@@ -1,0 +1,142 @@
+"""The pass of a reprocess over records of a stream: read from their source or the archive, parsed, staged as files.
+
+Rows keep batch, arrival and position, as those of objects do. Records are counted as they are read: where fewer come
+than a batch had read, nothing is replaced.
+"""
+
+from __future__ import annotations
+
+import bisect
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.errors import ContractError
+from deltaworks.recovery.reprocess.provenance import Provenance
+from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
+from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, Stamped, refuse_failure, staged
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.sources.base import PayloadReader
+from deltaworks.sources.records import Record
+from deltaworks.sources.rereading import RecordRange
+from deltaworks.specs.archive import ARCHIVE
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEYS_SHOWN = 5
+
+
+class RangeStamps:
+    """Finds the range of a record by its `_seq`. Travels to tasks."""
+
+    def __init__(self, ranges: Sequence[RecordRange]) -> None:
+        rows = sorted((*one.seqs, one.batch_id, one.ingested_at_us) for one in ranges)
+        self._firsts = [row[0] for row in rows]
+        self._rows = rows
+
+    def of(self, seq: int) -> tuple[int, int] | None:
+        """Batch and stamp of the record; None for one of no range."""
+        at = bisect.bisect_right(self._firsts, seq) - 1
+        if at < 0 or seq > self._rows[at][1]:
+            return None
+        return self._rows[at][2], self._rows[at][3]
+
+
+def read_records(spark: SparkSession, lake: Lake, resolver: RecordResolver, parts: Provenance, work: Pass) -> Reread:
+    """Read the ranges again, from where each of them is to be had.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source let go of records meanwhile.
+    """
+    did, reader, spec = Reread(), resolver.source.reader, resolver.spec
+    if parts.source:
+        did.add(_read(resolver.source.frame(spark, parts.source), parts.source, reader, spec, work))
+    if parts.archive:
+        rows = _archived(spark, lake, spec, parts.archive)
+        did.add(_read(resolver.source.from_archive(rows), parts.archive, reader, spec, work))
+    refuse_failure(did, spec)
+    return did
+
+
+def _archived(spark: SparkSession, lake: Lake, spec: PipelineSpec, ranges: Sequence[RecordRange]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    rows = spark.read.format("delta").load(lake.storage.spark_uri(paths.table(spec.pipeline, ARCHIVE)))
+    instants = [one.ingested_at_us for one in ranges]
+    dates = [F.to_date(F.timestamp_micros(F.lit(at))) for at in (min(instants), max(instants))]
+    of_batches = F.col("_batch_id").isin(sorted({one.batch_id for one in ranges}))
+    # A day on either side: where the prepared object is gone, the ledger's time is a moment later.
+    within = F.col("archive_date").between(F.date_sub(dates[0], 1), F.date_add(dates[1], 1))
+    seqs = SeqRanges.joined(one.seqs for one in ranges)
+    return rows.where(of_batches & within & F.expr(seqs.sql())).sortWithinPartitions("_seq")
+
+
+def _read(
+    frame: DataFrame, ranges: Sequence[RecordRange], reader: PayloadReader, spec: PipelineSpec, work: Pass
+) -> Reread:
+    declared, stamps = spec.model_dump_json(), RangeStamps(ranges)
+
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        pipeline = PipelineSpec.model_validate_json(declared)
+        rereader = Rereader(pipeline, work.scope, evolved=work.evolved, inputs=work.inputs)
+        parts = rereader.rows_of(_stamped(reader(batches), stamps, rereader.did))
+        did = pickle.dumps(staged(parts, rereader, work.target))
+        yield pa.RecordBatch.from_pydict({"did": pa.array([did], pa.binary())})
+
+    total = Reread()
+    for row in frame.mapInArrow(task, "did binary").collect():
+        total.add(pickle.loads(row["did"]))  # noqa: S301, what our own task made
+    return total
+
+
+def _stamped(records: Iterable[Record], stamps: RangeStamps, did: Reread) -> Iterator[Stamped]:
+    for record in records:
+        stamp = stamps.of(record.payload.seq)
+        if stamp is not None:
+            did.records[stamp[0]] = did.records.get(stamp[0], 0) + 1
+            yield stamp, record.payload
+
+
+def refuse_gone(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
+    """Refuse records that neither the source nor the archive has.
+
+    Raises:
+        ContractError: REPROCESS_RECORDS_GONE.
+    """
+    if not gone:
+        return
+    keys = [one.key for one in gone]
+    batches = sorted({one.batch_id for one in gone})
+    without = "" if spec.archive is not None else " It declares no archive, which would have kept them."
+    raise ContractError(
+        "REPROCESS_RECORDS_GONE",
+        f"Records of {len(batches)} batches of {spec.pipeline!r} ({batches[0]} to {batches[-1]}) are neither in "
+        f"{spec.source.kind} nor in the archive any more: {', '.join(keys[:_KEYS_SHOWN])}"
+        f"{', …' * (len(keys) > _KEYS_SHOWN)}.{without}",
+        hint="Select what is there, as the dry run lists it; or begin with --allow-missing, which leaves the rows of "
+        "these records as they are. `archive: {retain_days: N}` keeps those to come.",
+    )
+
+
+def refuse_missing(resolved: ResolvedRecords, parts: Provenance, did: Reread) -> None:
+    """Refuse to replace rows of a batch of which fewer records came than it had read.
+
+    Raises:
+        ContractError: REPROCESS_RECORDS_MISSING.
+    """
+    partly = {one.batch_id for one in parts.gone}
+    for batch, records in sorted(resolved.expected.items()):
+        came = did.records.get(batch, 0)
+        if batch not in partly and came != records:
+            raise ContractError(
+                "REPROCESS_RECORDS_MISSING",
+                f"Of batch {batch}, which had read {records} records, {came} came: what is read is not what it was.",
+                hint="Run it again. If it stays so, records were removed from the middle, as compaction does: select "
+                "other batches, or name what is there with --offsets.",
+            )

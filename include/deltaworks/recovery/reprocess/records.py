@@ -1,0 +1,228 @@
+"""Which records of a stream a selection means, and where they are read again from.
+
+The ledger has the offsets of every batch, so records are named by ranges and never listed. Whole batches are selected
+by time: what a batch read arrived between two instants that the ledger has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds
+
+from deltaworks.control import paths
+from deltaworks.control.clock import parse_iso
+from deltaworks.control.home import PipelineHome
+from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.errors import ConfigError
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.reprocess.provenance import Provenance, provenance
+from deltaworks.recovery.reprocess.selection import (
+    READERS,
+    Selection,
+    ingested_at_us,
+    instant,
+    nothing_selected,
+    refuse_scattered,
+)
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.sources.registry import open_records
+from deltaworks.sources.rereading import BatchSpan, RecordRange
+from deltaworks.specs.archive import ARCHIVE
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRecords:
+    """A selection's records in the order of batches, and the newest complete batch when it was resolved.
+
+    `expected` is how many records have to come of a batch, for those of which that is on record.
+    """
+
+    records: tuple[RecordRange, ...]
+    ranges: SeqRanges
+    up_to_batch: int
+    expected: Mapping[int, int]
+
+    @property
+    def batches(self) -> int:
+        """How many batches had read them."""
+        return len({one.batch_id for one in self.records})
+
+
+class RecordResolver:
+    """Resolves selections of one pipeline that reads a stream. Used by one thread."""
+
+    def __init__(self, catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
+        self.spec = self._spec = spec
+        self._lake = lake
+        self._home = home
+        self.source = open_records(catalog, spec)
+
+    def resolve(self, selection: Selection) -> ResolvedRecords:
+        """The selection's records among those of the batches that are complete now.
+
+        Raises:
+            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for what a stream has not.
+            ContractError: LEDGER_WITHOUT_TIME, LEDGER_WITHOUT_OFFSET.
+        """
+        batches, ranges = self._landed()
+        chosen = self._chosen(selection, batches, ranges)
+        if not chosen:
+            raise nothing_selected(self._spec, "no record that a complete batch read matches")
+        seqs = SeqRanges.joined(one.seqs for one in chosen)
+        refuse_scattered(seqs)
+        return self._resolved(ranges, seqs, batches)
+
+    def within(self, seqs: SeqRanges, *, up_to_batch: int) -> ResolvedRecords:
+        """What was resolved before, again: read up to the same batch."""
+        batches, ranges = self._landed(up_to_batch)
+        return self._resolved(ranges, seqs, batches)
+
+    def provenance(self, spark: SparkSession, resolved: ResolvedRecords) -> Provenance:
+        """Where they are read again from, as things are now.
+
+        Raises:
+            TransientError: the source does not answer.
+        """
+        kept = self.source.kept(spark, resolved.records)
+        archived = self._archived(resolved.records)
+        return provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
+
+    def landed(self) -> list[RecordRange]:
+        """All records of the batches that are complete now."""
+        return self._landed()[1]
+
+    def _landed(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
+        batches = BatchHistory(self._lake, self._home.objects, self._spec).complete(last=up_to_batch)
+        if not batches:
+            raise nothing_selected(self._spec, "no batch is complete yet")
+        spans = [
+            BatchSpan(generation=one.generation, batch_id=one.batch_id, start=one.start_offset, end=one.end_offset)
+            for one in batches
+            if one.end_offset is not None
+        ]
+        return batches, self.source.ranges(spans)
+
+    def _resolved(
+        self, ranges: Sequence[RecordRange], seqs: SeqRanges, batches: Sequence[BatchSummary]
+    ) -> ResolvedRecords:
+        chosen = [part for one in ranges for part in _parts(one, seqs)]
+        used = {one.batch_id for one in chosen}
+        summaries = [batch for batch in batches if batch.batch_id in used]
+        with ThreadPoolExecutor(READERS) as pool:
+            stamps = dict(
+                zip(
+                    (batch.batch_id for batch in summaries),
+                    pool.map(lambda batch: ingested_at_us(self._home, batch), summaries),
+                    strict=True,
+                )
+            )
+        stamped = tuple(replace(one, ingested_at_us=stamps[one.batch_id]) for one in chosen)
+        expected = self._expected(ranges, stamped) if used else {}
+        return ResolvedRecords(stamped, SeqRanges.joined(one.seqs for one in stamped), batches[-1].batch_id, expected)
+
+    def _expected(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
+        """Of whole batches what the ledger says; of parts, how many places they have where each has a record."""
+        used = {one.batch_id for one in chosen}
+        facts = BatchHistory(self._lake, self._home.objects, self._spec).facts(min(used), max(used))
+        whole, parts = _by_batch(one for one in all_ranges if one.batch_id in used), _by_batch(chosen)
+        expected = {}
+        for batch, of_batch in parts.items():
+            records = facts.get(batch, {}).get("records")
+            if records is not None and _places(of_batch) == _places(whole[batch]):
+                expected[batch] = int(records)
+            elif all(one.counted for one in of_batch):
+                expected[batch] = sum(one.last - one.first + 1 for one in of_batch)
+        return expected
+
+    def _chosen(
+        self, selection: Selection, batches: Sequence[BatchSummary], ranges: Sequence[RecordRange]
+    ) -> list[RecordRange]:
+        if selection.from_start:
+            return list(ranges)
+        if selection.files:
+            raise ConfigError(
+                "REPROCESS_SELECTION",
+                f"{self._spec.pipeline!r} reads {self._spec.source.kind}, which has no files.",
+                hint="Name records with --offsets, such as topic/0/100-200; or give --batches or --arrived.",
+            )
+        if selection.offsets:
+            return [part for text in selection.offsets for part in self._named(ranges, text)]
+        if selection.batches is not None:
+            first, last = selection.batches
+            return [one for one in ranges if first <= one.batch_id <= last]
+        between = selection.arrived or selection.events or ("", "")
+        start, end = (instant(text) for text in between)
+        if selection.arrived is not None:
+            facts = BatchHistory(self._lake, self._home.objects, self._spec).facts(last=batches[-1].batch_id)
+            within = {batch for batch, noted in facts.items() if _arrived_within(noted, start, end)}
+        else:
+            within = self._with_events(start, end)
+        return [one for one in ranges if one.batch_id in within]
+
+    def _named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange]:
+        named = self.source.named(ranges, text)
+        if named is None:
+            raise ConfigError(
+                "REPROCESS_SELECTION",
+                f"{text!r} names no records of {self._spec.source.kind}.",
+                hint="Write stream, partition or shard, first and last position, such as topic/0/100-200.",
+            )
+        return named
+
+    def _with_events(self, start: Any, end: Any) -> set[int]:
+        """Batches with an event of that time in a table, or with a row in quarantine that arrived then."""
+        dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
+        times = (ds.field("event_time") >= start) & (ds.field("event_time") < end)
+        looks = [(table.name, dates & times) for table in self._spec.event_tables]
+        looks.append((QUARANTINE, (ds.field("arrived_at") >= start) & (ds.field("arrived_at") < end)))
+        batches: set[int] = set()
+        for table, condition in looks:
+            key = paths.table(self._spec.pipeline, table)
+            rows = self._lake.rows(key, columns=["_batch_id"], filters=condition)
+            batches |= set(rows.column("_batch_id").unique().to_pylist()) if rows is not None else set()
+        return batches
+
+    def _archived(self, ranges: Sequence[RecordRange]) -> set[int]:
+        """The batches of these that the archive has: one is in it whole, on one date, or not at all."""
+        if not ranges:
+            return set()
+        first, last = min(one.batch_id for one in ranges), max(one.batch_id for one in ranges)
+        condition = (ds.field("_batch_id") >= first) & (ds.field("_batch_id") <= last)
+        key = paths.table(self._spec.pipeline, ARCHIVE)
+        rows = self._lake.rows(key, columns=["_batch_id"], filters=condition)
+        return set() if rows is None else set(rows.column("_batch_id").unique().to_pylist())
+
+
+def _parts(one: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
+    low, high = one.seqs
+    for first, last in seqs.within(low, high):
+        part = one.part(one.first + first - low, one.first + last - low)
+        if part is not None:
+            yield part
+
+
+def _by_batch(ranges: Iterable[RecordRange]) -> dict[int, list[RecordRange]]:
+    by_batch: dict[int, list[RecordRange]] = defaultdict(list)
+    for one in ranges:
+        by_batch[one.batch_id].append(one)
+    return by_batch
+
+
+def _places(ranges: Iterable[RecordRange]) -> tuple[tuple[int, int], ...]:
+    return SeqRanges.joined(one.seqs for one in ranges).ranges
+
+
+def _arrived_within(noted: Mapping[str, Any], start: Any, end: Any) -> bool:
+    oldest, newest = (parse_iso(noted.get(f"{name}_arrived_at")) for name in ("oldest", "newest"))
+    return oldest is not None and newest is not None and oldest < end and newest >= start

@@ -1,0 +1,284 @@
+"""Replaces the rows of some `seq`s with a few new ones, in one Delta commit of one table; needs no JVM.
+
+What Spark does in a transaction of its own is done here in this process: files that hold rows of the ranges are written
+anew without them, the new rows go into files of their partitions, and one commit takes the old ones out and puts the
+new ones in (`tables.restore`). It is written with put-if-absent on the version behind the one it was made from, so that
+what another writer commits meanwhile is never undone unseen: it is made again from the table as it is then.
+
+What this cannot do, or what takes more memory than a small job should, is left to Spark with the table as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from deltaworks.control.objects import ObjectStore
+from deltaworks.erasure.table_files import TableFiles
+from deltaworks.errors import ContractError
+from deltaworks.recovery.reprocess.replace_rows import DATE_COLUMNS, Replaced
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.tables.commit import Step
+from deltaworks.tables.features import reasons_against_rewriting
+from deltaworks.tables.files import split_by_partition
+from deltaworks.tables.lake import Lake, arrow_path
+from deltaworks.tables.log import Action, FileId, TableState, logged_columns, stats_of
+from deltaworks.tables.rearrangement import keep_checkpoints
+from deltaworks.tables.restore import RestoreCommit, RestoreOutcome, Target, commit_restore, reasons_against
+
+log = logging.getLogger(__name__)
+#: What is read again, staged, or written anew of one table at most, in bytes of its files; more is Spark's.
+DIRECT_BYTES = 16 << 20
+Partition = tuple[tuple[str, str | None], ...]
+
+
+class _ForSpark(Exception):
+    """What is left to Spark; the text is the reason."""
+
+
+class _Unchanged(Exception):
+    """There is nothing to take out and nothing to put in."""
+
+
+@dataclass(slots=True)
+class _Rewriting:
+    """What one attempt made of the table: files that go, files that come, and what that is in rows."""
+
+    taken: set[FileId] = field(default_factory=set)
+    written: list[Action] = field(default_factory=list)
+    rows_out: int = 0
+    rows_in: int = 0
+    dates: set[str] = field(default_factory=set)
+
+
+class DirectReplacer:
+    """Replaces rows of one table of the lake in this process. Idempotent by its step; safe beside other writers.
+
+    Args:
+        most_bytes: of the staged files, and of the files that are written anew.
+    """
+
+    def __init__(self, lake: Lake, objects: ObjectStore, key: str, *, most_bytes: int = DIRECT_BYTES) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._key = key
+        self._most_bytes = most_bytes
+        self._made = _Rewriting()
+
+    def replace(
+        self,
+        ranges: SeqRanges,
+        staged: Sequence[str],
+        *,
+        step: Step,
+        user_metadata: str,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> Replaced | None:
+        """Take the rows of `ranges` out and put the staged rows in, once; None where that is left to Spark.
+
+        Args:
+            staged: keys of Parquet files in the lake; every row of them has a seq of `ranges`.
+            before_commit: called before each attempt; what it raises ends the replacement.
+
+        Raises:
+            ConcurrencyError: COMMIT_CONTENDED when every attempt met another writer.
+        """
+        try:
+            return self._replaced(ranges, staged, step, user_metadata, before_commit)
+        except _ForSpark as reason:
+            self._discard()
+            log.warning("table=%s is left to Spark: %s", self._key, reason)
+            return None
+
+    def _replaced(
+        self,
+        ranges: SeqRanges,
+        staged: Sequence[str],
+        step: Step,
+        user_metadata: str,
+        before_commit: Callable[[], None],
+    ) -> Replaced | None:
+        opened = self._lake.open(self._key)
+        if opened is None:
+            return None
+        if reasons := reasons_against_rewriting(opened):
+            raise _ForSpark(", ".join(reasons))
+        new = self._staged_rows(staged, opened)
+
+        def target(current: TableState) -> Target:
+            self._discard()
+            self._made = _Rewriting()
+            self._rewrite(current, ranges, new)
+            kept = {name: added for name, added in current.files.items() if name not in self._made.taken}
+            return Target({**kept, **{(added["path"], ""): added for added in self._made.written}})
+
+        commit = RestoreCommit(
+            step=step,
+            user_metadata=user_metadata,
+            operation="WRITE",
+            parameters={"mode": "Overwrite", "partitionBy": "[]", "predicate": ranges.sql()},
+        )
+        try:
+            done = commit_restore(
+                self._lake, self._objects, self._key, target, commit=commit, before_commit=before_commit
+            )
+        except _Unchanged:
+            return Replaced(outcome="unchanged", rows_out=0, rows_in=0, dates=(), version=int(opened.version()))
+        except _ForSpark:
+            raise
+        except BaseException:
+            self._discard()
+            raise
+        return self._outcome(done, new)
+
+    def _outcome(self, done: RestoreOutcome, new: pa.Table) -> Replaced:
+        if not done.landed_now:
+            self._discard()
+            return Replaced(
+                outcome="already_committed", rows_out=0, rows_in=new.num_rows, dates=(), version=done.version
+            )
+        keep_checkpoints(self._lake, self._key, done.version)
+        made = self._made
+        return Replaced(
+            outcome="committed",
+            rows_out=made.rows_out,
+            rows_in=made.rows_in,
+            dates=tuple(sorted(made.dates)),
+            version=done.version,
+        )
+
+    def _staged_rows(self, staged: Sequence[str], opened: DeltaTable) -> pa.Table:
+        """The new rows; none where nothing is staged."""
+        columns = pa.schema(opened.schema().to_arrow())
+        filesystem, paths = self._lake.filesystem, [arrow_path(self._lake.storage, key) for key in staged]
+        size = sum(info.size or 0 for info in filesystem.get_file_info(paths)) if paths else 0
+        if size > self._most_bytes:
+            raise _ForSpark(f"{size:,} bytes are staged")
+        parts = []
+        for path in paths:
+            with filesystem.open_input_file(path) as source:
+                parts.append(pq.read_table(source))
+        rows = pa.concat_tables(parts, promote_options="default") if parts else columns.empty_table()
+        unknown = sorted(set(rows.column_names) - set(columns.names))
+        if unknown:
+            raise _ForSpark(f"the table lacks {', '.join(unknown)}")
+        return rows
+
+    def _rewrite(self, current: TableState, ranges: SeqRanges, new: pa.Table) -> None:
+        """Write what one version of the table comes to. Files of the lake that no commit names are discarded later."""
+        if reasons := reasons_against(current):
+            raise _ForSpark(", ".join(reasons))
+        files, made = TableFiles(self._lake, current), self._made
+        kept = self._kept_rows(current, files, ranges)
+        partition_by = list(current.metadata.get("partitionColumns") or ())
+        _check_partitions(current, partition_by)
+        coming: dict[Partition, list[pa.RecordBatch]] = defaultdict(list, kept)
+        for values, part in split_by_partition(new, partition_by) if new.num_rows else ():
+            coming[tuple(values.items())] += part.to_batches()
+            made.dates |= _dates(part, values)
+        made.rows_in = new.num_rows
+        if not made.rows_out and not made.rows_in:
+            raise _Unchanged
+        for place, batches in coming.items():
+            made.written += self._checked(lambda: files.write({"partitionValues": dict(place)}, batches))  # noqa: B023
+
+    def _kept_rows(
+        self, current: TableState, files: TableFiles, ranges: SeqRanges
+    ) -> dict[Partition, list[pa.RecordBatch]]:
+        """The rows that stay of files with rows of the ranges, by partition; notes what goes."""
+        made, size = self._made, 0
+        kept: dict[Partition, list[pa.RecordBatch]] = {}
+        for name, added in current.files.items():
+            if not _may_hold(added, ranges):
+                continue
+            size += int(added.get("size") or 0)
+            if size > self._most_bytes:
+                raise _ForSpark(f"files of more than {self._most_bytes:,} bytes hold its rows")
+            values = dict(added.get("partitionValues") or {})
+            staying, rows_out = [], 0
+            for batch in self._checked(lambda: list(files.read(added))):  # noqa: B023
+                going = _within(batch, ranges)
+                gone = int(going.sum())
+                rows_out += gone
+                if gone:
+                    made.dates |= _dates(batch.filter(pa.array(going)), values)
+                staying.append(batch.filter(pa.array(~going)))
+            if rows_out:
+                made.taken.add(name)
+                made.rows_out += rows_out
+                kept.setdefault(tuple(values.items()), []).extend(staying)
+        return kept
+
+    @staticmethod
+    def _checked(work: Callable[[], list[Any]]) -> list[Any]:
+        """What reading or writing gives; a file that only Spark may be able to read leaves the table to it."""
+        try:
+            return work()
+        except (ContractError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
+            raise _ForSpark(str(error)[:300]) from error
+
+    def _discard(self) -> None:
+        """Delete the files that an attempt wrote and no commit names. One that stays is an orphan."""
+        root = arrow_path(self._lake.storage, self._key)
+        for added in self._made.written:
+            try:
+                self._lake.filesystem.delete_file(f"{root}/{added['path']}")
+            except OSError as error:
+                log.warning("table=%s file=%s stays behind: %s", self._key, added["path"], error)
+        self._made = _Rewriting()
+
+
+def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
+    """Leave a table to Spark whose partition values a log writes in other ways than ours."""
+    columns = logged_columns(current.metadata["schemaString"])
+    for name in partition_by:
+        kind = columns.field(name).type
+        if not (pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_integer(kind)):
+            raise _ForSpark(f"the partition column {name} of type {kind}")
+
+
+def _may_hold(added: Action, ranges: SeqRanges) -> bool:
+    """Whether a file can have rows of the ranges, by its statistics; without any it can."""
+    stats = stats_of(added)
+    least = (stats.get("minValues") or {}).get("_seq")
+    most = (stats.get("maxValues") or {}).get("_seq")
+    if least is None or most is None:
+        return True
+    return next(iter(ranges.within(int(least), int(most))), None) is not None
+
+
+def _within(batch: pa.RecordBatch, ranges: SeqRanges) -> Any:
+    """Which rows of the batch are of the ranges, as a mask."""
+    index = batch.schema.get_field_index("_seq")
+    if index < 0:
+        raise _ForSpark("a file lacks the column _seq")
+    column = batch.column(index)
+    if column.null_count:
+        raise _ForSpark("a row lacks its _seq")
+    seqs = column.to_numpy(zero_copy_only=False)
+    firsts = np.array([first for first, _ in ranges], dtype=np.int64)
+    lasts = np.array([last for _, last in ranges], dtype=np.int64)
+    at = np.searchsorted(firsts, seqs, side="right") - 1
+    return (at >= 0) & (seqs <= lasts[at])
+
+
+def _dates(rows: pa.RecordBatch | pa.Table, values: dict[str, str | None]) -> set[str]:
+    """The dates of rows, of the column that has them, from their partition or from themselves."""
+    for name in DATE_COLUMNS:
+        if name in values:
+            return {values[name]} - {None}  # type: ignore[return-value]
+        if name in rows.schema.names:
+            return {date.isoformat() for date in _distinct(rows, name)}
+    return set()
+
+
+def _distinct(rows: pa.RecordBatch | pa.Table, name: str) -> Iterator[Any]:
+    yield from (value for value in rows.column(name).unique().to_pylist() if value is not None)

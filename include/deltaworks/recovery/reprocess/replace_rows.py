@@ -1,0 +1,155 @@
+"""Replaces the rows of some `seq`s with new ones, in one Delta commit of one table.
+
+Spark deletes by condition and inserts in one transaction, so rows that other writers add meanwhile are never lost: they
+do not meet the condition, and files that hold both are rewritten from the transaction's own snapshot. Reading the table
+first and overwriting it after would lose whatever lands in between.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deltaworks.control.attempts import attempts
+from deltaworks.control.job import as_deltaworks_error
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+MAX_ATTEMPTS = 10
+#: Columns whose dates bound what is rewritten, and keep writers of other dates from conflicting.
+DATE_COLUMNS = ("event_date", "quarantine_date")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """What a replacement did. `outcome`: committed, already_committed, or unchanged where there was nothing to do."""
+
+    outcome: str
+    rows_out: int
+    rows_in: int
+    dates: tuple[str, ...]
+    version: int
+
+
+class RowReplacer:
+    """Replaces rows of one table of the lake. Idempotent by its step; safe beside writers of other rows."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, key: str) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._key = key
+        self._uri = lake.storage.spark_uri(key)
+
+    def replace(
+        self,
+        ranges: SeqRanges,
+        staged: Sequence[str],
+        *,
+        step: Step,
+        user_metadata: str,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> Replaced:
+        """Take the rows of `ranges` out and put the staged rows in, once.
+
+        Args:
+            staged: addresses of Parquet files; every row of them has a seq of `ranges`.
+            before_commit: called before each attempt; what it raises ends the replacement.
+
+        Raises:
+            ConcurrencyError: DELTA_CONFLICT when every attempt met another writer of the same dates.
+        """
+        version = landed_version(self._lake, self._key, step)
+        rows = self._spark.read.parquet(*staged) if staged else None
+        rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
+        if version is not None:
+            return self._done("already_committed", 0, rows_in, new_dates, version)
+        for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.4, longest_seconds=5.0):
+            present = self._spark.read.format("delta").load(self._uri)
+            rows_out, old_dates = self._dates(present.where(ranges.sql()))
+            if not rows_out and not rows_in:
+                return self._done("unchanged", 0, 0, set(), self._version())
+            before_commit()
+            new = present.limit(0) if rows is None else rows
+            try:
+                self._write(
+                    new, _condition(ranges, self._date_column(present), old_dates | new_dates), step, user_metadata
+                )
+            except Exception as error:
+                problem = as_deltaworks_error(error)
+                if not isinstance(problem, ConcurrencyError):
+                    raise
+                if attempt == MAX_ATTEMPTS:
+                    raise problem from error
+                log.warning("table=%s attempt=%d met another writer: %s", self._key, attempt, problem.message)
+                continue
+            return self._done("committed", rows_out, rows_in, old_dates | new_dates, self._version())
+        raise AssertionError("the last attempt returned or raised")
+
+    def _write(self, rows: DataFrame, condition: str, step: Step, user_metadata: str) -> None:
+        column = self._date_column(rows)
+        # Rebalanced, a small date becomes one file and a large one is still split.
+        writer = (rows.hint("rebalance", column) if column else rows).write.format("delta").mode("overwrite")
+        (
+            writer.option("replaceWhere", condition)
+            .option("txnAppId", step.app_id)
+            .option("txnVersion", step.version)
+            .option("userMetadata", user_metadata)
+            .save(self._uri)
+        )
+
+    @staticmethod
+    def _date_column(rows: DataFrame) -> str | None:
+        return next((name for name in DATE_COLUMNS if name in rows.columns), None)
+
+    def _dates(self, rows: DataFrame) -> tuple[int, set[dt.date | None]]:
+        column = self._date_column(rows)
+        if column is None:
+            return rows.count(), set()
+        counts = {row[column]: row["count"] for row in rows.groupBy(column).count().collect()}
+        return sum(counts.values()), set(counts)
+
+    def _version(self) -> int:
+        table = self._lake.open(self._key)
+        if table is None:
+            raise table_absent(self._key)
+        return int(table.version())
+
+    @staticmethod
+    def _done(outcome: str, rows_out: int, rows_in: int, dates: set[dt.date | None], version: int) -> Replaced:
+        texts = tuple(sorted(date.isoformat() for date in dates if date is not None))
+        return Replaced(outcome=outcome, rows_out=rows_out, rows_in=rows_in, dates=texts, version=version)
+
+
+def landed_version(lake: Lake, key: str, step: Step) -> int | None:
+    """The table's version, where the step has landed; None where it has not."""
+    table = lake.open(key)
+    if table is None:
+        return None
+    committed = table.transaction_version(step.app_id)
+    return table.version() if committed is not None and committed >= step.version else None
+
+
+def table_absent(key: str) -> ContractError:
+    """The error of a table that was dropped while its rows were replaced."""
+    return ContractError(
+        "TABLE_LOG_ABSENT",
+        f"There is no Delta log at {key}, whose rows were to be replaced.",
+        hint="Restore its folder from the storage's versions, or `deltaworks recover table`; then run this again.",
+    )
+
+
+def _condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
+    """The rows to take out. Dates are listed unless one is null: only they tell Delta which partitions are read."""
+    if column is None or None in dates:
+        return ranges.sql()
+    listed = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(date for date in dates if date is not None))
+    return f"`{column}` IN ({listed}) AND {ranges.sql()}"

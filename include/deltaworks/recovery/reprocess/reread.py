@@ -1,0 +1,274 @@
+"""The pass of a reprocess: objects are read and parsed again, and the new rows of each table are staged as files.
+
+Rows keep the batch, the arrival and the position they had, so that what comes out is what the first reading would have
+given under the declaration of now. Nothing is committed here.
+
+Where only some tables are selected, the others and quarantine stay as they are, with one exception: a row in quarantine
+that fits now, and belongs to selected tables only, leaves it. One that belongs to others too stays, or it would be in
+some of its tables and missing in the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltaworks.engine.table_files import FileTarget, TableWriters
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import Evolved
+from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.reprocess.selection import READERS, SourceObject
+from deltaworks.sources.base import balanced
+from deltaworks.sources.objects.payloads import FileOpener, FileReference
+from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import objects_of
+from deltaworks.tables.files import WrittenFile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+#: Objects of this size together make a task.
+TASK_BYTES = 64 << 20
+Opener = Callable[[FileReference], Payload]
+#: Positions of rows in quarantine, by seq.
+Positions = Mapping[int, frozenset[int]]
+#: A payload, with the batch it was read in and when.
+Stamped = tuple[tuple[int, int], Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class RereadScope:
+    """Which tables get rows. `quarantined` are the rows in quarantine now, where only some tables are read again."""
+
+    tables: frozenset[str]
+    whole: bool
+    quarantined: Positions = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reread:
+    """What a pass did: files and rows by table, and by `seq` the keys of objects that could not be read.
+
+    `records` counts those of a stream, by batch.
+    """
+
+    files: dict[str, list[WrittenFile]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    records: dict[int, int] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    released: set[tuple[int, int]] = field(default_factory=set)
+    not_fitting: int = 0
+    kept_in_quarantine: int = 0
+    failure: str = ""
+
+    def add(self, other: Reread) -> None:
+        """Take in what another task did."""
+        for table, files in other.files.items():
+            self.files.setdefault(table, []).extend(files)
+        for table, rows in other.rows.items():
+            self.rows[table] = self.rows.get(table, 0) + rows
+        for batch, records in other.records.items():
+            self.records[batch] = self.records.get(batch, 0) + records
+        self.gone |= other.gone
+        self.released |= other.released
+        self.not_fitting += other.not_fitting
+        self.kept_in_quarantine += other.kept_in_quarantine
+        self.failure = self.failure or other.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass makes of payloads: rows of which tables, and where their files go; None only counts them.
+
+    `inputs` are those of today: rows that are read again have the answers that new ones have.
+    """
+
+    scope: RereadScope
+    target: FileTarget | None
+    evolved: Evolved | None = None
+    inputs: ParserInputs = NOTHING_BESIDE
+
+
+class Rereader:
+    """Reads payloads again within one task. Used by one thread."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        scope: RereadScope,
+        opener: Opener | None = None,
+        *,
+        readers: int = 1,
+        evolved: Evolved | None = None,
+        inputs: ParserInputs = NOTHING_BESIDE,
+    ) -> None:
+        """`opener` reads objects, so many of them at once; records need none."""
+        self._readers = readers
+        self._parser = inputs.parser(spec, evolved=evolved)
+        self._fingerprint = spec.fingerprint()
+        self._scope = scope
+        self._opener = opener
+        self.did = Reread()
+
+    def rows(self, objects: Iterable[SourceObject]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of the selected tables, in parts; objects that cannot be read are noted and left out."""
+        yield from self.rows_of(self._opened(objects))
+
+    def rows_of(self, payloads: Iterable[Stamped]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of payloads, in parts: those that follow each other with one stamp are read together."""
+        stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
+        for ((batch_id, at_us), beside), group in groupby(stamped, lambda one: one[:2]):
+            stamp = BatchStamp(batch_id, at_us, self._fingerprint)
+            if beside:
+                for _, _, payload in group:
+                    yield from self._beside_quarantine(payload, stamp)
+                continue
+            for table, rows in self._parser.parse((payload for _, _, payload in group), stamp):
+                if table in self._scope.tables:
+                    yield table, rows
+                elif table == QUARANTINE:
+                    self.did.not_fitting += rows.num_rows
+
+    def _opened(self, objects: Iterable[SourceObject]) -> Iterator[Stamped]:
+        if self._opener is None:
+            raise TypeError("objects are read by an opener")
+        with ThreadPoolExecutor(self._readers) as pool:
+            waiting = iter(objects)
+            while some := list(itertools.islice(waiting, self._readers)):
+                for source, payload in zip(some, pool.map(self._opener, map(_reference, some)), strict=True):
+                    if payload.data is None:
+                        self.did.gone[source.seq] = source.key
+                    else:
+                        yield (source.batch_id, source.ingested_at_us), payload
+
+    def _beside_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+        """A payload with rows in quarantine, read whole: the tables they belong to now decide what becomes of them."""
+        parsed = list(self._parser.parse([source], stamp))
+        before = self._scope.quarantined[source.seq]
+        places: dict[int, set[str]] = {}
+        for table, rows in parsed:
+            for position in rows.column("_position").to_pylist():
+                places.setdefault(position, set()).add(table)
+        fitting = {position for position in before if places.get(position) and QUARANTINE not in places[position]}
+        released = {position for position in fitting if places[position] <= self._scope.tables}
+        staying = pa.array(sorted(fitting - released), pa.int64())
+        self.did.released |= {(source.seq, position) for position in released}
+        self.did.kept_in_quarantine += len(staying)
+        self.did.not_fitting += sum(QUARANTINE in tables for at, tables in places.items() if at not in before)
+        for table, rows in parsed:
+            if table in self._scope.tables:
+                kept = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))
+                if kept.num_rows:
+                    yield table, kept
+
+
+def _reference(source: SourceObject) -> FileReference:
+    return FileReference(source.seq, source.key, source.etag, source.version_id, source.arrived_at_us)
+
+
+def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
+    """Opens objects of the landing bucket as the pipeline's stream does."""
+    source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    return FileOpener.of(environment.landing, source, lake=environment.lake)
+
+
+def reread(
+    spark: SparkSession,
+    objects: Sequence[SourceObject],
+    *,
+    opener: Opener,
+    spec: PipelineSpec,
+    work: Pass,
+) -> Reread:
+    """Read the objects again in one Spark pass and stage the rows of the selected tables.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED, the data is such that the pipeline declares to stop.
+    """
+    slices = balanced(
+        objects,
+        [max(1, source.size) for source in objects],
+        max(1, sum(source.size for source in objects) // TASK_BYTES + 1),
+    )
+    declared, scope = spec.model_dump_json(), work.scope
+    shares = [
+        (
+            share,
+            RereadScope(
+                scope.tables,
+                scope.whole,
+                {o.seq: scope.quarantined[o.seq] for o in share if o.seq in scope.quarantined},
+            ),
+        )
+        for share in slices
+    ]
+
+    def task(parts: Iterable[tuple[list[SourceObject], RereadScope]]) -> Iterator[dict[str, Any]]:
+        pipeline = PipelineSpec.model_validate_json(declared)
+        for share, own in parts:
+            rereader = Rereader(pipeline, own, opener, evolved=work.evolved, inputs=work.inputs)
+            yield asdict(staged(rereader.rows(share), rereader, work.target))
+
+    did = Reread()
+    for record in spark.sparkContext.parallelize(shares, len(shares)).mapPartitions(task).collect():
+        files = {table: [WrittenFile(**file) for file in files] for table, files in record.pop("files").items()}
+        did.add(Reread(files=files, **record))
+    refuse_failure(did, spec)
+    return did
+
+
+def reread_directly(objects: Sequence[SourceObject], *, opener: Opener, spec: PipelineSpec, work: Pass) -> Reread:
+    """What `reread` does, in this process: a few objects are read sooner than a session is open.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED.
+    """
+    rereader = Rereader(spec, work.scope, opener, readers=READERS, evolved=work.evolved, inputs=work.inputs)
+    did = staged(rereader.rows(objects), rereader, work.target)
+    refuse_failure(did, spec)
+    return did
+
+
+def refuse_failure(did: Reread, spec: PipelineSpec) -> None:
+    """Raise what a task met that the pipeline declares to stop at.
+
+    Raises:
+        ContractError: REPROCESS_STOPPED.
+    """
+    if did.failure:
+        raise ContractError(
+            "REPROCESS_STOPPED",
+            f"The data is such that {spec.pipeline!r} declares to stop: {did.failure}",
+            hint="Change the rule or the declaration, or leave the object out.",
+        )
+
+
+def staged(parts: Iterable[tuple[str, pa.Table]], rereader: Rereader, target: FileTarget | None) -> Reread:
+    """The work of one task: write the rows, or only count them where there is no target."""
+    writers = None if target is None else TableWriters(target)
+    did = rereader.did
+    try:
+        for table, rows in parts:
+            did.rows[table] = did.rows.get(table, 0) + rows.num_rows
+            if writers is not None:
+                writers.add(table, rows)
+    except ContractError as error:
+        # Returned, not raised: Spark would only try the task again.
+        did.failure = str(error)
+        return did
+    if writers is not None:
+        writers.flush()
+        for table, file in writers.files:
+            did.files.setdefault(table, []).append(file)
+    return did

@@ -1,0 +1,249 @@
+"""Reads landed objects or records again with the present declaration, and puts the rows in place or into shadows.
+
+A reprocess is planned (what is read, up to which complete batch), read (one pass stages files), committed (one Delta
+commit a table) and ended; each stage is an object created once, so a run that dies is simply run again under its
+id. In place, all rows of the selected objects are taken out and the new ones put in, whatever happened before: no event
+is lost or doubled, and repeating changes nothing. The stream runs meanwhile; it yields each table for the moment of its
+commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deltalake import Schema
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.turn import Turn, TurnOf, free_turn, write_turn
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
+from deltaworks.errors import ConfigError
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.recovery.quarantine.open_rows import landed_seqs, note_reprocessed
+from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
+from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
+from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES, DirectReplacer
+from deltaworks.recovery.reprocess.replace_rows import Replaced, RowReplacer, landed_version
+from deltaworks.recovery.reprocess.reread import landing_opener
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.recovery.reprocess.staging import Again, ObjectsAgain, RecordsAgain, Stager, staging_folder
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+OPERATION = "reprocess"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReprocess:
+    """What became of one table. `rows_out` and `rows_in` are rows of the selected objects, before and after."""
+
+    table: str
+    target: str
+    outcome: str
+    rows_out: int
+    rows_in: int
+    dates: tuple[str, ...]
+    version: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReprocessResult:
+    """What a reprocess did. Of a stream `objects` counts batches, and `origins` ranges of records.
+
+    Nothing of it is left for Spark (`for_spark`).
+    """
+
+    id: str
+    objects: int
+    bytes: int
+    gone: tuple[str, ...]
+    not_fitting: int
+    kept_in_quarantine: int
+    tables: tuple[TableReprocess, ...]
+    seconds: float
+    origins: Mapping[str, int] = field(default_factory=dict)
+    for_spark: int = 0
+
+
+class Reprocess:
+    """One reprocess of a pipeline, new or resumed. Call `run` once.
+
+    What is small is read and committed in this process; Spark is asked for only where that is not enough.
+
+    Args:
+        spark: gives the session, when it is needed first; it may raise.
+        direct_bytes: of objects, of staged files and of the files that are written anew, what is done without Spark.
+        turn_of: gives the turn of a table for the time of its commit; by default the stream's write turn.
+        fault: called at `planned`, `staged`, `committed:<table>` and `committed`, by tests.
+    """
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        turn_of: TurnOf | None = None,
+        direct_bytes: int = DIRECT_BYTES,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._spark = spark
+        self._direct_bytes = direct_bytes
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._lake = Lake(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
+        self._resolver = record_resolver(catalog, self._spec, self._lake, self._home)
+        self._turn_of = turn_of or self._write_turn
+        self._fault = fault
+
+    def _write_turn(self, table: str) -> AbstractContextManager[Turn]:
+        return write_turn(self._objects, self._spec.pipeline, table, by=current_run(), reason="reprocess")
+
+    def run(self, reprocess_id: str, request: ReprocessRequest | None = None) -> ReprocessResult:
+        """Plan under this id, or resume what was planned under it, to the end. Idempotent.
+
+        Args:
+            request: what to read again; ignored where there is a plan, needed where there is none.
+
+        Raises:
+            ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and what planning raises.
+            ContractError: REPROCESS_SPEC_DIFFERS, REPROCESS_GENERATION_OVER, REPROCESS_OBJECTS_GONE,
+                REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, REPROCESS_STOPPED, START_OVER_UNFINISHED.
+            ConcurrencyError: LEASE_HELD, REPROCESS_TABLE_HELD, TURN_NOT_GRANTED, TURN_LOST, DELTA_CONFLICT,
+                COMMIT_CONTENDED.
+        """
+        started = time.monotonic()
+        pipeline = self._spec.pipeline
+        with rereading(self._home):
+            complete_torn_replay(self._spec, self._lake, self._home)
+            records = ReprocessRecords(self._objects, pipeline, reprocess_id)
+            plan = self._planned(records, request)
+            self._fault("planned")
+            staged = self._staged(records, plan)
+            self._fault("staged")
+            done = [self._commit(plan, table) for table in staged.tables]
+            self._void_replays(plan, staged)
+            self._fault("committed")
+            records.fix_end([asdict(table) for table in done])
+            self._remove_staging(plan)
+        return ReprocessResult(
+            id=plan.id,
+            objects=plan.objects,
+            bytes=plan.source_bytes,
+            gone=staged.gone,
+            not_fitting=staged.not_fitting,
+            kept_in_quarantine=staged.kept_in_quarantine,
+            origins=staged.origins,
+            tables=tuple(done),
+            seconds=time.monotonic() - started,
+        )
+
+    def _void_replays(self, plan: ReprocessPlan, staged: StagedFiles) -> None:
+        """The rows that replays landed of these objects were replaced, as were those in quarantine."""
+        if plan.mode != "in_place" or not plan.whole:
+            return
+        ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE))
+        landed = [seq for seq in landed_seqs(self._lake, plan.pipeline) if seq in ranges]
+        note_reprocessed(self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint())
+
+    def _planned(self, records: ReprocessRecords, request: ReprocessRequest | None) -> ReprocessPlan:
+        planner = Planner(self._lake, self._objects, self._spec, records=self._resolver)
+        plan = records.plan()
+        if plan is None:
+            if request is None:
+                raise ConfigError(
+                    "REPROCESS_UNKNOWN",
+                    f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume.",
+                    hint="Say what to read again to begin one.",
+                )
+            plan = records.fix_plan(planner.plan(records.id, request))
+        if records.end() is None:
+            planner.check(plan)
+        return plan
+
+    def _staged(self, records: ReprocessRecords, plan: ReprocessPlan) -> StagedFiles:
+        staged = records.files()
+        if staged is not None:
+            return staged
+        again: Again
+        if self._resolver is not None:
+            again = RecordsAgain(self._spark(), self._lake, self._spec, self._resolver)
+        else:
+            opener = landing_opener(self._catalog.environment, self._spec)
+            stores = (self._lake, self._objects, self._spec)
+            again = ObjectsAgain(self._spark, *stores, opener, direct_bytes=self._direct_bytes)
+        return records.fix_files(Stager(self._lake, self._spec).stage(plan, again))
+
+    def _commit(self, plan: ReprocessPlan, staged: StagedTable) -> TableReprocess:
+        started = time.monotonic()
+        target = staged.table if plan.mode == "in_place" else f"{staged.table}__{plan.id}"
+        step = Step(f"{plan.pipeline}/reprocess/{plan.id}/{staged.table}", 1)
+        key = paths.table(plan.pipeline, target)
+        metadata = user_metadata(
+            pipeline=plan.pipeline,
+            batch=plan.id,
+            operation=OPERATION,
+            step=step.app_id,
+            step_version=step.version,
+            up_to_batch=plan.up_to_batch,
+        )
+        if plan.mode == "shadow":
+            self._ensure_shadow(staged.table, key, metadata)
+        landed = landed_version(self._lake, key, step)
+        if landed is not None:
+            done = Replaced(outcome="already_committed", rows_out=0, rows_in=staged.rows, dates=(), version=landed)
+        else:
+            with self._turn(plan, target) as turn:
+                done = self._replaced(plan, staged, key, step=step, user_metadata=metadata, before_commit=turn.check)
+        self._fault(f"committed:{staged.table}")
+        log.warning("reprocess=%s table=%s %s", plan.id, target, done)
+        seconds = time.monotonic() - started
+        return TableReprocess(table=staged.table, target=target, seconds=seconds, **asdict(done))
+
+    def _replaced(self, plan: ReprocessPlan, staged: StagedTable, key: str, **commit: Any) -> Replaced:
+        ranges = SeqRanges(staged.ranges)
+        files = [f"{staging_folder(plan, staged.table)}/{path}" for path in staged.files]
+        if self._direct_bytes:
+            direct = DirectReplacer(self._lake, self._objects, key, most_bytes=self._direct_bytes)
+            if (done := direct.replace(ranges, files, **commit)) is not None:
+                return done
+        addresses = [self._lake.storage.spark_uri(file) for file in files]
+        return RowReplacer(self._spark(), self._lake, key).replace(ranges, addresses, **commit)
+
+    def _turn(self, plan: ReprocessPlan, table: str) -> AbstractContextManager[Turn]:
+        return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)
+
+    def _ensure_shadow(self, table: str, key: str, metadata: str) -> None:
+        spec = None if table == QUARANTINE else self._spec.table(table)
+        schema = QUARANTINE_SCHEMA if spec is None else arrow_schema(spec.column_types())
+        partition_by = QUARANTINE_PARTITION if spec is None else spec.partition_by
+        fields = Schema.from_arrow(schema).fields
+        present = self._lake.open(paths.table(self._spec.pipeline, table))
+        if present is not None:
+            # Columns the table was given while it ran are read again too.
+            names = {field.name for field in fields}
+            fields = [*fields, *(field for field in present.schema().fields if field.name not in names)]
+        properties = self._spec.maintenance.table_properties()
+        self._lake.ensure(key, Schema(fields), user_metadata=metadata, partition_by=partition_by, properties=properties)
+
+    def _remove_staging(self, plan: ReprocessPlan) -> None:
+        # Left behind on a failure, staged files cost space and nothing else.
+        with contextlib.suppress(Exception):
+            for key in self._objects.list(paths.reprocess_staging(plan.pipeline, plan.id)):
+                self._objects.delete(key)

@@ -1,0 +1,296 @@
+"""What a reprocess reads again: batches, objects, a time of events or everything, resolved to `seq`s and their objects.
+
+A selection becomes a few ranges of `seq`, which Spark and Arrow use as conditions.
+
+Only complete batches are selected: what comes after them is the stream's. Resolving reads the ledger, prepared batches,
+the file event log and, for a time of events, two columns of the tables. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import fnmatch
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.objects import ObjectStore
+from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.sources.objects.log import FileEventLog, made_at_us, matching
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.declared import objects_of
+from deltaworks.tables.lake import Lake
+
+READERS = 8
+#: A condition of more ranges than this takes Spark longer to plan than the rows take to rewrite.
+MOST_RANGES = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to read again; exactly one of them.
+
+    `batches` is the first and the last batch; `files` are keys or glob patterns of keys; `offsets` name records of
+    streams, such as `topic/0/100-200`. `events` and `arrived` are the first instant and the first one after, in ISO
+    8601: every object with an event of that time, or that arrived then, is read whole; of streams, every such batch.
+    """
+
+    batches: tuple[int, int] | None = None
+    files: tuple[str, ...] = ()
+    events: tuple[str, str] | None = None
+    from_start: bool = False
+    offsets: tuple[str, ...] = ()
+    arrived: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        chosen = (self.batches, self.files, self.events, self.from_start, self.offsets, self.arrived)
+        if sum(map(bool, chosen)) != 1:
+            raise not_one_selection()
+
+    def as_record(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def not_one_selection() -> ConfigError:
+    """The error of a selection that is not exactly one of them."""
+    return ConfigError(
+        "REPROCESS_SELECTION",
+        "Say what to read again in exactly one way.",
+        hint="Give one of --batches, --files, --offsets, --events, --arrived or --from-start.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """One object to read again, with the batch its rows were and stay stamped with, and when it arrived."""
+
+    seq: int
+    key: str
+    etag: str
+    size: int
+    batch_id: int
+    ingested_at_us: int
+    version_id: str | None = None
+    arrived_at_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A selection's objects in order, their ranges, and the newest complete batch when it was resolved."""
+
+    objects: tuple[SourceObject, ...]
+    ranges: SeqRanges
+    up_to_batch: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all objects, as they lie in the landing bucket."""
+        return sum(source.size for source in self.objects)
+
+
+class Resolver:
+    """Resolves selections of one pipeline. Used by one thread."""
+
+    def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._objects = objects
+        self._home = PipelineHome(objects, spec.pipeline)
+        self._spec = spec
+        self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+        self._log = FileEventLog(lake, self._source.relay)
+
+    def resolve(self, selection: Selection) -> Resolved:
+        """The selection's objects among those of the batches that are complete now.
+
+        Raises:
+            ConfigError: REPROCESS_EMPTY, REPROCESS_SCATTERED, or REPROCESS_SELECTION for a malformed time.
+            ContractError: LEDGER_WITHOUT_TIME.
+        """
+        batches = self._complete()
+        events = self._events(batches)
+        chosen = self._chosen(selection, events, batches)
+        seqs = events.column("seq").to_pylist()
+        # Where the pipeline has always read one place, nothing else can have rows between two of its objects.
+        ranges = SeqRanges.of(chosen, among=seqs if self._one_source() else None)
+        if not chosen:
+            raise nothing_selected(self._spec, "nothing that is complete matches")
+        refuse_scattered(ranges)
+        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, batches[-1].batch_id)
+
+    def within(self, ranges: SeqRanges, *, up_to_batch: int) -> Resolved:
+        """What was resolved before, again: a log only grows, and it is read up to the same batch."""
+        batches = self._complete(up_to_batch)
+        events = self._events(batches)
+        chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
+        return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, up_to_batch)
+
+    def _complete(self, up_to_batch: int | None = None) -> list[BatchSummary]:
+        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=up_to_batch)
+        if not batches:
+            raise nothing_selected(self._spec, "no batch is complete yet")
+        return batches
+
+    def _events(self, batches: list[BatchSummary]) -> pa.Table:
+        """The file events of the pipeline's place that lie in complete batches."""
+        start, end = batches[0].start_offset, batches[-1].end_offset
+        after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
+        columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
+        events = self._log.read(after, up_to, columns=columns)
+        return matching(events, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
+
+    def _one_source(self) -> bool:
+        now = self._source
+        return self._home.specs.places() <= {(now.relay, now.bucket, now.prefix)}
+
+    def _chosen(self, selection: Selection, events: pa.Table, batches: list[BatchSummary]) -> set[int]:
+        seqs = events.column("seq").to_pylist()
+        if selection.from_start:
+            return set(seqs)
+        if selection.batches is not None:
+            first, last = selection.batches
+            spans = [
+                ((batch.start_offset or {}).get("seq", 0), (batch.end_offset or {}).get("seq", 0))
+                for batch in batches
+                if first <= batch.batch_id <= last
+            ]
+            return {seq for seq in seqs if any(start < seq <= end for start, end in spans)}
+        if selection.files:
+            keys = events.column("key").to_pylist()
+            return {seq for seq, key in zip(seqs, keys, strict=True) if _matches(key, selection.files)}
+        if selection.offsets:
+            raise offsets_refused(self._spec)
+        if selection.arrived is not None:
+            return _made_within(selection.arrived, events)
+        if selection.events is None:
+            raise not_one_selection()
+        return self._with_events(selection.events, events) & set(seqs)
+
+    def _with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
+        """Objects with an event of that time in a table; and, since a row in quarantine may have no time, objects
+        with such a row that the store made in that time."""
+        start, end = (instant(text) for text in between)
+        seqs: set[int] = set()
+        for table in self._spec.event_tables:
+            dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
+            times = (ds.field("event_time") >= pa.scalar(start)) & (ds.field("event_time") < pa.scalar(end))
+            rows = self._lake.rows(
+                paths.table(self._spec.pipeline, table.name), columns=["_seq"], filters=dates & times
+            )
+            seqs |= set(rows.column("_seq").to_pylist()) if rows is not None else set()
+        quarantined = self._lake.rows(paths.table(self._spec.pipeline, "quarantine"), columns=["_seq"])
+        if quarantined is not None:
+            seqs |= _made_within(between, events) & set(quarantined.column("_seq").to_pylist())
+        return seqs
+
+    def _objects_of(self, events: pa.Table, seqs: set[int], batches: list[BatchSummary]) -> Iterator[SourceObject]:
+        rows = [row for row in events.to_pylist() if row["seq"] in seqs]
+        spans = [(batch, (batch.end_offset or {}).get("seq", 0)) for batch in batches]
+        at, of_batch = 0, {}
+        for row in rows:
+            while spans[at][1] < row["seq"]:
+                at += 1
+            of_batch[row["seq"]] = spans[at][0]
+        with ThreadPoolExecutor(READERS) as pool:
+            used = list({batch.batch_id: batch for batch in of_batch.values()}.values())
+            stamp = partial(ingested_at_us, self._home)
+            stamps = dict(zip((batch.batch_id for batch in used), pool.map(stamp, used), strict=True))
+        for row in rows:
+            batch = of_batch[row["seq"]]
+            yield SourceObject(
+                row["seq"],
+                row["key"],
+                row["etag"],
+                row["size"] or 0,
+                batch.batch_id,
+                stamps[batch.batch_id],
+                row["version_id"],
+                made_at_us(row["event_time"]),
+            )
+
+
+def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
+    """The stamp of a batch's rows; the ledger's milliseconds where the prepared batch is gone.
+
+    Raises:
+        ContractError: LEDGER_WITHOUT_TIME.
+    """
+    prepared = home.prepared.read(batch.generation, batch.batch_id)
+    if prepared is not None:
+        return prepared.ingested_at_us
+    if batch.prepared_at is None:
+        raise ContractError(
+            "LEDGER_WITHOUT_TIME",
+            f"The ledger of {home.pipeline!r} does not say when batch {batch.batch_id} was prepared.",
+            hint="Restore its prepared object, or that row of the ledger, from the storage's versions.",
+        )
+    return int(batch.prepared_at.timestamp() * 1_000_000)
+
+
+def nothing_selected(spec: PipelineSpec, why: str) -> ConfigError:
+    """The error of a selection without anything in it."""
+    return ConfigError(
+        "REPROCESS_EMPTY",
+        f"There is nothing of {spec.pipeline!r} to read again: {why}.",
+        hint=f"`deltaworks batches {spec.pipeline}` shows what there is.",
+    )
+
+
+def refuse_scattered(ranges: SeqRanges) -> None:
+    """Refuse more ranges than a condition takes.
+
+    Raises:
+        ConfigError: REPROCESS_SCATTERED.
+    """
+    if len(ranges) > MOST_RANGES:
+        raise ConfigError(
+            "REPROCESS_SCATTERED",
+            f"The selection falls into {len(ranges)} ranges of seq, more than {MOST_RANGES}.",
+            hint="Select by batches or from the start, or reprocess it in parts.",
+        )
+
+
+def offsets_refused(spec: PipelineSpec) -> ConfigError:
+    """The error of offsets of a source that has none."""
+    return ConfigError(
+        "REPROCESS_SELECTION",
+        f"{spec.pipeline!r} reads {spec.source.kind}, which has no offsets of records.",
+        hint="Select its objects: --files, --batches, --events or --arrived.",
+    )
+
+
+def _made_within(between: tuple[str, str], events: pa.Table) -> set[int]:
+    """Objects that the store made in a time."""
+    start, end = (instant(text) for text in between)
+    times = events.column("event_time")
+    within = pc.and_(pc.greater_equal(times, pa.scalar(start)), pc.less(times, pa.scalar(end)))
+    return set(events.filter(within).column("seq").to_pylist())
+
+
+def _matches(key: str, patterns: tuple[str, ...]) -> bool:
+    return any(key == pattern or fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def instant(text: str) -> dt.datetime:
+    """An instant, in UTC where it names no zone.
+
+    Raises:
+        ConfigError: REPROCESS_SELECTION.
+    """
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            "REPROCESS_SELECTION", f"{text!r} is no time in ISO 8601.", hint="Write it as 2026-01-31T00:00:00Z."
+        ) from error
+    return at if at.tzinfo else at.replace(tzinfo=dt.UTC)

@@ -1,0 +1,244 @@
+"""Stages the new rows of a reprocess: the pass over what is read again, and what it wrote as one record.
+
+Files lie in a folder of the reprocess's own until they are committed. Nothing here changes a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
+from deltaworks.engine.table_files import FileTarget
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import Evolved, evolved_columns
+from deltaworks.events.origins import row_keys
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
+from deltaworks.recovery.quarantine.open_rows import Quarantine
+from deltaworks.recovery.reprocess.read_records import read_records, refuse_gone, refuse_missing
+from deltaworks.recovery.reprocess.records import RecordResolver
+from deltaworks.recovery.reprocess.replace_rows import table_absent
+from deltaworks.recovery.reprocess.reread import Opener, Pass, Reread, RereadScope, reread, reread_directly
+from deltaworks.recovery.reprocess.selection import Resolved, Resolver
+from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.tables.files import write_file
+from deltaworks.tables.lake import Lake, arrow_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_KEYS_SHOWN = 5
+#: Positions of rows in quarantine, by seq.
+Quarantined = dict[int, frozenset[int]]
+
+
+def staging_folder(plan: ReprocessPlan, table: str) -> str:
+    """Where the new rows of a table wait for their commit."""
+    return paths.reprocess_staging(plan.pipeline, plan.id, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a pass read and did: the seqs whose old rows it replaces, what was gone, and from where the rest came."""
+
+    did: Reread
+    ranges: SeqRanges
+    gone: tuple[str, ...] = ()
+    origins: Mapping[str, int] = field(default_factory=dict)
+
+
+class Again(Protocol):
+    """Reads again what a plan selects."""
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """Read it in one pass.
+
+        Raises:
+            ContractError: what was read once is gone, unless the plan allows it; REPROCESS_STOPPED.
+        """
+
+
+class ObjectsAgain:
+    """Reads objects of the landing bucket again: as many as come to `direct_bytes` without Spark."""
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        lake: Lake,
+        objects: ObjectStore,
+        spec: PipelineSpec,
+        opener: Opener,
+        *,
+        direct_bytes: int,
+    ) -> None:
+        self._direct_bytes = direct_bytes
+        self._spark = spark
+        self._resolver = Resolver(lake, objects, spec)
+        self._spec = spec
+        self._opener = opener
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """See Again. Raises ContractError REPROCESS_OBJECTS_GONE."""
+        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        if resolved.bytes < self._direct_bytes:
+            did = reread_directly(resolved.objects, opener=self._opener, spec=self._spec, work=work)
+        else:
+            did = reread(self._spark(), resolved.objects, opener=self._opener, spec=self._spec, work=work)
+        gone = self._newly_gone(plan, did, quarantined)
+        return Reading(did, without(resolved, did.gone), gone)
+
+    @staticmethod
+    def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
+        """Lost objects that could be read the first time. Those that could not are and stay a row in quarantine."""
+        before = {seq for seq, positions in quarantined.items() if WHOLE_OBJECT in positions}
+        gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
+        if gone and not plan.allow_missing:
+            raise ContractError(
+                "REPROCESS_OBJECTS_GONE",
+                f"{len(gone)} of {plan.objects} objects cannot be read any more: "
+                f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
+                hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
+            )
+        return gone
+
+
+class RecordsAgain:
+    """Reads records of a stream again, from where they are to be had now."""
+
+    def __init__(self, spark: SparkSession, lake: Lake, spec: PipelineSpec, resolver: RecordResolver) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._spec = spec
+        self._resolver = resolver
+
+    def read(self, plan: ReprocessPlan, quarantined: Quarantined, work: Pass) -> Reading:
+        """See Again. Raises ContractError REPROCESS_RECORDS_GONE, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
+        resolved = self._resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
+        parts = self._resolver.provenance(self._spark, resolved)
+        if not plan.allow_missing:
+            refuse_gone(self._spec, parts.gone)
+        did = read_records(self._spark, self._lake, self._resolver, parts, work)
+        refuse_missing(resolved, parts, did)
+        ranges = SeqRanges.joined(one.seqs for one in parts.readable)
+        origins = {"source": len(parts.source), "archive": len(parts.archive)}
+        return Reading(did, ranges, tuple(one.key for one in parts.gone), origins)
+
+
+class Stager:
+    """Stages one plan. Used by one thread."""
+
+    def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
+        self._lake = lake
+        self._spec = spec
+
+    def stage(self, plan: ReprocessPlan, again: Again) -> StagedFiles:
+        """Read what the plan selects and stage the rows of its tables.
+
+        Raises:
+            ContractError: REPROCESS_STOPPED, and what `again` raises.
+        """
+        quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
+        names = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
+        beside = {} if plan.whole or plan.mode == "shadow" else quarantined
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        scope, target = RereadScope(names, plan.whole, beside), self._target(plan, names)
+        work = Pass(scope, target, self._evolved(), inputs)
+        reading = again.read(plan, quarantined, work)
+        did, ranges = reading.did, reading.ranges
+        tables = [_staged_table(name, did, ranges) for name in plan.tables]
+        if plan.whole:
+            tables.append(self._with_losses(plan, _staged_table(QUARANTINE, did, ranges)))
+        elif did.released:
+            tables.append(self._quarantine_without(plan, did.released))
+        return StagedFiles(
+            tables=tuple(tables),
+            gone=reading.gone,
+            not_fitting=did.not_fitting,
+            kept_in_quarantine=did.kept_in_quarantine,
+            origins=dict(reading.origins),
+        )
+
+    def _with_losses(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
+        """Quarantine with its rows that stand for records which expired unread: no reading brings these again."""
+        if not isinstance(self._spec.source, RecordSourceSpec):
+            return staged
+        key = paths.table(plan.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, filters=SeqRanges(staged.ranges).expression())
+        if rows is None:
+            return staged
+        codes = [{reason["code"] for reason in reasons} for reasons in rows.column("reasons").to_pylist()]
+        lost = rows.filter(pa.array([ReasonCode.RECORDS_LOST in of_row for of_row in codes], pa.bool_()))
+        if not lost.num_rows:
+            return staged
+        file = self._written(plan, lost)
+        return staged.model_copy(update={"rows": staged.rows + lost.num_rows, "files": (*staged.files, file)})
+
+    def _evolved(self) -> Evolved:
+        evolved = {}
+        for table in self._spec.tables:
+            if table.evolve == "add_columns":
+                handle = self._lake.open(paths.table(self._spec.pipeline, table.name))
+                evolved[table.name] = () if handle is None else evolved_columns(handle, table)
+        return evolved
+
+    def _target(self, plan: ReprocessPlan, tables: frozenset[str]) -> FileTarget:
+        folders = {name: staging_folder(plan, name) for name in tables}
+        return FileTarget.of(self._lake.storage, folders, partition_by=dict.fromkeys(tables, ()))
+
+    def _quarantined(self, ranges: SeqRanges) -> Quarantined:
+        key = paths.table(self._spec.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
+        # A row that a replay has landed is in its tables, though it is in quarantine still.
+        closed = Quarantine(self._lake, self._spec.pipeline).closed_places()
+        positions: dict[int, set[int]] = {}
+        for row in rows.to_pylist() if rows is not None else ():
+            if (row["_seq"], row["_position"]) not in closed:
+                positions.setdefault(row["_seq"], set()).add(row["_position"])
+        return {seq: frozenset(of_seq) for seq, of_seq in positions.items()}
+
+    def _quarantine_without(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
+        """The rows in quarantine of the objects concerned, staged without those that fit now."""
+        ranges = SeqRanges.of(seq for seq, _ in released)
+        key = paths.table(plan.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, filters=ranges.expression())
+        if rows is None:
+            raise table_absent(key)
+        kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
+        if not kept.num_rows:
+            return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
+        file = self._written(plan, kept)
+        return StagedTable(table=QUARANTINE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
+
+    def _written(self, plan: ReprocessPlan, rows: pa.Table) -> str:
+        """Rows of quarantine, staged as a file of its own."""
+        root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))
+        return write_file(self._lake.filesystem, root, rows, partition={}).path
+
+
+def _staged_table(name: str, did: Reread, ranges: SeqRanges) -> StagedTable:
+    files = did.files.get(name, [])
+    return StagedTable(
+        table=name,
+        rows=sum(file.rows for file in files),
+        files=tuple(file.path for file in files),
+        ranges=ranges.ranges,
+    )
+
+
+def without(resolved: Resolved, gone: dict[int, str]) -> SeqRanges:
+    """The ranges without objects that are gone: their rows stay as they are."""
+    if not gone:
+        return resolved.ranges
+    kept: list[tuple[int, int]] = []
+    for first, last in resolved.ranges:
+        inside = [source.seq for source in resolved.objects if first <= source.seq <= last]
+        kept += SeqRanges.of((seq for seq in inside if seq not in gone), among=inside).ranges
+    return SeqRanges(tuple(kept))

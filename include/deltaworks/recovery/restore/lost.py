@@ -1,0 +1,306 @@
+"""What a table loses by going back, and how its lost rows are read from their objects again.
+
+The transactions of a version state exactly what it holds, whatever became of the ledger and however its files were
+merged: what the table has now and did not have then is lost by going back. Lost are batches and replays, with the files
+that had their rows.
+
+Where these files are gone, the objects of lost batches are read again, and rows that the table would lack are staged
+for its one commit. A row that the files which stay have already, by its position in its object, is not staged; nor is
+one that is in quarantine. Rows keep their batch, arrival and position. Objects are read one after the other by this
+process, without Spark: `deltaworks reprocess` is for volumes for which that is too slow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
+from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
+from deltaworks.errors import ContractError
+from deltaworks.events.evolution import Evolved, evolved_columns
+from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.quarantine.open_rows import Quarantine
+from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
+from deltaworks.recovery.reprocess.selection import Resolver, Selection, SourceObject
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
+from deltaworks.tables.lake import Lake, arrow_path, selected_rows
+from deltaworks.tables.log import Action, FileId, TableState, stats_of
+from deltaworks.tables.restore import Target
+from deltaworks.tables.steps import replay_step
+
+_READERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One lost share, and the add actions of its files; None where no record names them any more."""
+
+    share: LostShare
+    files: dict[FileId, Action] | None
+
+
+class LostShares:
+    """What one table loses. Used by one thread."""
+
+    def __init__(self, lake: Lake, home: PipelineHome, table: str) -> None:
+        self._lake = lake
+        self._home = home
+        self._pipeline = home.pipeline
+        self._table = table
+
+    def between(
+        self, then: TableState, now: TableState, *, generation: int, skipped: Set[int] = frozenset()
+    ) -> list[Lost]:
+        """What `now` has and `then` had not, in the order of batches, replays last.
+
+        Args:
+            generation: the present one.
+            skipped: batches that an earlier rollback of the table left out on purpose.
+
+        Raises:
+            ContractError: RESTORE_GENERATION_OVER, `then` holds rows that have landed again since; and what reading
+                prepared batches raises.
+        """
+        # Rollbacks of the whole pipeline that `then` has behind it: of the batches before, it has what these left.
+        behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
+        lost: list[Lost] = []
+        for of_generation in range(1, generation + 1):
+            survives = self._home.start_overs.surviving_batches(of_generation, current=generation)
+            app_id = f"{self._pipeline}/g{of_generation}/{self._table}"
+            had, has = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
+            kept = self._home.start_overs.surviving_batches(of_generation, current=behind)
+            had = had if kept is None else min(had, kept)
+            if survives is not None:
+                self._refuse_lost_generation(then, of_generation, had, survives)
+                has = min(has, survives)
+            numbers = [number for number in range(had + 1, has + 1) if number not in skipped]
+            lost += self._batches(of_generation, numbers)
+        return lost + self._replays(then, now)
+
+    def _refuse_lost_generation(self, then: TableState, generation: int, had: int, survives: int) -> None:
+        if had > survives:
+            raise ContractError(
+                "RESTORE_GENERATION_OVER",
+                f"Version {then.version} of {self._pipeline}.{self._table} holds batches of generation {generation} up "
+                f"to {had}, which were given up after {survives}: what they read has landed again since.",
+                hint="Go back to a version of the present generation; or roll the whole pipeline back.",
+            )
+
+    def _replays(self, then: TableState, now: TableState) -> list[Lost]:
+        app_id = replay_step(self._pipeline, self._table, 0).app_id
+        lost: list[Lost] = []
+        for ordinal in range(then.transactions.get(app_id, 0) + 1, now.transactions.get(app_id, 0) + 1):
+            record = self._home.replays.read(ordinal)
+            share = None if record is None else share_of(record.tables, self._table)
+            lost += _lost("replay", 0, ordinal, share)
+        return lost
+
+    def _batches(self, generation: int, numbers: list[int]) -> list[Lost]:
+        def read(number: int) -> PreparedBatch | None:
+            return self._home.prepared.read(generation, number)
+
+        with ThreadPoolExecutor(_READERS) as pool:
+            prepared = dict(zip(numbers, pool.map(read, numbers), strict=True))
+        # The objects of old batches are removed; the ledger says whether this table had a share of them.
+        steps = self._steps(generation, [number for number, batch in prepared.items() if batch is None])
+        lost = []
+        for number, batch in prepared.items():
+            if batch is not None:
+                lost += _lost("batch", generation, number, share_of(batch.tables, self._table))
+            elif number in steps:
+                rows, files = int(steps[number]["rows"]), int(steps[number]["files"])
+                share = LostShare(kind="batch", generation=generation, number=number, rows=rows, files=files)
+                lost.append(Lost(share, None))
+        return lost
+
+    def _steps(self, generation: int, numbers: list[int]) -> dict[int, dict[str, Any]]:
+        key = paths.batch_metadata_store(self._pipeline)
+        store = self._lake.open(key) if numbers else None
+        if store is None:
+            return {}
+        values: dict[str, list[Any]] = {
+            "table_name": [self._table],
+            "batch_id": list(numbers),
+            "generation": [generation],
+        }
+        rows = selected_rows(self._lake, key, store, columns=["batch_id", "rows", "files"], values=values)
+        return {row["batch_id"]: row for row in rows if row["rows"]}
+
+
+def share_of(tables: Iterable[PreparedTable], table: str) -> PreparedTable | None:
+    """What a prepared batch or replay has for one table; None where it has nothing."""
+    return next((share for share in tables if share.table == table), None)
+
+
+def added_files(files: Iterable[Mapping[str, Any]]) -> dict[FileId, Action]:
+    """Written files, as records have them, as add actions."""
+    now = int(time.time() * 1000)
+    return {
+        (file["path"], ""): {
+            "path": file["path"],
+            "partitionValues": file["partition"],
+            "size": file["size"],
+            "modificationTime": now,
+            "dataChange": True,
+            "stats": file["stats"],
+        }
+        for file in files
+    }
+
+
+def _lost(kind: Literal["batch", "replay"], generation: int, number: int, prepared: PreparedTable | None) -> list[Lost]:
+    if prepared is None or not prepared.files:
+        return []
+    files = prepared.files
+    share = LostShare(kind=kind, generation=generation, number=number, rows=prepared.rows, files=len(files))
+    return [Lost(share, added_files(files) if prepared.writer == "fan_out" else None)]
+
+
+#: Rows that are gathered into one file of each partition.
+GATHERED_ROWS = 200_000
+_KEYS_SHOWN = 5
+
+
+def stage_lost(
+    catalog: Catalog,
+    lake: Lake,
+    home: PipelineHome,
+    rollback: Rollback,
+    target: Target,
+    *,
+    allow_missing: bool = False,
+) -> StagedRows:
+    """Write the rows of lost batches that the target lacks, and fix their files. Idempotent: returns what is fixed.
+
+    Args:
+        target: what the table is to be made of without them.
+        allow_missing: leave out the rows of objects that are gone.
+
+    Raises:
+        ConfigError: the source keeps no objects; REPROCESS_EMPTY.
+        ContractError: RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
+    """
+    rollbacks = home.rollbacks
+    fixed = rollbacks.staged(rollback.ordinal)
+    if fixed is not None or not rollback.batches:
+        return fixed or StagedRows(rows=0, files=(), gone=())
+    staged = _Stager(catalog, lake, home, rollback, target).stage(allow_missing)
+    return rollbacks.fix_staged(rollback.ordinal, staged)
+
+
+class _Stager:
+    def __init__(self, catalog: Catalog, lake: Lake, home: PipelineHome, rollback: Rollback, target: Target) -> None:
+        self._environment = catalog.environment
+        self._spec = catalog.pipeline(rollback.pipeline)
+        self._rollback = rollback
+        self._target = target
+        self._lake = lake
+        self._objects = home.objects
+        self._key = paths.table(rollback.pipeline, rollback.table)
+
+    def stage(self, allow_missing: bool) -> StagedRows:
+        """Read the lost objects, leave out rows that are there, write the rest."""
+        self._refuse_table()
+        objects = self._lost_objects()
+        seqs = {source.seq for source in objects}
+        present = self._present(seqs) | self._quarantined(seqs)
+        opener: Opener = landing_opener(self._environment, self._spec)
+        scope = RereadScope(frozenset([self._rollback.table]), whole=False)
+        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        rereader = Rereader(self._spec, scope, opener, evolved=self._evolved(), inputs=inputs)
+        files = list(self._written(_missing(rereader.rows(objects), present)))
+        gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
+        if gone and not allow_missing:
+            raise ContractError(
+                "RELAND_OBJECTS_GONE",
+                f"{len(gone)} of {len(objects)} objects that held lost rows cannot be read any more: "
+                f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
+                hint="Restore them in the landing bucket; or run it again with --allow-missing, which leaves them out.",
+            )
+        rows = sum(file.rows for file in files)
+        return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), gone=gone)
+
+    def _refuse_table(self) -> None:
+        handle = self._lake.open(self._key)
+        reasons = ["the quarantine"] if self._rollback.table == QUARANTINE else []
+        reasons += [] if handle is None else reasons_for_spark(handle)
+        if reasons:
+            batches = f"{min(self._rollback.batches)}-{max(self._rollback.batches)}"
+            raise ContractError(
+                "RELAND_NEEDS_SPARK",
+                f"Rows of {self._rollback.pipeline}.{self._rollback.table} cannot be read again without Spark: it is, "
+                f"or has, {', '.join(reasons)}.",
+                hint=f"`deltaworks reprocess {self._rollback.pipeline} --batches {batches}` reads them through Spark.",
+            )
+
+    def _lost_objects(self) -> list[SourceObject]:
+        lost = set(self._rollback.batches)
+        selection = Selection(batches=(min(lost), max(lost)))
+        resolved = Resolver(self._lake, self._objects, self._spec).resolve(selection)
+        return [source for source in resolved.objects if source.batch_id in lost]
+
+    def _present(self, seqs: set[int]) -> set[RowKey]:
+        """The places of these objects that the files of the target hold."""
+        root = arrow_path(self._lake.storage, self._key)
+        first, last = min(seqs, default=0), max(seqs, default=0)
+        present: set[RowKey] = set()
+        for (path, _), added in self._target.files.items():
+            stats = stats_of(added)
+            low, high = ((stats.get(name) or {}).get("_seq") for name in ("minValues", "maxValues"))
+            if low is not None and high is not None and (int(high) < first or int(low) > last):
+                continue
+            with self._lake.filesystem.open_input_file(f"{root}/{path}") as source:
+                present |= set(row_keys(pq.read_table(source, columns=list(ROW_KEY_COLUMNS))))
+        return {place for place in present if place[0] in seqs}
+
+    def _quarantined(self, seqs: set[int]) -> set[RowKey]:
+        """The places that are in quarantine and that no replay has landed since: no table lacks them."""
+        condition = ds.field("_seq").isin(sorted(seqs))
+        key = paths.table(self._rollback.pipeline, QUARANTINE)
+        rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=condition)
+        closed = Quarantine(self._lake, self._rollback.pipeline).closed_places()
+        return set() if rows is None else {place for place in row_keys(rows) if place not in closed}
+
+    def _evolved(self) -> Evolved:
+        table = self._spec.table(self._rollback.table)
+        handle = self._lake.open(self._key) if table.evolve == "add_columns" else None
+        return {} if handle is None else {table.name: evolved_columns(handle, table)}
+
+    def _written(self, parts: Iterator[pa.Table]) -> Iterator[WrittenFile]:
+        root = arrow_path(self._lake.storage, self._key)
+        partition_by = self._spec.table(self._rollback.table).partition_by
+        for together in _gathered(parts):
+            for partition, rows in split_by_partition(together, partition_by):
+                yield write_file(self._lake.filesystem, root, rows, partition=partition)
+
+
+def _missing(parts: Iterable[tuple[str, pa.Table]], present: set[RowKey]) -> Iterator[pa.Table]:
+    for _, rows in parts:
+        kept = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
+        if kept.num_rows:
+            yield kept
+
+
+def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(rows.num_rows for rows in waiting) >= GATHERED_ROWS:
+            yield pa.concat_tables(waiting, promote_options="default")
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting, promote_options="default")

@@ -1,0 +1,230 @@
+"""Puts one bronze table, or quarantine, back to an earlier version, together with the rows that landed since.
+
+A record fixes what is done before anything changes; one commit does it: the rows of that version are there again,
+those that batches have added since come back with the files they were written to, and every other change since is
+undone. The stream may run: it holds the table meanwhile, as for a write turn. After a crash the record is resumed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.exclusive import table_files_lock
+from deltaworks.control.locks.turn import TurnOf, write_turn
+from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.rollback import LostShare, Repair, Rollback
+from deltaworks.engine.ledger import Ledger
+from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
+from deltaworks.recovery.restore.dependents import Follower, followers_of, refuse_mutable
+from deltaworks.recovery.restore.lost import added_files, stage_lost
+from deltaworks.recovery.restore.plan import TablePlan, TablePlanner, TableRestoreRequest
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import TableState
+from deltaworks.tables.restore import Difference, RestoreCommit, RestoreOutcome, Target, commit_restore
+from deltaworks.tables.steps import rollback_step
+
+OPERATION = "restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRestoreResult:
+    """What was done to one table, or would be. `version` is the table's after it, None in a dry run.
+
+    `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the restore needs
+    that are not there.
+    """
+
+    pipeline: str
+    table: str
+    dry_run: bool
+    resumed: bool
+    from_version: int
+    to_version: int
+    version: int | None
+    repair: Repair
+    difference: Difference | None
+    lost: tuple[LostShare, ...]
+    undone: tuple[str, ...]
+    unprepared: tuple[int, ...]
+    missing_files: tuple[str, ...]
+    followers: tuple[Follower, ...]
+    seconds: float
+
+
+class TableRestore:
+    """Restores of one table. Build it, call `count` or `run`; used by one thread.
+
+    Args:
+        turn_of: gives the turn of the table for the time of the commit; by default the stream's write turn.
+        fault: called at `planned`, `staged`, `restored`, `erased` and `recorded`, by tests.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: str,
+        table: str,
+        *,
+        turn_of: TurnOf | None = None,
+        fault: Callable[[str], None] = lambda point: None,
+    ) -> None:
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._pipeline = pipeline
+        self._table = table
+        self._key = paths.table(pipeline, table)
+        self._lake = Lake(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
+        self._turn_of = turn_of or (lambda name: write_turn(self._objects, pipeline, name, by=current_run()))
+        self._fault = fault
+        self._planner = TablePlanner(self._spec, table, self._lake, self._home)
+        refuse_mutable(self._spec, table)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a rollback of this table was interrupted."""
+        record = self._home.rollbacks.unfinished()
+        return record is not None and record.table == self._table
+
+    def count(self, request: TableRestoreRequest) -> TableRestoreResult:
+        """What `run` would do. Reads only.
+
+        Raises:
+            ConfigError: RESTORE_POINT, TABLE_UNKNOWN.
+            ContractError: RESTORE_MUTABLE, RESTORE_UNSUPPORTED, RESTORE_GENERATION_OVER, RESTORE_COLUMNS_DIFFER,
+                BATCH_UNKNOWN, and what reading the log raises.
+        """
+        started = time.monotonic()
+        plan = self._planner.plan_table(request)
+        return self._result(plan, None, dry_run=True, resumed=False, seconds=time.monotonic() - started)
+
+    def run(self, request: TableRestoreRequest | None = None, *, allow_missing: bool = False) -> TableRestoreResult:
+        """Restore the table, or finish a restore that was interrupted. Idempotent.
+
+        Args:
+            request: ignored where a rollback of the table was interrupted, needed otherwise.
+            allow_missing: leave out the rows of objects that are gone, where rows are read again.
+
+        Raises:
+            ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE, and what `count` raises.
+            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED, ROLLBACK_UNFINISHED of another table;
+                RELAND_NEEDS_SPARK, RELAND_OBJECTS_GONE.
+            ConcurrencyError: LEASE_HELD, TABLE_FILES_HELD, TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED.
+        """
+        started = time.monotonic()
+        with rereading(self._home, rolling_back=True):
+            complete_torn_replay(self._spec, self._lake, self._home)
+            begun = self._begun()
+            # What VACUUM is deleting must not come back, and what comes back must not be deleted. Before the turn:
+            # the stream need not wait for a VACUUM.
+            exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
+            with exclusive as files_lock, self._turn_of(self._table) as turn:
+                plan = self._fixed(request) if begun is None else self._planner.plan_again(begun)
+                self._fault("planned")
+                plan = self._with_rows_read_again(plan, allow_missing)
+                self._fault("staged")
+                files_lock.check()
+                restored = self._commit(plan, turn.check)
+                self._fault("restored")
+                self._erase_again(plan.record, turn.check)
+            self._fault("erased")
+            Ledger(self._lake, self._pipeline, plan.record.generation).roll_back(plan.record, version=restored.version)
+            self._fault("recorded")
+            self._home.rollbacks.fix_end(plan.record, version=restored.version)
+        seconds = time.monotonic() - started
+        return self._result(plan, restored, dry_run=False, resumed=begun is not None, seconds=seconds)
+
+    def _begun(self) -> Rollback | None:
+        """The rollback of this table that was interrupted."""
+        unfinished = self._home.rollbacks.unfinished()
+        if unfinished is not None and unfinished.table != self._table:
+            raise ContractError(
+                "ROLLBACK_UNFINISHED",
+                f"A rollback of {self._pipeline}.{unfinished.table} was interrupted.",
+                hint=f"`deltaworks restore {self._pipeline} {unfinished.table} --no-dry-run` completes it first.",
+            )
+        return unfinished
+
+    def _fixed(self, request: TableRestoreRequest | None) -> TablePlan:
+        if request is None:
+            raise ConfigError(
+                "RESTORE_POINT",
+                f"No rollback of {self._pipeline}.{self._table} was begun, and no point to go back to was given.",
+                hint="Give --to-version, --to-time or --to-batch.",
+            )
+        plan = self._planner.plan_table(request)
+        plan.check(request.max_rows)
+        fixed = self._home.rollbacks.fix(plan.record)
+        return plan if fixed == plan.record else self._planner.plan_again(fixed)
+
+    def _with_rows_read_again(self, plan: TablePlan, allow_missing: bool) -> TablePlan:
+        if plan.record.repair != "source":
+            return plan
+        staged = stage_lost(
+            self._catalog, self._lake, self._home, plan.record, plan.target, allow_missing=allow_missing
+        )
+        files = plan.target.files | added_files(staged.files)
+        return replace(plan, target=Target(files, plan.target.metadata))
+
+    def _commit(self, plan: TablePlan, check: Callable[[], None]) -> RestoreOutcome:
+        record = plan.record
+        step = rollback_step(self._pipeline, self._table, record.ordinal)
+        metadata = user_metadata(
+            pipeline=self._pipeline,
+            batch="none",
+            operation=OPERATION,
+            generation=record.generation,
+            step=step.app_id,
+            step_version=step.version,
+            from_version=record.from_version,
+            to_version=record.to_version,
+            repair=record.repair,
+        )
+        commit = RestoreCommit(
+            step=step, user_metadata=metadata, parameters={"version": str(record.to_version), "timestamp": None}
+        )
+
+        def target(current: TableState) -> Target:
+            if current.version == plan.now.version:
+                return plan.target
+            # Rows were rearranged since; a file that was taken out by that is put in again.
+            again = self._planner.plan_again(record)
+            return Target(again.target.files, plan.target.metadata)
+
+        return commit_restore(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
+
+    def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
+        """Take out rows of people who were erased since the version that the table has gone back to."""
+        if record.reapply:
+            step = reapplied_step(rollback_step(self._pipeline, self._table, record.ordinal))
+            Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
+
+    def _result(
+        self, plan: TablePlan, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
+    ) -> TableRestoreResult:
+        record = plan.record
+        return TableRestoreResult(
+            pipeline=self._pipeline,
+            table=self._table,
+            dry_run=dry_run,
+            resumed=resumed,
+            from_version=record.from_version,
+            to_version=record.to_version,
+            version=None if restored is None else restored.version,
+            repair=record.repair,
+            difference=plan.difference if restored is None else restored.difference,
+            lost=record.lost,
+            undone=record.undone,
+            unprepared=plan.unprepared,
+            missing_files=plan.missing_files,
+            followers=followers_of(self._catalog, self._pipeline, self._table, record.repair),
+            seconds=seconds,
+        )

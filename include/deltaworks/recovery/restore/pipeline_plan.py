@@ -1,0 +1,161 @@
+"""Plans how a whole pipeline starts over or goes back to one batch: what becomes of each table, and what it loses.
+
+Batches after that one land again from the source, in a new generation, so all rows they added are taken out,
+quarantined ones and columns included. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+import pyarrow as pa
+
+from deltaworks import __version__
+from deltaworks.control import paths
+from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import current_person, current_run
+from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.engine.live import LIVE_PARTITION, live_columns
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.recovery.restore.plan import TablePlanner, missing_files, with_columns_of
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.replacement import content
+from deltaworks.tables.restore import Difference
+from deltaworks.tables.steps import read_last_completed
+
+#: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
+Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
+
+
+class PipelinePlanner:
+    """Plans start overs and rollbacks of one pipeline. Used by one thread."""
+
+    def __init__(self, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> None:
+        self._spec = spec
+        self._pipeline = spec.pipeline
+        self._lake = lake
+        self._home = home
+        #: By table, the files of the version it was planned to go back to that are not there any more.
+        self.missing: dict[str, tuple[str, ...]] = {}
+
+    def plan_pipeline(self, back_to: RestorePoint | None, *, reason: str) -> StartOver:
+        """The record of a start over, or with `back_to` of a rollback, whose missing files are in `missing`.
+
+        Raises:
+            ConfigError: RESTORE_POINT for a version, which is one table's; BATCH_UNKNOWN.
+            ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_OVER, the batch was given up; LEDGER_WITHOUT_OFFSET;
+                and what reading a log raises.
+        """
+        generation = self._home.generations.current()
+        last = read_last_completed(self._lake, self._pipeline, generation)
+        batch = None if back_to is None else self._last_batch(back_to, generation)
+        tables = [] if batch is None else list(self._tables_at(batch))
+        put_back = {table.table for table in tables}
+        for name in declared_tables(self._spec):
+            table = self._lake.open(paths.table(self._pipeline, name))
+            if table is not None and name not in put_back:
+                tables.append(TableLoss(table=name, **asdict(content(table))))
+        return StartOver(
+            pipeline=self._pipeline,
+            generation=generation + 1,
+            first_batch=0 if last is None else last + 1,
+            start=None if batch is None else dict(batch.end_offset or {}),
+            to_batch=None if batch is None else batch.batch_id,
+            spec_fingerprint=self._spec.fingerprint(),
+            code_version=__version__,
+            tables=tuple(tables),
+            by=current_person(),
+            reason=reason,
+            run=current_run(),
+            at=iso_now(),
+        )
+
+    def _last_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
+        """The last batch that stays; the next generation begins where it ended."""
+        history = BatchHistory(self._lake, self._home.objects, self._spec)
+        batch = history.detail(self._batch_id(point, history)).summary
+        survives = self._home.start_overs.surviving_batches(batch.generation, current=generation)
+        if survives is not None and batch.batch_id > survives:
+            raise ContractError(
+                "RESTORE_GENERATION_OVER",
+                f"Batch {batch.batch_id} of {self._pipeline!r} was given up; its generation ended with {survives}.",
+                hint=f"`deltaworks batches {self._pipeline}` lists the batches it can go back to.",
+            )
+        if batch.end_offset is None:
+            raise ContractError(
+                "LEDGER_WITHOUT_OFFSET",
+                f"The ledger of {self._pipeline!r} does not say where batch {batch.batch_id} ended.",
+                hint="Go back to another batch.",
+            )
+        return batch
+
+    def _batch_id(self, point: RestorePoint, history: BatchHistory) -> int:
+        if point.batch is not None:
+            return point.batch
+        if point.time is None:
+            raise ConfigError(
+                "RESTORE_POINT",
+                "A version is one table's: all tables of a pipeline go back to a batch or a time.",
+                hint="Give --to-batch or --to-time, or name the table.",
+            )
+        complete = [b.batch_id for b in history.complete() if b.completed_at and b.completed_at <= point.time]
+        if not complete:
+            raise ConfigError(
+                "BATCH_UNKNOWN",
+                f"No batch of {self._pipeline!r} was complete at {point.time.isoformat()}.",
+                hint=f"`deltaworks batches {self._pipeline}` lists them; `deltaworks pipelines start-over` is for all.",
+            )
+        return complete[-1]
+
+    def _tables_at(self, batch: BatchSummary) -> Iterator[TableLoss]:
+        """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
+        for name in (*(table.name for table in self._spec.tables), QUARANTINE):
+            if self._lake.open(paths.table(self._pipeline, name)) is None:
+                continue
+            planner = TablePlanner(self._spec, name, self._lake, self._home)
+            then, now = planner.at_batch(batch.batch_id, batch.completed_at)
+            target = with_columns_of(then, now)
+            self.missing[name] = tuple(missing_files(self._lake, now, target))
+            counts = Difference.between(now, target)
+            yield TableLoss(
+                table=name,
+                version=now.version,
+                rows=counts.rows_out,
+                files=counts.files_out,
+                bytes=counts.bytes_out,
+                restore_to=then.version,
+            )
+
+
+def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
+    """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
+    tables: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
+    tables[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
+    if spec.mutations is not None:
+        # They follow from the requests, which are landed again.
+        tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
+        tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
+    return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.counted_tables}
+
+
+def restored_versions(lake: Lake, begun: StartOver) -> dict[str, int]:
+    """As which version each table was put back, by what its commits say; without those that were recreated."""
+    versions = {}
+    for loss in begun.tables:
+        key = paths.table(begun.pipeline, loss.table)
+        table = lake.open(key)
+        if loss.restore_to is None or table is None:
+            continue
+        step = (f"{begun.pipeline}/start_over/{loss.table}", begun.generation)
+        for commit in commit_history(lake, key, newest=table.version(), limit=table.version() - loss.version):
+            if (commit.metadata.get("step"), commit.metadata.get("step_version")) == step:
+                versions[loss.table] = commit.version
+    return versions

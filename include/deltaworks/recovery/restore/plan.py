@@ -1,0 +1,301 @@
+"""Plans how one table goes back: to which version, what it loses by that, and from which files it is made then.
+
+A table alone and the tables of a whole pipeline are planned alike. Nothing is written here. A rollback that was
+interrupted is planned again from its record, with the table as it is by then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from deltaworks import __version__
+from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.provenance import current_person, current_run
+from deltaworks.control.records.rollback import LostShare, Repair, Rollback
+from deltaworks.engine.history import BatchHistory
+from deltaworks.errors import ConfigError, ContractError
+from deltaworks.recovery.restore.lost import Lost, LostShares, added_files
+from deltaworks.recovery.restore.points import (
+    RestorePoint,
+    not_one_point,
+    undone_changes,
+    version_at_batch,
+    version_at_time,
+)
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import Action, FileId, TableState, state_at
+from deltaworks.tables.needed_files import absent_files
+from deltaworks.tables.restore import Difference, Target, refuse_unsupported
+
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRestoreRequest:
+    """Where a table goes back to, and what becomes of rows that landed since.
+
+    `leave_out` are files of that version which are lost, and `reread` the batches that had rows in them: with
+    `repair="source"` they count as lost too.
+    """
+
+    point: RestorePoint
+    repair: Repair = "prepared"
+    max_rows: int | None = None
+    reason: str = ""
+    leave_out: tuple[str, ...] = ()
+    reread: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """A rollback of one table, the table as it is now, and the files it is to be made of.
+
+    `unprepared` are lost batches whose files are no longer there; `missing_files` are other files the plan needs that
+    are not there.
+    """
+
+    record: Rollback
+    now: TableState
+    target: Target
+    unprepared: tuple[int, ...] = ()
+    missing_files: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> Difference:
+        """What goes and what comes."""
+        return Difference.between(self.now, self.target)
+
+    def check(self, max_rows: int | None) -> None:
+        """Refuse what would leave rows out unnoticed, or take out more than `max_rows`.
+
+        Raises:
+            ConfigError: RESTORE_UNBOUNDED, RESTORE_TOO_LARGE.
+            ContractError: RESTORE_FILES_GONE, RESTORE_UNPREPARED.
+        """
+        refuse_missing_files(self.now.key, self.missing_files)
+        if self.unprepared and self.record.repair == "prepared":
+            raise _unprepared(self.record.pipeline, self.record.table, self.unprepared)
+        name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_out
+        if max_rows is None:
+            raise ConfigError(
+                "RESTORE_UNBOUNDED",
+                f"Going back takes files of {rows} rows out of {name}, and no bound was given.",
+                hint=f"Look at the dry run, then give the bound too: --max-rows {rows}.",
+            )
+        if rows > max_rows:
+            raise ConfigError(
+                "RESTORE_TOO_LARGE",
+                f"Going back would take files of {rows} rows out of {name}, more than {max_rows}.",
+                hint="Look at the dry run again; then give a higher bound.",
+            )
+
+
+class TablePlanner:
+    """Plans rollbacks of one table. Used by one thread."""
+
+    def __init__(self, spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome) -> None:
+        self._spec = spec
+        self._pipeline = spec.pipeline
+        self._table = table
+        self._lake = lake
+        self._home = home
+        self._key = home.table(table)
+
+    def plan_table(self, request: TableRestoreRequest) -> TablePlan:
+        """A new rollback, and what it comes to.
+
+        Raises:
+            ConfigError: BATCH_UNKNOWN.
+            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_OVER, RESTORE_COLUMNS_DIFFER, and what reading the
+                log raises.
+        """
+        now = self._supported()
+        then = self._state(self._version(request.point, now))
+        generation = self._home.generations.current()
+        lost = self._lost(then, now, generation)
+        if request.repair != "none":
+            _refuse_other_columns(then, now)
+        record = Rollback(
+            pipeline=self._pipeline,
+            ordinal=self._home.rollbacks.newest() + 1,
+            table=self._table,
+            generation=generation,
+            from_version=now.version,
+            to_version=then.version,
+            repair=request.repair,
+            lost=(*(loss.share for loss in lost), *_partly_lost(request.reread, lost, generation)),
+            undone=undone_changes(
+                self._lake,
+                self._key,
+                pipeline=self._pipeline,
+                table=self._table,
+                after=then.version,
+                newest=now.version,
+            ),
+            dropped_files=request.leave_out,
+            by=current_person(),
+            reason=request.reason,
+            run=current_run(),
+            at=iso_now(),
+            code_version=__version__,
+            reapply=self._spec.privacy is not None,
+        )
+        target = self._target(record, then, now, lost)
+        missing = missing_files(self._lake, now, target)
+        if request.repair != "prepared":
+            return TablePlan(record, now, target, missing_files=tuple(missing))
+        return TablePlan(record, now, target, *_without_prepared(missing, lost))
+
+    def plan_again(self, record: Rollback) -> TablePlan:
+        """What a record fixes, with the table as it is now: whatever landed after it was fixed stays.
+
+        Raises:
+            ContractError: RESTORE_UNPREPARED.
+        """
+        then, now = self._state(record.to_version), self._state()
+        generation = self._home.generations.current()
+        return TablePlan(record, now, self._target(record, then, now, self._lost(then, now, generation)))
+
+    def at_batch(self, batch: int, completed_at: dt.datetime | None) -> tuple[TableState, TableState]:
+        """The table as it was when a batch was complete, and as it is now.
+
+        Raises:
+            ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
+        """
+        now = self._supported()
+        return self._state(self._version_at(batch, completed_at, now)), now
+
+    def _state(self, version: int | None = None) -> TableState:
+        return state_at(self._lake, self._home.objects, self._key, version)
+
+    def _supported(self) -> TableState:
+        now = self._state()
+        refuse_unsupported(now)
+        return now
+
+    def _version(self, point: RestorePoint, now: TableState) -> int:
+        if point.version is not None:
+            return point.version
+        if point.time is not None:
+            return version_at_time(self._lake, self._key, point.time, newest=now.version)
+        if point.batch is None:
+            raise not_one_point()
+        batch = BatchHistory(self._lake, self._home.objects, self._spec).detail(point.batch).summary
+        return self._version_at(batch.batch_id, batch.completed_at, now)
+
+    def _version_at(self, batch: int, completed_at: dt.datetime | None, now: TableState) -> int:
+        return version_at_batch(
+            self._lake,
+            self._key,
+            pipeline=self._pipeline,
+            table=self._table,
+            newest=now.version,
+            batch=batch,
+            completed_at=completed_at,
+        )
+
+    def _lost(self, then: TableState, now: TableState, generation: int) -> list[Lost]:
+        earlier = self._home.rollbacks.of_table(self._table)
+        skipped = {number for record, _ in earlier if record.repair == "none" for number in record.batches}
+        shares = LostShares(self._lake, self._home, self._table)
+        return shares.between(then, now, generation=generation, skipped=skipped)
+
+    def _target(self, record: Rollback, then: TableState, now: TableState, lost: list[Lost]) -> Target:
+        dropped = set(record.dropped_files)
+        files = {file: added for file, added in then.files.items() if file[0] not in dropped}
+        recorded = {(share.kind, share.number) for share in record.lost}
+        for loss in lost:
+            is_recorded = (loss.share.kind, loss.share.number) in recorded
+            if is_recorded and record.repair != "prepared":
+                continue
+            if loss.files is None and not is_recorded:
+                # Landed after the record was fixed, when a crash had given the table back to the stream.
+                raise _unprepared(self._pipeline, self._table, (loss.share.number,))
+            files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
+        staged = self._home.rollbacks.staged(record.ordinal)
+        files |= {} if staged is None else added_files(staged.files)
+        return with_columns_of(then, now, files) if record.repair == "none" else Target(files)
+
+
+def with_columns_of(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> Target:
+    """These files, by default those of `then`, with the columns of `then`; the other properties stay as they are."""
+    columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
+    return Target(then.files if files is None else files, {**now.metadata, **columns})
+
+
+def missing_files(lake: Lake, now: TableState, target: Target) -> list[str]:
+    """Files of the target that the table does not have now and that are not in the storage either."""
+    back = {file: added for file, added in target.files.items() if file not in now.files}
+    return absent_files(lake, now.key, back)
+
+
+def refuse_missing_files(key: str, missing: Sequence[str]) -> None:
+    """Refuse to name files in a commit that are not there.
+
+    Raises:
+        ContractError: RESTORE_FILES_GONE.
+    """
+    if missing:
+        raise ContractError(
+            "RESTORE_FILES_GONE",
+            f"{len(missing)} files that the version needs are missing in {key}, most likely removed by VACUUM: "
+            f"{_shortened(missing)}.",
+            hint="Go back to a later version; or read the rows again from the source: `deltaworks reprocess`.",
+        )
+
+
+def _partly_lost(batches: tuple[int, ...], lost: list[Lost], generation: int) -> list[LostShare]:
+    """Batches some rows of which went with missing files. How many is not known before they are read."""
+    wholly = {loss.share.number for loss in lost if loss.share.kind == "batch"}
+    return [
+        LostShare(kind="batch", generation=generation, number=number, rows=0, files=0)
+        for number in batches
+        if number not in wholly
+    ]
+
+
+def _without_prepared(missing: list[str], lost: list[Lost]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Lost batches without their files, and missing files of no lost batch."""
+    names = set(missing)
+    unprepared = {
+        loss.share.number for loss in lost if loss.files is None or any(path in names for path, _ in loss.files)
+    }
+    of_batches = {path for loss in lost for path, _ in loss.files or ()}
+    return tuple(sorted(unprepared)), tuple(path for path in missing if path not in of_batches)
+
+
+def _unprepared(pipeline: str, table: str, batches: Sequence[int]) -> ContractError:
+    return ContractError(
+        "RESTORE_UNPREPARED",
+        f"The files that batches {_shortened([str(batch) for batch in batches])} wrote to {pipeline}.{table} are gone.",
+        hint="`--repair source` reads the objects of all lost batches again instead.",
+    )
+
+
+def _refuse_other_columns(then: TableState, now: TableState) -> None:
+    """Refuse to put rows of two declarations into one table: with rows that come back, the columns of now stay."""
+    before, present = _columns(then), _columns(now)
+    different = sorted(name for name, kind in before.items() if present.get(name) != kind)
+    if then.metadata.get("partitionColumns") != now.metadata.get("partitionColumns"):
+        different.append("the partition columns")
+    if different:
+        raise ContractError(
+            "RESTORE_COLUMNS_DIFFER",
+            f"Version {then.version} of {now.key} has other columns than the table now: {', '.join(different)}.",
+            hint="Go back to a later version, or with --repair none, which takes the columns back too.",
+        )
+
+
+def _columns(state: TableState) -> dict[str, str]:
+    fields = json.loads(state.metadata["schemaString"])["fields"]
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in fields}
+
+
+def _shortened(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,329 @@
+"""Starts a pipeline over in a new generation: its tables are recreated, and its source is read from the beginning; or
+its tables go back to one batch, and the source is read from there.
+
+For edits that rows which have landed cannot follow: another source, another type or partitioning of a column. What is
+done is fixed by a record before anything changes; each step is guarded and can be repeated, so a run that dies is
+completed by the next one, and nothing else of the pipeline begins before that. Rows given up stay readable by time
+travel until VACUUM removes their files. The numbers of batches continue, so that `_batch_id` never means two batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.exclusive import table_files_locks
+from deltaworks.control.provenance import user_metadata
+from deltaworks.control.records.prepared import PreparedBatch
+from deltaworks.control.records.start_over import StartOver, TableLoss
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.start import open_batches, stream_lease
+from deltaworks.erasure.reapply import Reapplier, reapplied_step
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.events.reasons import QUARANTINE
+from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
+from deltaworks.recovery.restore.dependents import refuse_running_followers
+from deltaworks.recovery.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
+from deltaworks.recovery.restore.plan import with_columns_of
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.restore.ways import WayBack, WaysBack
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.commit import Step
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import state_at
+from deltaworks.tables.replacement import recreate_table
+from deltaworks.tables.restore import RestoreCommit, commit_restore
+from deltaworks.tables.steps import read_last_completed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OPERATION, ROLLBACK = "start_over", "restore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOverResult:
+    """What was given up, or would be.
+
+    `resumed`: it had been begun before. `recreated` counts the tables this call recreated or put back. `way` is whether
+    a rollback that is only counted can be done, and what else can.
+    """
+
+    pipeline: str
+    dry_run: bool
+    generation: int
+    first_batch: int
+    resumed: bool
+    tables: tuple[TableLoss, ...]
+    recreated: int
+    start: Mapping[str, Any] | None = None
+    way: WayBack | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables together."""
+        return sum(table.rows for table in self.tables)
+
+
+def start_over(
+    catalog: Catalog,
+    pipeline: str,
+    *,
+    dry_run: bool = True,
+    max_rows: int | None = None,
+    reason: str = "",
+    back_to: RestorePoint | None = None,
+    spark: Callable[[], SparkSession] | None = None,
+    fault: Callable[[str], None] = lambda point: None,
+) -> StartOverResult:
+    """Recreate the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
+
+    The stream has to be stopped; its next start reads the source from the beginning with pipeline.yaml as it is. Gold
+    tables follow by their next build. Tables that are no longer declared stay as they are.
+
+    Args:
+        max_rows: how many rows may be given up at most; needed unless it is a dry run.
+        reason: kept on record.
+        back_to: bring bronze tables and quarantine back to a batch instead of recreating them. Live tables count from
+            zero, names and intervals follow with the next mutation batch, which applies all requests, and rows that
+            replays have landed may be replayed again.
+        spark: gives a session, where a table or a torn batch needs one.
+        fault: called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`, by tests.
+
+    Raises:
+        ConfigError: START_OVER_UNBOUNDED, START_OVER_TOO_LARGE; RESTORE_POINT, BATCH_UNKNOWN.
+        ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
+        ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_UNSUPPORTED, ROLLBACK_LOSES_ROWS,
+            RESTORE_GENERATION_OVER.
+        TransientError: SPARK_ABSENT.
+    """
+    operation = _Operation(catalog, pipeline, back_to, spark, fault)
+    if dry_run:
+        return operation.count()
+    with operation.leases():
+        return operation.run(max_rows, reason)
+
+
+class _Operation:
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: str,
+        back_to: RestorePoint | None,
+        spark: Callable[[], SparkSession] | None,
+        fault: Callable[[str], None],
+    ) -> None:
+        self._back_to = back_to
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._pipeline = pipeline
+        self._lake = Lake(catalog.environment.lake)
+        self._home = PipelineHome.open(catalog.environment.lake, pipeline)
+        self._objects = self._home.objects
+        self._planner = PipelinePlanner(self._spec, self._lake, self._home)
+        self._specs = self._home.specs
+        self._spark = spark
+        self._fault = fault
+        self._reapplier = Reapplier(catalog, pipeline)
+        self._lease = stream_lease(self._lake, self._home, self._spec)
+
+    @contextmanager
+    def leases(self) -> Iterator[None]:
+        """Nobody else lands, replays or reprocesses meanwhile."""
+        with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
+            no_vacuum = table_files_locks(self._objects, self._pipeline, self._put_back(), work="The restore")
+            with rereading(self._home, starting_over=True), no_vacuum:
+                yield
+
+    def _put_back(self) -> list[str]:
+        """The tables whose files of an earlier version are to be there again."""
+        if (begun := self._begun()) is not None:
+            return [loss.table for loss in begun.tables if loss.restore_to is not None]
+        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE]
+
+    def count(self) -> StartOverResult:
+        """What `run` would do."""
+        begun = self._begun()
+        if begun is not None:
+            return _result(begun, resumed=True, dry_run=True)
+        plan = self._planner.plan_pipeline(self._back_to, reason="")
+        return replace(_result(plan, resumed=False, dry_run=True), way=self._way(plan))
+
+    def run(self, max_rows: int | None, reason: str) -> StartOverResult:
+        """All of it, or what is left of it."""
+        begun = self._begun()
+        resumed = begun is not None
+        if begun is None:
+            torn = self._torn()
+            if torn is None and not self._home.held.read():
+                # What is refused has written nothing then: to settle is to fence every table.
+                self._plan(max_rows, reason)
+            self._settle(torn)
+            plan = self._plan(max_rows, reason)
+            self._specs.keep(self._spec)
+            begun = self._home.start_overs.fix(plan)
+        self._fault("planned")
+        recreated = self._perform(begun)
+        return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
+
+    def _plan(self, max_rows: int | None, reason: str) -> StartOver:
+        """What there is to do, unless it is refused."""
+        plan = self._planner.plan_pipeline(self._back_to, reason=reason)
+        way = self._way(plan)
+        if way is not None:
+            way.refuse_other(self._pipeline, plan.to_batch or 0)
+            refuse_running_followers(self._catalog, self._home, tuple(loss.table for loss in plan.tables))
+        _refuse_unbounded(plan, max_rows)
+        return plan
+
+    def _way(self, plan: StartOver) -> WayBack | None:
+        """The way to the batch that a rollback is of; None for a start over, which is one."""
+        if plan.to_batch is None:
+            return None
+        ways = WaysBack(self._catalog, self._spec, self._lake, self._home, self._spark)
+        return ways.judge(plan.to_batch, self._planner.missing)
+
+    def _begun(self) -> StartOver | None:
+        """A start over that was interrupted."""
+        generation, ended = self._home.start_overs.newest()
+        return None if ended else self._home.start_overs.read(generation)
+
+    def _torn(self) -> PreparedBatch | None:
+        """The batch that was prepared and not completed."""
+        generation = self._home.generations.current()
+        last = read_last_completed(self._lake, self._pipeline, generation)
+        return self._home.prepared.read(generation, 0 if last is None else last + 1)
+
+    def _settle(self, torn: PreparedBatch | None) -> None:
+        """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
+        before = self._specs.current() or self._spec
+        staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
+        processor, ledger = open_batches(
+            self._spark() if staged and self._spark else None,
+            self._catalog,
+            before,
+            self._objects,
+            lease=self._lease,
+            epoch=self._lease.epoch,
+            # What a table had is given up anyway, unless it is to go back.
+            refuse_dropped=self._back_to is not None,
+        )
+        while processor.finish_torn() is not None:
+            pass
+        held = ledger.uncommitted()
+        if held:
+            raise ConcurrencyError(
+                "START_OVER_TABLE_HELD",
+                f"Batches of {self._pipeline!r} hold rows back that {', '.join(sorted(held))} does not have yet.",
+                hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
+            )
+        complete_torn_replay(self._spec, self._lake, self._home)
+
+    def _perform(self, begun: StartOver) -> int:
+        """Every step, each of which is skipped where it was done; how many tables were recreated or put back now."""
+        spec = self._specs.read(begun.spec_fingerprint)
+        if spec is None:
+            raise ContractError(
+                "START_OVER_UNREADABLE",
+                f"The declaration {begun.spec_fingerprint} that {begun.pipeline!r} was to start over with is gone.",
+                hint=f"Restore specs/{begun.spec_fingerprint}.json in its control folder from the storage's versions.",
+            )
+        declared = declared_tables(spec)
+        losses = {loss.table: loss for loss in begun.tables}
+        # Quarantine first: a replay that is under way somewhere then selects nothing once it has been voided.
+        first = [QUARANTINE] if QUARANTINE in losses else []
+        recreated = sum(self._recreate(begun, losses[name], declared[name]) for name in first)
+        void_replays(self._spec, self._lake, self._home, replay_id=f"generation {begun.generation}")
+        self._fault("replays")
+        others = [name for name in declared if name in losses and name != QUARANTINE]
+        recreated += sum(self._recreate(begun, losses[name], declared[name]) for name in others)
+        if begun.first_batch:
+            ledger = Ledger(self._lake, begun.pipeline, begun.generation)
+            ledger.begin_after(begun.first_batch - 1, owner=self._owner)
+        self._fault("ledger")
+        self._specs.record(spec, owner_epoch=self._lease.epoch)
+        self._fault("spec")
+        self._home.generations.begin(begun)
+        self._fault("begun")
+        self._home.start_overs.end(begun, versions=restored_versions(self._lake, begun))
+        return recreated
+
+    @property
+    def _owner(self) -> Step:
+        return owner_step(self._pipeline, self._lease.epoch)
+
+    def _recreate(self, begun: StartOver, loss: TableLoss, declared: Declared) -> bool:
+        """Recreate a table, or put it back; whether that was committed now."""
+        name = loss.table
+        key = paths.table(begun.pipeline, name)
+        table = self._lake.open(key)
+        if table is None:
+            return False
+        # A job that had the table's write turn loses it.
+        self._objects.delete(paths.turn_request(begun.pipeline, name))
+        step = Step(f"{begun.pipeline}/start_over/{name}", begun.generation)
+        metadata = user_metadata(
+            pipeline=begun.pipeline,
+            batch="none",
+            operation=OPERATION if loss.restore_to is None else ROLLBACK,
+            generation=begun.generation,
+            step=step.app_id,
+            step_version=step.version,
+        )
+        if loss.restore_to is None:
+            landed_now = recreate_table(
+                table,
+                *declared,
+                step=step,
+                owner=self._owner,
+                user_metadata=metadata,
+                spark=self._spark,
+                uri=self._lake.storage.spark_uri(key),
+            )
+        else:
+            landed_now = self._put_table_back(key, loss.restore_to, step, metadata)
+        self._fault(f"recreated:{name}")
+        return landed_now
+
+    def _put_table_back(self, key: str, version: int, step: Step, metadata: str) -> bool:
+        then = state_at(self._lake, self._objects, key, version)
+        parameters: dict[str, str | None] = {"version": str(version), "timestamp": None}
+        commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
+        restored = commit_restore(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
+        # Every table is another application of the step, and its key ends with the table's name.
+        name = key.rpartition("/")[2]
+        self._reapplier.reapply(name, step=reapplied_step(step), check=lambda: None)
+        return restored.landed_now
+
+
+def _result(plan: StartOver, *, resumed: bool, dry_run: bool, recreated: int = 0) -> StartOverResult:
+    return StartOverResult(
+        pipeline=plan.pipeline,
+        dry_run=dry_run,
+        generation=plan.generation,
+        first_batch=plan.first_batch,
+        resumed=resumed,
+        tables=plan.tables,
+        recreated=recreated,
+        start=plan.start,
+    )
+
+
+def _refuse_unbounded(plan: StartOver, max_rows: int | None) -> None:
+    rows = sum(table.rows for table in plan.tables)
+    if max_rows is None:
+        raise ConfigError(
+            "START_OVER_UNBOUNDED",
+            f"Starting {plan.pipeline!r} over gives up {rows} rows, and no bound was given.",
+            hint=f"Give the bound too: --max-rows {rows}.",
+        )
+    if rows > max_rows:
+        raise ConfigError(
+            "START_OVER_TOO_LARGE",
+            f"Starting {plan.pipeline!r} over would give up {rows} rows, more than {max_rows}.",
+            hint="Look at what the tables hold; then give a higher bound.",
+        )

@@ -1,0 +1,36 @@
+"""Runs the process that judges rules: `python -m deltaworks.rules --rules judging`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from deltaworks.control import rule_paths
+from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.rules.process import JudgingProcess
+from deltaworks.specs.catalog import Catalog
+
+
+def open_judging(catalog: Catalog, _name: str, on_turn: Callable[[], None]) -> JudgingProcess:
+    """The process that judges the rules of all pipelines."""
+    return JudgingProcess(catalog, on_turn=on_turn)
+
+
+RULES = EndlessKind(
+    word="rules",
+    module="deltaworks.rules",
+    described=f"the one process there is: {rule_paths.PROCESS}",
+    control=lambda _name: rule_paths.rules_control(),
+    open=open_judging,
+    failed="RULES_FAILED",
+    argument=lambda _name: rule_paths.RULES_DAG,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Judge to the end; returns the exit code."""
+    return main_of(RULES, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""What is usual of a rule's figures: medians of the same hour of past weeks, fixed once for each date.
+
+A date's baseline is made of dates that were over the day before, so that it can be built in the evening and is the same
+whoever builds it. Minutes for which a figure fired are left out. A backtest reads those that were fixed then, or makes
+its own in the same way.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import duckdb
+
+from deltaworks.control import rule_paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.rules.judge import Episode
+from deltaworks.rules.minutes import minute_of
+from deltaworks.rules.observing import RuleQuery
+from deltaworks.rules.subjects import Labels
+from deltaworks.rules.verdicts import SPREAD_OF_MAD, Baseline
+
+#: An hour of the day is known once so many dates have it.
+MIN_DAYS = 3
+_DAY_MINUTES = 24 * 60
+#: Weeks of minutes of many figures are read for it.
+_BUILD_SECONDS = 300.0
+_TABLE = "temp.main.observed"
+
+
+class BaselineRow(Part):
+    """What is usual of a label set in one hour of the date, and by which of the two ways it was learned."""
+
+    labels: tuple[str | None, ...]
+    hour: int
+    value: float
+    spread: float
+    by_week: bool
+
+
+class DateBaseline(Record):
+    """What was usual on a date, as it was fixed on the evening before."""
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="baseline of a rule", unreadable="RULE_STATE_UNREADABLE", hint="Delete it: it is built again."
+    )
+
+    pipeline: str
+    rule: str
+    date: str
+    rows: tuple[BaselineRow, ...] = ()
+
+    def by_hour(self) -> dict[tuple[Labels, int], Baseline]:
+        """The baselines by labels and hour."""
+        return {(row.labels, row.hour): Baseline(row.value, row.spread) for row in self.rows}
+
+
+class Baselines:
+    """The baselines of one rule, by date; each is read, or built and fixed, when it is first needed."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
+        self._records = RecordStore(objects, DateBaseline)
+        self._pipeline = pipeline
+        self._query = query
+        self._dates: dict[dt.date, dict[tuple[Labels, int], Baseline]] = {}
+
+    def key(self, date: dt.date) -> str:
+        """Where the baseline of a date lies; another SQL, or other labels, have another one."""
+        declared = f"{self._query.text}\0{self._query.rule.model_dump_json(include=_DECIDING)}"
+        digest = hashlib.sha256(declared.encode()).hexdigest()[:12]
+        return rule_paths.rule_baseline(self._pipeline, self._query.rule.name, f"{date:%Y-%m-%d}-{digest}")
+
+    def fixed(self, date: dt.date) -> DateBaseline | None:
+        """The one on record."""
+        return self._records.read(self.key(date))
+
+    def ensure(self, connection: duckdb.DuckDBPyConnection, date: dt.date, firing: Iterable[Episode]) -> None:
+        """Have the baseline of a date, which is built where nobody has. Idempotent; the first one built stands.
+
+        Raises:
+            ContractError: RULE_BROKEN, the SQL of the rule fails on the past.
+        """
+        if date in self._dates:
+            return
+        record = self.fixed(date)
+        if record is None:
+            rows = learned(connection, self._query, date, firing)
+            rule = self._query.rule.name
+            made = DateBaseline(pipeline=self._pipeline, rule=rule, date=date.isoformat(), rows=tuple(rows))
+            record = self._records.fix(self.key(date), made)
+        self._dates = {day: rows for day, rows in self._dates.items() if day > date - dt.timedelta(days=3)}
+        self._dates[date] = record.by_hour()
+
+    def usual(self, labels: Labels, minute: int) -> Baseline | None:
+        """What is usual in a minute of a date that was ensured; None of other dates, and where nothing was learned."""
+        date = dt.date(1970, 1, 1) + dt.timedelta(days=minute // _DAY_MINUTES)
+        return self._dates.get(date, {}).get((labels, minute % _DAY_MINUTES // 60))
+
+
+def learned(
+    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, firing: Iterable[Episode]
+) -> list[BaselineRow]:
+    """The baseline of a date, out of the tables of the connection."""
+    episodes = list(firing)
+    make_table(connection)
+    try:
+        rows: list[BaselineRow] = []
+        if by_week := same_weekdays(query, date):
+            for day in by_week:
+                read_days(connection, query, day, day)
+            rows = rows_of(connection, query, date, episodes)
+            if _is_complete(connection, rows, len(by_week)):
+                return rows
+        past = days_before(query, date)
+        connection.execute(f"DELETE FROM {_TABLE}")
+        read_days(connection, query, past[0], past[-1])
+        return rows_of(connection, query, date, episodes)
+    finally:
+        connection.execute(f"DROP TABLE {_TABLE}")
+
+
+def make_table(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the table that observations of the past are kept in, for as long as the connection is open."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {_TABLE.rpartition('.')[2]} (step BIGINT, labels VARCHAR[], value DOUBLE)"
+    )
+
+
+def read_days(connection: duckdb.DuckDBPyConnection, query: RuleQuery, first: dt.date, last: dt.date) -> None:
+    """Add what was observed on dates from one to another."""
+    start, end = _start(first), _start(last) + _DAY_MINUTES - query.rule.step_minutes
+    query.keep(connection, _TABLE, start, end, seconds=_BUILD_SECONDS)
+
+
+def rows_of(
+    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, firing: Sequence[Episode]
+) -> list[BaselineRow]:
+    """The baseline of a date out of what was read: of the hour of the week where weeks suffice, else of the day."""
+    declared = query.rule.baseline
+    if declared is None:
+        return []
+    connection.execute("CREATE OR REPLACE TEMP TABLE firing (labels VARCHAR[], began BIGINT, ended BIGINT)")
+    if firing:
+        spans = [(list(item.labels), item.began, item.ended if item.ended is not None else 1 << 40) for item in firing]
+        connection.executemany("INSERT INTO firing VALUES (?, ?, ?)", spans)
+    days = [_start(day) // _DAY_MINUTES for day in days_before(query, date)]
+    weekdays = [_start(day) // _DAY_MINUTES for day in same_weekdays(query, date)]
+    rows: dict[tuple[Labels, int], BaselineRow] = {}
+    for past, least, by_week in ((days, MIN_DAYS, False), (weekdays, declared.min_weeks, True)):
+        for labels, hour, value, spread in connection.execute(_MEDIANS, [past, least]).fetchall() if past else ():
+            key = (tuple(labels), hour)
+            rows[key] = BaselineRow(labels=key[0], hour=hour, value=value, spread=spread, by_week=by_week)
+    return list(rows.values())
+
+
+def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
+    """The dates whose hours are the same hours of the week."""
+    declared = query.rule.baseline
+    if declared is None or declared.of != "hour_of_week":
+        return []
+    return [date - dt.timedelta(days=7 * week) for week in range(declared.weeks, 0, -1)]
+
+
+def days_before(query: RuleQuery, date: dt.date) -> list[dt.date]:
+    """The dates of the weeks before, the last of which was over on the day before."""
+    weeks = query.rule.baseline.weeks if query.rule.baseline is not None else 0
+    return [date - dt.timedelta(days=days) for days in range(7 * weeks + 1, 1, -1)]
+
+
+def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineRow], dates: int) -> bool:
+    """Whether every figure and hour that these dates had was learned from them, and they had any."""
+    seen = connection.execute(
+        f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_TABLE})"
+    ).fetchall()[0][0]
+    return bool(0 < seen <= sum(row.by_week for row in rows))
+
+
+def _start(date: dt.date) -> int:
+    return minute_of(dt.datetime.combine(date, dt.time(), tzinfo=dt.UTC))
+
+
+_DECIDING = {"labels", "samples", "percentile", "baseline", "step_minutes"}
+_MEDIANS = f"""
+    SELECT labels, (step % {_DAY_MINUTES} // 60)::INT AS hour, median(value), {SPREAD_OF_MAD} * mad(value)
+    FROM {_TABLE} AS observed
+    WHERE list_contains(?, step // {_DAY_MINUTES}) AND NOT EXISTS (
+      SELECT 1 FROM firing
+      WHERE firing.labels = observed.labels AND step >= firing.began AND step < firing.ended)
+    GROUP BY ALL HAVING count(DISTINCT step // {_DAY_MINUTES}) >= ?
+    ORDER BY ALL"""

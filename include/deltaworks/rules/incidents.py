@@ -1,0 +1,99 @@
+"""Holds a backtest against incidents that are on record: what it found, how soon, and what it made up."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltaworks.control.clock import parse_iso
+from deltaworks.errors import ConfigError
+from deltaworks.rules.backtest import Backtest
+from deltaworks.rules.judge import Episode
+from deltaworks.rules.minutes import start_of
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that was wrong for a time, with labels where only some figures were."""
+
+    since: dt.datetime
+    until: dt.datetime
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """An incident and the first episode that told of it; None where none did.
+
+    `delay_minutes` is from its start until people were told.
+    """
+
+    incident: Incident
+    episode: Episode | None
+    delay_minutes: float | None
+
+
+def read_incidents(file: Path) -> list[Incident]:
+    """The incidents of a CSV file: columns `from` and `to`, and one for each label that matters.
+
+    Raises:
+        ConfigError: INCIDENTS_INVALID, with the line.
+    """
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise _invalid(file, 1, str(error)) from error
+    incidents = []
+    for line, row in enumerate(rows, start=2):
+        since, until = (_time(file, line, row, name) for name in ("from", "to"))
+        if since >= until:
+            raise _invalid(file, line, "`from` is not before `to`")
+        labels = {name: value for name, value in row.items() if name not in ("from", "to", None) and value}
+        incidents.append(Incident(since, until, labels))
+    return incidents
+
+
+def detections(result: Backtest, incidents: Sequence[Incident]) -> tuple[list[Detection], list[Episode]]:
+    """What became of each incident, and the episodes that are of none.
+
+    An episode is of an incident that it overlaps in time and agrees with in labels; one may be of several.
+    """
+    detected = []
+    false = [episode for episode in result.episodes if not any(_is_of(result, episode, one) for one in incidents)]
+    for incident in incidents:
+        of_it = [episode for episode in result.episodes if _is_of(result, episode, incident)]
+        first = min(of_it, key=lambda episode: episode.fired, default=None)
+        delay = None if first is None else (result.judged_at(first.fired) - incident.since).total_seconds() / 60
+        detected.append(Detection(incident, first, delay))
+    return detected, false
+
+
+def _is_of(result: Backtest, episode: Episode, incident: Incident) -> bool:
+    names = result.rule.labels
+    if any(name in names and episode.labels[names.index(name)] != value for name, value in incident.labels.items()):
+        return False
+    ended = dt.datetime.max.replace(tzinfo=dt.UTC) if episode.ended is None else start_of(episode.ended)
+    return start_of(episode.began) < incident.until and ended > incident.since
+
+
+def _time(file: Path, line: int, row: Mapping[str, str | None], name: str) -> dt.datetime:
+    text = (row.get(name) or "").strip()
+    try:
+        at = parse_iso(text)
+    except ValueError:
+        at = None
+    if at is None:
+        raise _invalid(file, line, f"`{name}` is {text!r}, no time such as 2026-03-01T22:56")
+    return at
+
+
+def _invalid(file: Path, line: int, why: str) -> ConfigError:
+    return ConfigError(
+        "INCIDENTS_INVALID",
+        f"{file}:{line}: {why}.",
+        hint="Write a CSV file with the columns from and to, times in UTC, and a column for each label that matters.",
+    )

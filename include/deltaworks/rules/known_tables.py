@@ -1,0 +1,79 @@
+"""The versions of tables that were there at a time, as far as their logs still say."""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from deltalake import DeltaTable
+
+from deltaworks.errors import ContractError
+from deltaworks.rules.inputs import Opened, tables_behind
+from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.lake import Lake
+from deltaworks.tables.log import commit_history
+from deltaworks.tables.query import table_keys
+from deltaworks.tables.versions import Versions
+
+
+class KnownTables:
+    """The tables that rules read, with the times of their commits."""
+
+    def __init__(self, lake: Lake, spec: PipelineSpec, rules: Sequence[BusinessAlertSpec]) -> None:
+        self._lake = lake
+        keys = table_keys(spec)
+        self._keys = [keys[name] for name in tables_behind(spec, [read for rule in rules for read in rule.reads])]
+        self._commits = {key: self._times(key) for key in self._keys}
+        self._versions = {key: Versions(lake, key, name=key) for key, times in self._commits.items() if times}
+        self._open: dict[str, tuple[int, DeltaTable]] = {}
+
+    def at(self, time: dt.datetime) -> Mapping[str, int] | None:
+        """The version of each table at a time; None where the log of one does not reach back so far, or its files are
+        gone. A table that was not there yet is left out."""
+        versions: dict[str, int] = {}
+        for key in self._keys:
+            commits = self._commits[key]
+            place = bisect_right(commits, time, key=lambda commit: commit[0])
+            if place:
+                versions[key] = commits[place - 1][1]
+            elif commits and commits[0][1] > 0:
+                return None
+        return versions
+
+    def are_there(self, versions: Mapping[str, int]) -> bool:
+        """Whether all tables were there already."""
+        return len(versions) == len(self._keys)
+
+    def opener(self, versions: Mapping[str, int]) -> Opened:
+        """Opens the tables at their versions, others as they are now."""
+
+        def opened(key: str) -> DeltaTable | None:
+            version = versions.get(key)
+            if version is None:
+                return self._lake.open(key)
+            before = self._open.get(key)
+            if before is None or before[0] != version:
+                self._open[key] = version, self._versions[key].open(version)
+            return self._open[key][1]
+
+        return opened
+
+    def _times(self, key: str) -> list[tuple[dt.datetime, int]]:
+        table = self._lake.open(key)
+        if table is None:
+            return []
+        versions = Versions(self._lake, key, name=key)
+        commits = list(commit_history(self._lake, key, newest=table.version()))
+        readable = sorted((item.version, item.at) for item in commits if item.version >= versions.oldest)
+        # VACUUM removes files of the oldest versions first, so that those that are whole are the newest ones.
+        first = bisect_left(readable, True, key=lambda item: _is_whole(versions, item[0]))
+        return sorted((at, version) for version, at in readable[first:])
+
+
+def _is_whole(versions: Versions, version: int) -> bool:
+    try:
+        return versions.explain_missing(version) is None
+    except ContractError:
+        return False

@@ -1,0 +1,181 @@
+"""What a rule observes: its SQL asked of DuckDB over the lake, as one row for each minute and label set.
+
+Where `samples` is declared, a minute with too few is taken together with the 4, then with the 14 before it. Values add
+up weighted by their samples, which is exact for ratios of sums; a percentile is of the buckets of all minutes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from deltaworks.errors import ContractError
+from deltaworks.rules.judge import Minute
+from deltaworks.rules.minutes import start_of
+from deltaworks.rules.verdicts import Observation
+from deltaworks.specs.business_alert import BUCKET, MINUTE, MOST_LABEL_SETS, SAMPLES, TOGETHER_STEPS, VALUE
+from deltaworks.specs.business_alert import BusinessAlertSpec as Rule
+from deltaworks.tables.bounded_query import ended_after, one_select, said
+
+#: A rule that is asked for a minute and takes longer is broken.
+QUERY_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleQuery:
+    """The SQL of a rule, put into what turns its answer into observations."""
+
+    rule: Rule
+    text: str
+
+    @property
+    def lookback_steps(self) -> int:
+        """How many steps before a minute its value may be made of."""
+        return TOGETHER_STEPS[-1] - 1 if self.rule.samples is not None else 0
+
+    def observe(
+        self, connection: duckdb.DuckDBPyConnection, first: int, last: int, *, seconds: float = QUERY_SECONDS
+    ) -> Iterator[Minute]:
+        """Every step from one minute to another, both included and multiples of the step; those without rows too.
+
+        Raises:
+            ContractError: RULE_BROKEN, the SQL fails, takes too long, or its answer lacks a column.
+        """
+        steps = range(first, last + 1, self.rule.step_minutes)
+        rows = iter(self._rows(connection, self._observed(), first, last, seconds))
+        row = next(rows, None)
+        for minute in steps:
+            observations, width = [], 0
+            while row is not None and row[0] == minute:
+                observations.append(Observation(tuple(row[1]), row[2], row[3], row[4] or 1))
+                width = row[5]
+                row = next(rows, None)
+            yield Minute(minute, observations, width)
+
+    def keep(self, connection: duckdb.DuckDBPyConnection, table: str, first: int, last: int, *, seconds: float) -> None:
+        """Add the observations of a span, which can be long, to a table of the connection: step, labels, value.
+
+        Raises:
+            ContractError: RULE_BROKEN.
+        """
+        query = f"INSERT INTO {table} SELECT step, labels, value FROM ({self._observed()}) WHERE value IS NOT NULL"
+        self._rows(connection, query, first, last, seconds)
+
+    def _rows(
+        self, connection: duckdb.DuckDBPyConnection, query: str, first: int, last: int, seconds: float
+    ) -> list[tuple[Any, ...]]:
+        step = self.rule.step_minutes
+        named = {
+            "from": start_of(first - self.lookback_steps * step),
+            "to": start_of(last + step),
+            "first_step": first,
+            "last_step": last,
+        }
+        try:
+            with ended_after(connection, seconds):
+                return connection.execute(query, named).fetchall()
+        except duckdb.InterruptException as error:
+            raise broken(self.rule, f"it took more than {seconds:.0f} s and was ended") from error
+        except duckdb.Error as error:
+            raise broken(self.rule, said(error)) from error
+
+    def _observed(self) -> str:
+        """Rows of step, labels, value, samples, steps taken together and width, by step."""
+        parts = self._parts()
+        body = self._percentiles() if self.rule.percentile is not None else self._sums()
+        return f"""
+            WITH parts AS MATERIALIZED ({parts}), valued AS ({body}), ranked AS (
+              SELECT *, count(*) OVER (PARTITION BY step) AS width,
+                row_number() OVER (PARTITION BY step ORDER BY samples DESC NULLS LAST, labels) AS place
+              FROM valued WHERE step BETWEEN $first_step AND $last_step
+            )
+            SELECT step, labels, value, samples, steps, width FROM ranked
+            WHERE place <= {MOST_LABEL_SETS} ORDER BY step, place"""
+
+    def _parts(self) -> str:
+        """The answer by step: of each label set the sum of values weighted by samples, or its buckets."""
+        rule = self.rule
+        labels = ", ".join(f'"{name}"::VARCHAR' for name in rule.labels)
+        listed = f"[{labels}]" if rule.labels else "[]::VARCHAR[]"
+        step = f'(epoch("{MINUTE}")::BIGINT // {60 * rule.step_minutes}) * {rule.step_minutes}'
+        weight = f'coalesce("{SAMPLES}", 0)::DOUBLE' if rule.samples is not None else "1.0::DOUBLE"
+        bounded = f'"{MINUTE}" >= $from AND "{MINUTE}" < $to'
+        if rule.percentile is not None:
+            columns, present = f'"{BUCKET}"::BIGINT AS bucket, sum({weight}) AS n', f'"{BUCKET}" IS NOT NULL'
+        else:
+            value = f'"{VALUE}"::DOUBLE'
+            columns = f"sum({value} * {weight}) AS total, sum({weight}) AS n"
+            present = f"isfinite({value})"
+        return (
+            f"SELECT {step} AS step, {listed} AS labels, {columns} FROM (\n{self.text}\n) AS answer "
+            f"WHERE {bounded} AND {present} GROUP BY ALL"
+        )
+
+    def _sums(self) -> str:
+        samples, step = self.rule.samples, self.rule.step_minutes
+        if samples is None:
+            return "SELECT step, labels, total / n AS value, NULL::DOUBLE AS samples, 1 AS steps FROM parts"
+        sums, cases, counts, used = [], [], [], []
+        for steps in TOGETHER_STEPS:
+            span = f"RANGE BETWEEN {(steps - 1) * step} PRECEDING AND CURRENT ROW"
+            window = f"OVER (PARTITION BY labels ORDER BY step {span})"
+            sums.append(f"sum(total) {window} AS total_{steps}, sum(n) {window} AS n_{steps}")
+            cases.append(f"WHEN n_{steps} >= {samples} THEN total_{steps} / n_{steps}")
+            counts.append(f"WHEN n_{steps} >= {samples} THEN n_{steps}")
+            used.append(f"WHEN n_{steps} >= {samples} THEN {steps}")
+        last = TOGETHER_STEPS[-1]
+        return (
+            f"SELECT step, labels, CASE {' '.join(cases)} END AS value, "
+            f"CASE {' '.join(counts)} ELSE n_{last} END AS samples, CASE {' '.join(used)} ELSE {last} END AS steps "
+            f"FROM (SELECT step, labels, {', '.join(sums)} FROM parts)"
+        )
+
+    def _percentiles(self) -> str:
+        samples, step, share = self.rule.samples, self.rule.step_minutes, self.rule.percentile
+        windows = ", ".join(f"({steps})" for steps in TOGETHER_STEPS)
+        last = TOGETHER_STEPS[-1]
+        return f"""
+            WITH there AS (SELECT DISTINCT step, labels FROM parts), together AS (
+              SELECT there.step, there.labels, steps, bucket, sum(n) AS n
+              FROM there CROSS JOIN (VALUES {windows}) AS windows(steps) JOIN parts
+                ON parts.labels = there.labels AND parts.step > there.step - steps * {step} AND parts.step <= there.step
+              GROUP BY ALL
+            ), upto AS (
+              SELECT *, sum(n) OVER (PARTITION BY step, labels, steps ORDER BY bucket) AS so_far,
+                sum(n) OVER (PARTITION BY step, labels, steps) AS samples
+              FROM together
+            ), each_window AS (
+              SELECT step, labels, steps, any_value(samples) AS samples,
+                10 ** ((min(bucket) FILTER (WHERE so_far >= {share} * samples) + 0.5) / 100) AS value
+              FROM upto GROUP BY step, labels, steps
+            )
+            SELECT step, labels, CASE WHEN samples >= {samples} THEN value END AS value, samples, steps FROM each_window
+            QUALIFY row_number() OVER (
+              PARTITION BY step, labels
+              ORDER BY CASE WHEN samples >= {samples} THEN steps ELSE {last + 1} - steps / 100 END
+            ) = 1"""
+
+
+def rule_query(rule: Rule, text: str, connection: duckdb.DuckDBPyConnection) -> RuleQuery:
+    """The query of a rule whose file has this text.
+
+    Raises:
+        ContractError: RULE_BROKEN, it is no single SELECT.
+    """
+    try:
+        query, _ = one_select(connection, text)
+    except duckdb.Error as error:
+        raise broken(rule, said(error)) from error
+    return RuleQuery(rule, query)
+
+
+def broken(rule: Rule, why: str) -> ContractError:
+    """The error of a rule whose SQL fails."""
+    return ContractError(
+        "RULE_BROKEN",
+        f"The rule {rule.name!r} cannot be judged: {rule.sql}: {why}.",
+        hint="Mend the SQL; the minutes that wait are judged then.",
+    )

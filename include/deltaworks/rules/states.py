@@ -1,0 +1,215 @@
+"""The stored state of a rule: one object, replaced only as it was read, so that of two who judge one decides.
+
+Its tellings are part of the write that decides on them (`outbox`), as notices are of the write of an alert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, Self, cast
+
+from pydantic import Field
+
+from deltaworks.control import rule_paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import Part, Record, RecordKind
+from deltaworks.errors import DeltaworksError
+from deltaworks.rules.judge import Episode, Figure, Judging
+from deltaworks.rules.machine import FigureState, Phase
+from deltaworks.rules.minutes import minute_text, parse_minute
+from deltaworks.rules.subjects import Labels
+from deltaworks.rules.telling import OpenAlert
+from deltaworks.rules.verdicts import Baseline, Observation
+from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.environment import Severity
+
+#: Ended episodes that are kept, the newest ones, and for how long: baselines leave their minutes out.
+MOST_EPISODES = 500
+
+
+class FigureRecord(Part):
+    """One label set. Minutes are written by their start, `seen` of the last row, `since` of the last change."""
+
+    labels: tuple[str | None, ...]
+    phase: Phase
+    count: int = 0
+    began: str | None = None
+    fired: str | None = None
+    unknown: bool = False
+    seen: str = ""
+    since: str = ""
+    value: float | None = None
+    samples: float | None = None
+    baseline: float | None = None
+    spread: float | None = None
+
+
+class EpisodeRecord(Part):
+    """A time for which a label set fired; without `ended` it does."""
+
+    labels: tuple[str | None, ...]
+    began: str
+    fired: str
+    ended: str | None = None
+    worst: float | None = None
+    held_by: str = ""
+
+
+class AlertRecord(Part):
+    """An alert that people know of, and the label sets it is of."""
+
+    subject: str
+    episode: str
+    by: dict[str, str | None]
+    members: tuple[tuple[str | None, ...], ...]
+    is_storm: bool = False
+
+
+class TellingRecord(Part):
+    """What the alerts are still to be told: an alert to be raised, or resolved."""
+
+    kind: Literal["raise", "resolve"]
+    cause: str
+    subject: str
+    severity: Severity | None
+    summary: str
+    detail: dict[str, Any]
+
+
+class RuleState(Record):
+    """How far a rule is judged, and how its figures stand.
+
+    `conditions` are alerts of the rule itself that are open, with the time since when. `data_to` is how far the data
+    reached when it was looked at last, and `problem` why it cannot be judged; both for those who look at it.
+    """
+
+    kind: ClassVar[RecordKind] = RecordKind(
+        noun="state of a rule",
+        unreadable="RULE_STATE_UNREADABLE",
+        hint="Delete it: the rule is judged from now on, and learns nothing of what it fired before.",
+    )
+
+    pipeline: str
+    rule: str
+    labels: tuple[str, ...] = ()
+    last_minute: str | None = None
+    figures: tuple[FigureRecord, ...] = ()
+    episodes: tuple[EpisodeRecord, ...] = ()
+    open: tuple[AlertRecord, ...] = ()
+    conditions: dict[str, str] = Field(default_factory=dict)
+    outbox: tuple[TellingRecord, ...] = ()
+    data_to: str = ""
+    problem: str = ""
+
+    def judging(self, rule: BusinessAlertSpec) -> Judging:
+        """The rule as it stands, to be judged further."""
+        judging = Judging(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
+        for figure in self.figures:
+            judging.figures[figure.labels] = _figure(figure)
+        for episode in self.episodes:
+            if episode.ended is None:
+                judging.firing[episode.labels] = episode_of(episode)
+        return judging
+
+    def open_alerts(self) -> dict[str, OpenAlert]:
+        """The alerts that people know of, by subject."""
+        return {
+            item.subject: OpenAlert(item.subject, item.episode, item.by, frozenset(item.members), item.is_storm)
+            for item in self.open
+        }
+
+    def with_judged(self, judging: Judging, ended: Sequence[Episode], alerts: Sequence[OpenAlert]) -> Self:
+        """The state after minutes were judged, which ended these episodes."""
+        before = [episode for episode in self.episodes if episode.ended is not None]
+        over = [*before, *map(_episode_record, ended)][-MOST_EPISODES:]
+        return self.replace(
+            last_minute=None if judging.last_minute is None else minute_text(judging.last_minute),
+            figures=tuple(_figure_record(labels, figure) for labels, figure in judging.figures.items()),
+            episodes=(*over, *map(_episode_record, judging.firing.values())),
+            open=tuple(_alert_record(alert) for alert in alerts),
+        )
+
+
+def rule_states(objects: ObjectStore, pipeline: str) -> Iterator[RuleState]:
+    """The stored states of a pipeline's rules; those that cannot be read are left out."""
+    for key in objects.list(rule_paths.rule_states(pipeline)):
+        item = objects.get(key)
+        if item is None:
+            continue
+        try:
+            yield RuleState.decode(item.data, key=key)
+        except DeltaworksError:
+            continue
+
+
+def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState | None:
+    """The state of one rule; None where nobody has judged it yet.
+
+    Raises:
+        ContractError: RULE_STATE_UNREADABLE.
+    """
+    key = rule_paths.rule_state(pipeline, rule)
+    item = objects.get(key)
+    return None if item is None else RuleState.decode(item.data, key=key)
+
+
+def episode_of(record: EpisodeRecord) -> Episode:
+    """An episode out of its record."""
+    ended = None if record.ended is None else parse_minute(record.ended)
+    return Episode(
+        record.labels, parse_minute(record.began), parse_minute(record.fired), ended, record.worst, record.held_by
+    )
+
+
+def _figure(record: FigureRecord) -> Figure:
+    began, fired = (None if text is None else parse_minute(text) for text in (record.began, record.fired))
+    state = FigureState(record.phase, record.count, began, fired, record.unknown)
+    last = Observation(record.labels, record.value, record.samples) if record.seen else None
+    usual = None if record.baseline is None else Baseline(record.baseline, record.spread or 0.0)
+    seen, since = (parse_minute(text) if text else 0 for text in (record.seen, record.since))
+    return Figure(state, seen, since, last, usual)
+
+
+def _figure_record(labels: Labels, figure: Figure) -> FigureRecord:
+    state, last, usual = figure.state, figure.last, figure.usual
+    # Built as they are: there may be a hundred thousand a minute, and all come from a figure.
+    return FigureRecord.model_construct(
+        labels=labels,
+        phase=state.phase,
+        count=state.steps,
+        began=_text(state.began),
+        fired=_text(state.fired),
+        unknown=state.unknown,
+        seen=_text(figure.seen) or "",
+        since=_text(figure.since) or "",
+        value=None if last is None else last.value,
+        samples=None if last is None else last.samples,
+        baseline=None if usual is None else usual.value,
+        spread=None if usual is None else usual.spread,
+    )
+
+
+def _episode_record(episode: Episode) -> EpisodeRecord:
+    return EpisodeRecord(
+        labels=episode.labels,
+        began=minute_text(episode.began),
+        fired=minute_text(episode.fired),
+        ended=_text(episode.ended),
+        worst=episode.worst,
+        held_by=episode.held_by,
+    )
+
+
+def _alert_record(alert: OpenAlert) -> AlertRecord:
+    members = tuple(sorted(alert.members, key=lambda labels: [value or "" for value in labels]))
+    return AlertRecord(
+        subject=alert.subject,
+        episode=alert.episode,
+        by=cast(dict[str, str | None], dict(alert.by)),
+        members=members,
+        is_storm=alert.is_storm,
+    )
+
+
+def _text(minute: int | None) -> str | None:
+    return minute_text(minute) if minute else None

@@ -1,0 +1,339 @@
+"""What has landed is read again: every event stays exactly once, whatever runs or dies meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.locks.lease import Lease
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
+from deltaworks.recovery.reprocess.count import ReprocessCounter
+from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
+from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
+from deltaworks.recovery.reprocess.replace_rows import RowReplacer
+from deltaworks.recovery.reprocess.reread import landing_opener
+from deltaworks.recovery.reprocess.selection import Selection
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changes import changed_partitions
+from deltaworks.tables.commit import Step
+from tests.spark.engine.conftest import DECLARED, Crash
+from tests.spark.recovery.reprocess_stage import BIG, BY_SPARK, EVENTS, MENDED, MENDED_BY_SPARK, ORDERS, REFUNDS, Stage
+
+pytestmark = pytest.mark.spark
+
+
+BY_WAY = pytest.mark.parametrize("direct_bytes", [DIRECT_BYTES, 0], ids=["directly", "by Spark"])
+
+
+@pytest.fixture
+def stage(make_stage: Callable[..., Stage]) -> Stage:
+    return make_stage(EVENTS, ORDERS)
+
+
+@BY_WAY
+def test_a_mended_declaration_is_laid_over_all_that_has_landed(
+    make_stage: Callable[..., Stage], direct_bytes: int
+) -> None:
+    stage = make_stage(EVENTS, ORDERS, BY_SPARK)
+    stage.direct_bytes = direct_bytes
+    before, stamps = stage.landed(), stage.stamps()
+    stage.redeclare(EVENTS, MENDED, MENDED_BY_SPARK)
+
+    result = stage.reprocess()
+
+    assert stage.landed() == stage.expected() != before
+    assert stage.stamps() == stamps
+    assert {each.table: (each.rows_out, each.rows_in) for each in result.tables} == {
+        "events": (24, 30),
+        "orders": (24, 30),
+        "orders_by_spark": (24, 30),
+        "quarantine": (18, 12),
+    }
+    assert result.tables[1].dates == ("2023-11-14", "2023-11-15", "2023-11-16")
+    assert not stage.shop.objects.list(paths.reprocess("shop", "r1/staging/"))
+    assert (stage.sessions == 0) == bool(direct_bytes)
+
+
+@pytest.mark.integration
+def test_reprocessing_without_a_change_changes_no_row(stage: Stage) -> None:
+    def rows() -> list[dict[str, Any]]:
+        return stage.shop.table("orders").sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
+
+    before = rows()
+
+    stage.reprocess()
+
+    assert rows() == before
+    assert stage.landed() == stage.expected()
+
+
+def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: Stage) -> None:
+    stage.redeclare(EVENTS, MENDED)
+    before = stage.versions()["orders"]
+
+    (result,) = (
+        each for each in stage.reprocess(selection=Selection(files=("f1.json",))).tables if each.table == "orders"
+    )
+
+    key = paths.table("shop", "orders")
+    changes = changed_partitions(stage.shop.lake, key, after_version=before, up_to_version=stage.versions()["orders"])
+    assert changes.values("event_date") == frozenset(result.dates)
+    assert (len(result.dates), result.rows_out, result.rows_in) == (3, 4, 5)
+
+
+def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
+    stage.reprocess()
+    versions = stage.versions()
+
+    again = stage.reprocess()
+
+    assert stage.versions() == versions
+    assert {each.outcome for each in again.tables} == {"already_committed"}
+
+
+POINTS = [
+    "staged",
+    *(
+        pytest.param(point, marks=pytest.mark.integration)
+        for point in ("planned", "committed:events", "committed:quarantine", "committed")
+    ),
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: Stage, point: str) -> None:
+    stage.redeclare(EVENTS, MENDED, REFUNDS)
+    with pytest.raises(Crash):
+        stage.reprocess(fault=point)
+    stage.land()
+
+    stage.job().run("r1")
+
+    assert stage.landed() == stage.expected()
+
+
+@pytest.mark.integration
+def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
+    stage.redeclare(EVENTS, MENDED)
+    lease = Lease(stage.shop.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=60, name="shop")
+    lease.acquire(wait_seconds=1)
+    stop, failure = threading.Event(), []
+
+    def stream() -> None:
+        try:
+            # A slow machine lands no more than a fast one: each batch is more to read again.
+            while not stop.wait(0.2):
+                if stage.batches < 12:
+                    stage.land()
+                else:
+                    stage.processor.serve()
+            while not stage.processor.serve():
+                time.sleep(0.1)
+        except BaseException as error:
+            failure.append(error)
+
+    streaming = threading.Thread(target=stream)
+    streaming.start()
+    try:
+        for name in ("r1", "r2"):
+            stage.reprocess(name)
+    finally:
+        stop.set()
+        streaming.join()
+        lease.release()
+
+    assert failure == []
+    assert len(stage.landed_seqs) > 8
+    assert stage.landed() == stage.expected()
+
+
+class LandsOnce:
+    """A turn that is not kept: the stream lands a batch between what the job has read and its commit."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._landed = False
+
+    def check(self) -> None:
+        if not self._landed:
+            self._landed = True
+            self._stage.land()
+
+
+def reprocess_while_a_batch_lands(stage: Stage) -> None:
+    job = stage.job(turn_of=lambda table: nullcontext(LandsOnce(stage)))
+    job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
+
+
+@BY_WAY
+def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Stage, direct_bytes: int) -> None:
+    stage.direct_bytes = direct_bytes
+    reprocess_while_a_batch_lands(stage)
+
+    assert stage.landed() == stage.expected()
+
+
+@pytest.mark.integration
+def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, stage.direct_bytes = stage.versions(), 0
+
+    def read_first(self: RowReplacer, rows: Any, condition: str, step: Step, user_metadata: str) -> None:
+        name = self._key.rpartition("/")[2]
+        before = self._spark.read.format("delta").option("versionAsOf", versions[name]).load(self._uri)
+        dates, _, seqs = condition.partition(" AND ")
+        kept = before.where(f"{dates} AND NOT {seqs}")
+        everything = kept.unionByName(rows).write.format("delta").mode("overwrite").option("replaceWhere", dates)
+        everything.save(self._uri)
+
+    monkeypatch.setattr(RowReplacer, "_write", read_first)
+
+    reprocess_while_a_batch_lands(stage)
+
+    assert (stage.expected() - stage.landed()).total() > 0
+
+
+def test_a_new_table_is_filled_alone_and_the_others_are_left_as_they_are(stage: Stage) -> None:
+    stage.redeclare(EVENTS, ORDERS, BIG)
+    stage.land()
+    versions = stage.versions()
+
+    result = stage.reprocess(tables=("big",))
+
+    assert stage.landed() == stage.expected()
+    assert sum(name == "big" for name, _, _ in stage.landed()) == 8
+    assert {name for name, version in stage.versions().items() if version != versions[name]} == {"big"}
+    assert (result.kept_in_quarantine, result.tables[0].rows_out) == (0, 2)
+
+
+def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) -> None:
+    stage.redeclare(EVENTS, ORDERS, REFUNDS)
+    before = stage.landed()
+
+    alone = stage.reprocess("alone", tables=("refunds",))
+    assert stage.landed() == before
+    assert alone.kept_in_quarantine == 6
+
+    together = stage.reprocess("together", tables=("refunds", "events"))
+    assert stage.landed() == stage.expected() != before
+    assert together.kept_in_quarantine == 0
+
+
+@pytest.mark.parametrize(
+    ("selection", "seqs"),
+    [
+        (Selection(batches=(1, 1)), {3, 4}),
+        pytest.param(Selection(files=("f1.json", "f[56].json")), {1, 5, 6}, marks=pytest.mark.integration),
+        pytest.param(Selection(events=("2023-11-14", "2023-11-15")), {1, 2, 3, 4, 5, 6}, marks=pytest.mark.integration),
+    ],
+    ids=["batches", "files", "events"],
+)
+def test_only_the_objects_selected_are_read_again(stage: Stage, selection: Selection, seqs: set[int]) -> None:
+    old = stage.shop.spec
+    stage.redeclare(EVENTS, MENDED)
+
+    result = stage.reprocess(selection=selection)
+
+    others = [seq for seq in stage.landed_seqs if seq not in seqs]
+    assert result.objects == len(seqs)
+    assert stage.landed() == stage.expected(seqs=sorted(seqs)) + stage.expected(old, others)
+
+
+def test_a_shadow_is_a_table_beside_and_leaves_the_others_alone(stage: Stage) -> None:
+    before, versions = stage.landed(), stage.versions()
+    stage.shop.spec = PipelineSpec.model_validate(DECLARED | {"tables": [EVENTS, MENDED]})
+
+    with pytest.raises(Crash):
+        stage.reprocess("trial", fault="committed:orders", shadow=True)
+    result = stage.reprocess("trial", shadow=True)
+
+    assert (stage.landed(), stage.versions()) == (before, versions)
+    shadow = {name: stage.shop.table(f"{name}__trial") for name in ("events", "orders", "quarantine")}
+    found = Counter((name, row["_seq"], row["_position"]) for name, rows in shadow.items() for row in rows.to_pylist())
+    assert found == stage.expected()
+    assert [each.target for each in result.tables] == [f"{name}__trial" for name in shadow]
+
+
+def test_objects_that_are_gone_are_refused_before_anything_is_changed(stage: Stage) -> None:
+    versions = stage.versions()
+    (stage.landing / "f3.json").unlink()
+
+    with pytest.raises(ContractError, match=r"REPROCESS_OBJECTS_GONE.*f3\.json"):
+        stage.reprocess()
+
+    assert stage.versions() == versions
+
+
+def test_objects_that_may_be_gone_keep_their_rows(stage: Stage) -> None:
+    old = stage.shop.spec
+    stage.redeclare(EVENTS, MENDED)
+    (stage.landing / "f3.json").unlink()
+
+    result = stage.reprocess(allow_missing=True)
+
+    assert result.gone == ("f3.json",)
+    assert stage.landed() == stage.expected(seqs=[1, 2, 4, 5, 6]) + stage.expected(old, [3])
+
+
+def test_a_declaration_the_stream_has_not_started_with_is_refused(stage: Stage) -> None:
+    stage.shop.spec = PipelineSpec.model_validate(DECLARED | {"tables": [EVENTS, ORDERS, BIG]})
+
+    with pytest.raises(ContractError, match=r"REPROCESS_SPEC_DIFFERS.*tables\.big"):
+        stage.reprocess(tables=("big",))
+
+
+def test_a_plan_is_gone_on_with_under_its_own_declaration_only(stage: Stage) -> None:
+    with pytest.raises(Crash):
+        stage.reprocess(fault="staged")
+    stage.redeclare(EVENTS, MENDED)
+
+    with pytest.raises(ContractError, match="REPROCESS_SPEC_DIFFERS"):
+        stage.reprocess()
+
+
+def test_there_must_be_something_to_go_on_with(stage: Stage) -> None:
+    with pytest.raises(ConfigError, match="REPROCESS_UNKNOWN"):
+        stage.job().run("r9")
+    with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
+        stage.reprocess(tables=("order",))
+    with pytest.raises(ConfigError, match="REPROCESS_ID_INVALID"):
+        stage.reprocess("A/b")
+
+
+def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> None:
+    class Refused:
+        def check(self) -> None:
+            raise ConcurrencyError("TURN_LOST", "lost", hint="")
+
+    versions = stage.versions()
+    job = stage.job(turn_of=lambda table: nullcontext(Refused()))
+
+    with pytest.raises(ConcurrencyError, match="TURN_LOST"):
+        job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
+
+    assert stage.versions() == versions
+
+
+def test_the_count_beforehand_is_what_happens(stage: Stage) -> None:
+    stage.redeclare(EVENTS, MENDED)
+    versions = stage.versions()
+    stores = (stage.shop.lake, stage.shop.objects, stage.shop.spec)
+    counter = ReprocessCounter(Planner(*stores), *stores)
+    asked = ReprocessRequest(selection=Selection(from_start=True))
+
+    count = counter.of_objects(asked, landing_opener(stage.shop.environment, stage.shop.spec))
+    assert stage.versions() == versions
+    result = stage.reprocess()
+
+    assert {each.table: (each.rows_out, each.rows_in) for each in count.tables} == {
+        each.table: (each.rows_out, each.rows_in) for each in result.tables
+    }
+    assert (count.objects, count.bytes, count.exact) == (result.objects, result.bytes, True)

@@ -1,0 +1,209 @@
+"""What did not fit is forgotten after its days, open or landed, and nothing younger with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.alerts.raising import alerts
+from deltaworks.control import paths
+from deltaworks.control.locks.exclusive import maintenance_lock
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import ConcurrencyError
+from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
+from deltaworks.events.parse import BatchStamp
+from deltaworks.maintenance import unattended
+from deltaworks.maintenance.unattended import NightBound
+from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
+from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
+from deltaworks.recovery.quarantine.replay import replay_quarantine
+from deltaworks.sources.objects.log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.relay import RelaySpec
+from deltaworks.tables.commit import Step
+from deltaworks.tables.log import commit_history
+from tests.examples import examples
+from tests.unit.recovery.replay_stage import ARRIVED_US, Stage, orders, shop
+
+ARRIVED = dt.datetime.fromtimestamp(ARRIVED_US / 1e6, tz=dt.UTC)
+DAY = dt.timedelta(days=1)
+
+
+def spec(level: str = "int", days: int | None = 30) -> PipelineSpec:
+    return shop(orders(level), quarantine={"retain_days": days})
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    stage = Stage(tmp_path)
+    lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
+    stage.ingest(spec(), *(json.dumps(line).encode() for line in lines))
+    return stage
+
+
+def expire(stage: Stage, *, after: dt.timedelta, dry_run: bool = False, days: int | None = 30) -> ExpiryResult:
+    (result,) = expire_quarantine(stage.catalog(spec(days=days)), "shop", dry_run=dry_run, now=ARRIVED + after)
+    return result
+
+
+def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: Stage) -> None:
+    assert expire(stage, after=30 * DAY).rows == 0
+    counted = expire(stage, after=31 * DAY, dry_run=True)
+    assert (counted.rows, counted.open) == (3, 3)
+    assert len(stage.rows("quarantine")) == 3
+
+    done = expire(stage, after=31 * DAY)
+
+    assert (done.rows, done.open) == (3, 3)
+    assert stage.rows("quarantine") == []
+    assert len(stage.rows("orders")) == 1, "no other table loses a row"
+    assert expire(stage, after=31 * DAY).rows == 0
+
+
+def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: Stage) -> None:
+    replay_quarantine(stage.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False)
+
+    done = expire(stage, after=31 * DAY)
+
+    assert (done.rows, done.open) == (3, 1)
+    assert len(stage.rows("orders")) == 3
+    assert not +stage.open_places()
+
+
+def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
+    kept = expire(stage, after=10_000 * DAY, days=None)
+
+    assert (kept.rows, kept.reason) == (0, "it is kept for ever, as declared")
+    assert len(stage.rows("quarantine")) == 3
+
+
+def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_continue(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "FREE_ROWS", 0)
+    table = stage.lake.open(paths.table("shop", "quarantine"))
+    assert table is not None
+    rows = stage.rows("quarantine")
+    for day in range(1, 5):
+        later = pa.Table.from_pylist(
+            [{**row, "quarantine_date": row["quarantine_date"] + day * DAY} for row in rows],
+            schema=pa.schema(table.schema().to_arrow()),
+        )
+        stage.lake.append(table, paths.table("shop", "quarantine"), later, step=Step("t", day), user_metadata="{}")
+
+    def night(share: float) -> list[int]:
+        done = expire_quarantine(
+            stage.catalog(spec()), "shop", dry_run=False, now=ARRIVED + 60 * DAY, bound=NightBound(share=share)
+        )
+        open_ones = [alert.cause for alert in alerts(open_objects(stage.environment.lake)) if alert.standing.open]
+        return [done[0].rows, len(stage.rows("quarantine")), len(open_ones)]
+
+    assert night(0.5) == [6, 9, 1], "two of five days"
+    assert night(0.1) == [3, 6, 1], "one day at least, or it would never end"
+    assert night(1) == [6, 0, 0]
+
+
+def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: Stage) -> None:
+    expire(stage, after=31 * DAY)
+
+    table = stage.lake.open(paths.table("shop", "quarantine"))
+    assert table is not None
+    (newest, *_) = commit_history(stage.lake, paths.table("shop", "quarantine"), newest=table.version(), limit=1)
+    assert newest.metadata["operation"] == "expire_quarantine"
+    assert newest.metadata["before"] == (ARRIVED + DAY).date().isoformat()
+    stage.ingest(spec(), b"{bad")
+    assert len(stage.rows("quarantine")) == 1, "the stream goes on appending"
+
+
+def test_two_runs_of_maintenance_do_not_meet(stage: Stage) -> None:
+    with (
+        maintenance_lock(open_objects(stage.environment.lake), "shop", work="a test"),
+        pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"),
+    ):
+        expire(stage, after=31 * DAY)
+
+
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ages=st.lists(st.integers(0, 60), min_size=1, max_size=6), days=st.integers(1, 40))
+def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
+    tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
+) -> None:
+    stage, key = Stage(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
+    table = stage.lake.ensure(key, MESSAGE_QUARANTINE_SCHEMA, user_metadata="{}")
+    rows = [
+        {"message_id": str(at), "body": "b", "reason": "r", "received_at": ARRIVED - age * DAY, "batch": 1}
+        for at, age in enumerate(ages)
+    ]
+    messages = pa.Table.from_pylist(rows, schema=MESSAGE_QUARANTINE_SCHEMA)
+    stage.lake.append(table, key, messages, step=Step("landing/message_quarantine", 1), user_metadata="{}")
+    relay = RelaySpec(relay="landing", queue_url="q", buckets=("landing",), messages_retain_days=days)
+    catalog = Catalog(stage.environment, {"landing": relay}, {"shop": spec()}, stage.landing)
+
+    counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
+    done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
+
+    left = stage.lake.rows(key)
+    assert left is not None
+    assert sorted(left.column("message_id").to_pylist()) == [str(at) for at, age in enumerate(ages) if age <= days]
+    assert counted.rows == done.rows == len(ages) - left.num_rows
+
+
+KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
+
+
+@given(ages=st.lists(st.integers(0, 6), min_size=1, max_size=5), days=st.integers(1, 5))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_archived_payloads_go_by_whole_dates(
+    tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
+) -> None:
+    stage, key = Stage(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
+    table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
+    for batch, age in enumerate(ages):
+        columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
+        rows = archive_rows(columns, BatchStamp(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
+        stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
+    catalog = stage.catalog(shop(orders("int"), source=KAFKA, archive={"retain_days": days}))
+
+    counted = expire_quarantine(catalog, "shop", now=ARRIVED)[1]
+    done = expire_quarantine(catalog, "shop", dry_run=False, now=ARRIVED)[1]
+
+    left = stage.lake.rows(key)
+    assert left is not None
+    assert sorted(left.column("_seq").to_pylist()) == [batch for batch, age in enumerate(ages) if age <= days]
+    assert (done.table, counted.rows, done.rows) == ("archive", len(ages) - left.num_rows, counted.rows)
+
+
+def with_retention(days: int | None) -> PipelineSpec:
+    return shop(
+        {**orders("int"), "retention_days": days, "partition_by": ["event_date"]}, quarantine={"retain_days": None}
+    )
+
+
+def test_rows_of_a_table_go_by_the_date_of_their_event_once_they_are_as_old_as_it_declares(tmp_path: Path) -> None:
+    stage, first = Stage(tmp_path), dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
+    times = [int((first + number * DAY).timestamp()) for number in range(5)]
+    stage.ingest(
+        with_retention(30), *(json.dumps({"name": "order", "time": time, "level": time}).encode() for time in times)
+    )
+
+    def run(spec: PipelineSpec, *, dry_run: bool) -> list[ExpiryResult]:
+        return expire_quarantine(stage.catalog(spec), "shop", dry_run=dry_run, now=first + 33 * DAY)
+
+    counted = run(with_retention(30), dry_run=True)[1]
+    assert (counted.table, counted.rows, counted.before) == ("orders", 3, "2023-11-17")
+    assert len(stage.rows("orders")) == 5
+    assert [result.table for result in run(with_retention(None), dry_run=False)] == ["quarantine"]
+    assert len(stage.rows("orders")) == 5
+
+    done = run(with_retention(30), dry_run=False)[1]
+
+    assert (done.rows, done.open) == (3, 0)
+    assert sorted(row["level_int"] for row in stage.rows("orders")) == times[3:]
+    assert run(with_retention(30), dry_run=False)[1].rows == 0

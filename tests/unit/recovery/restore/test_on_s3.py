@@ -1,0 +1,84 @@
+"""Going back and mending on S3: the commits, the listings and the checkpoints are those of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import S3Objects
+from deltaworks.recovery.recover.check import check_pipeline
+from deltaworks.recovery.recover.log_gap import mend_log
+from deltaworks.recovery.recover.lost_files import mend_files
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.log import state_at
+from tests.moto_server import running_moto
+from tests.unit.recovery.restore.source_stage import SourceStage
+
+ORDERS = paths.table("shop", "orders")
+
+
+@dataclass
+class S3Stage(SourceStage):
+    """The lake lies in a bucket, the landing folder on disk."""
+
+    endpoint: str = ""
+
+    @property
+    def storage(self) -> StorageSpec:
+        return StorageSpec(
+            root="s3://lake/below",
+            endpoint=self.endpoint,
+            path_style=True,
+            access_key="env:TEST_ACCESS_KEY",
+            secret_key="env:TEST_SECRET_KEY",
+        )
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Stage]:
+    monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
+    monkeypatch.setenv("TEST_SECRET_KEY", "testing")
+    made = S3Stage.at(tmp_path)
+    assert isinstance(made, S3Stage)
+    with running_moto() as made.endpoint:
+        S3Objects(made.storage)._client.create_bucket(Bucket="lake")
+        yield made
+
+
+@pytest.mark.integration
+def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage: S3Stage) -> None:
+    processor = stage.land_all(0, 1, 2)
+    table = stage.lake.open(ORDERS)
+    assert table is not None
+    table.create_checkpoint()
+    stage.land_object(processor, 3)
+    before = stage.contents()
+    table = stage.lake.open(ORDERS)
+    assert table is not None
+    table.delete("_seq <= 2")
+
+    request = TableRestoreRequest(point=RestorePoint(batch=3), max_rows=100)
+    done = TableRestore(stage.catalog(), "shop", "orders").run(request)
+
+    assert stage.contents() == before
+    assert done.version == table.version() + 1
+
+    stage.objects.delete(f"{ORDERS}/_delta_log/{table.version():020d}.json")
+    assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["log_gap"]
+    mended = mend_log(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    assert mended.filled == (table.version(),)
+    assert stage.contents() == before
+
+    name = next(iter(state_at(stage.lake, stage.objects, ORDERS).files))[0]
+    stage.objects.delete(f"{ORDERS}/{name}")
+    assert [each.kind for each in check_pipeline(stage.catalog(), "shop")] == ["files_absent"]
+    mend_files(stage.catalog(), "shop", "orders", dry_run=False, max_rows=100)
+    assert stage.contents() == before
+    assert check_pipeline(stage.catalog(), "shop") == []

@@ -1,0 +1,287 @@
+"""All tables of a pipeline go back to one batch, and its source is read on from there in a new generation."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.home import PipelineHome
+from deltaworks.control.locks.lease import Lease
+from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.ledger import Ledger, owner_step
+from deltaworks.engine.table_set import TableSet
+from deltaworks.engine.writers import FanOutWriter
+from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, FencedError
+from deltaworks.recovery.restore.one_table import TableRestore
+from deltaworks.recovery.restore.plan import TableRestoreRequest
+from deltaworks.recovery.restore.points import RestorePoint
+from deltaworks.recovery.start_over import StartOverResult, start_over
+from deltaworks.sources.delta.losses import refuse_rolled_back
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.unit.engine.hold_stage import TABLES, Crash, Stage, crash_at, declared
+
+ALL = (*TABLES, "quarantine")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """Four batches that have landed."""
+    made = Stage.at(tmp_path)
+    processor = made.processor()
+    PipelineHome(made.objects, "shop").specs.record(made.catalog().pipeline("shop"), owner_epoch=made.epoch)
+    PipelineHome(made.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
+    for batch_id in range(4):
+        made.land(processor, batch_id)
+    return made
+
+
+def back(stage: Stage, batch: int, fault: str = "none", **options: Any) -> StartOverResult:
+    given = {"dry_run": False, "max_rows": 1_000, "back_to": RestorePoint(batch=batch)} | options
+    return start_over(stage.catalog(), "shop", fault=crash_at(fault), **given)
+
+
+def versions(stage: Stage) -> dict[str, int]:
+    tables = {name: stage.lake.open(paths.table("shop", name)) for name in ALL}
+    return {name: table.version() for name, table in tables.items() if table is not None}
+
+
+def land_again(stage: Stage, *seqs: int, generation: int = 2, first: int = 4) -> None:
+    lease = Lease(
+        stage.objects,
+        paths.pipeline_control("shop", "lease.json"),
+        ttl_seconds=3,
+        name="shop",
+        known_epoch=lambda: stage.epoch,
+    )
+    stage.epoch = lease.acquire(wait_seconds=5)
+    try:
+        processor = stage.processor(generation=generation, takeover=False)
+        for number, seq in enumerate(seqs):
+            stage.land(processor, first + number, seq=seq, generation=generation)
+    finally:
+        lease.release()
+
+
+def test_a_dry_run_counts_what_goes_and_changes_nothing(stage: Stage) -> None:
+    counted = back(stage, 1, dry_run=True)
+
+    assert (counted.generation, counted.first_batch, counted.start) == (2, 4, {"seq": 1})
+    assert {each.table: each.rows for each in counted.tables} == dict.fromkeys(ALL, 4)
+    assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
+
+
+def test_all_tables_go_back_to_one_batch_and_what_comes_again_lands_once(stage: Stage) -> None:
+    done = back(stage, 1)
+    assert all(stage.landed(name) == stage.expected(0, 1) for name in ALL)
+    known = PipelineHome(stage.objects, "shop").generations.effective()
+    assert (known.generation, known.current.first_batch, known.current.start) == (2, 4, {"seq": 1})
+
+    land_again(stage, 2, 3, 4)
+
+    assert done.recreated == 4
+    assert all(stage.landed(name) == stage.expected(0, 1, 2, 3, 4) for name in ALL)
+    assert Ledger(stage.lake, "shop", 2).last_completed() == 6
+
+
+def test_in_the_former_generation_what_comes_again_would_be_taken_for_landed(stage: Stage) -> None:
+    back(stage, 1)
+
+    # The same batch under its former step, as a stream lands it whose generation is set back.
+    tables = TableSet(stage.lake, stage.spec)
+    tables.open()
+    batch = PipelineHome(stage.objects, "shop").prepared.read(1, 2)
+    assert batch is not None
+    share = next(each for each in batch.tables if each.table == "orders")
+    outcome = FanOutWriter(tables.handles).commit(batch, share, owner=owner_step("shop", stage.epoch + 9))
+
+    assert outcome.outcome == "already_committed"
+    assert stage.landed("orders") == stage.expected(0, 1)
+
+
+@pytest.mark.parametrize(
+    "point", ["planned", "recreated:quarantine", "replays", "recreated:orders", "ledger", "spec", "begun"]
+)
+def test_broken_off_anywhere_it_is_gone_on_with(stage: Stage, point: str) -> None:
+    with pytest.raises(Crash):
+        back(stage, 1, point)
+
+    done = start_over(stage.catalog(), "shop", dry_run=False)
+    land_again(stage, 2, 3)
+
+    assert done.resumed
+    assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
+    assert len(PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")) == 1
+
+
+def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Stage) -> None:
+    history = BatchHistory(stage.lake, stage.objects, stage.spec)
+    completed_at = history.detail(2).summary.completed_at
+    assert completed_at is not None
+
+    counted = back(stage, 0, dry_run=True, back_to=RestorePoint(time=completed_at))
+
+    assert {each.rows for each in counted.tables} == {2}
+    with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
+        back(stage, 0, back_to=RestorePoint(time=completed_at - dt.timedelta(days=1)))
+    with pytest.raises(ConfigError, match="RESTORE_POINT"):
+        back(stage, 0, back_to=RestorePoint(version=1))
+
+
+def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage: Stage) -> None:
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    garbage = table.version()
+    back(stage, 1)
+    land_again(stage, 2)
+
+    history = BatchHistory(stage.lake, stage.objects, stage.spec)
+    one = TableRestore(stage.catalog(), "shop", "orders")
+
+    assert [(each.generation, each.batch_id) for each in history.complete()] == [(1, 0), (1, 1), (2, 4)]
+    with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
+        back(stage, 3)
+    with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
+        one.count(TableRestoreRequest(point=RestorePoint(version=garbage)))
+    again = one.run(TableRestoreRequest(point=RestorePoint(batch=0), max_rows=100))
+    assert [(each.generation, each.number) for each in again.lost] == [(1, 1), (2, 4)]
+    assert stage.landed("orders") == stage.expected(0, 1, 2)
+
+
+def test_one_table_goes_back_within_the_new_generation(stage: Stage) -> None:
+    back(stage, 1)
+    land_again(stage, 2, 3)
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    table.delete("_seq >= 0")
+
+    asked = TableRestoreRequest(point=RestorePoint(batch=4), max_rows=100)
+    done = TableRestore(stage.catalog(), "shop", "orders").run(asked)
+
+    assert [(each.generation, each.number) for each in done.lost] == [(2, 5)]
+    assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
+
+
+def test_a_second_rollback_goes_behind_the_first(stage: Stage) -> None:
+    back(stage, 2)
+    land_again(stage, 3)
+
+    back(stage, 0)
+    land_again(stage, 1, 2, 3, generation=3, first=5)
+
+    assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
+    history = BatchHistory(stage.lake, stage.objects, stage.spec)
+    assert [(each.generation, each.batch_id) for each in history.complete()] == [(1, 0), (3, 5), (3, 6), (3, 7)]
+
+
+def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:
+    table = stage.lake.open(paths.table("shop", "logins"))
+    assert table is not None
+    table.optimize.compact()
+    table = stage.lake.open(paths.table("shop", "logins"))
+    assert table is not None
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    before = versions(stage)
+
+    with pytest.raises(ContractError, match="ROLLBACK_LOSES_ROWS"):
+        back(stage, 1)
+
+    assert versions(stage) == before, "what is refused has not even fenced a table"
+    assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
+
+
+def test_a_stream_that_runs_and_a_bound_that_is_missing_stop_it(stage: Stage) -> None:
+    lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
+    lease.acquire(wait_seconds=5)
+    try:
+        with pytest.raises(ConcurrencyError, match="LEASE_HELD"):
+            back(stage, 1)
+    finally:
+        lease.release()
+
+    before = versions(stage)
+    with pytest.raises(ConfigError, match="START_OVER_UNBOUNDED"):
+        back(stage, 1, max_rows=None)
+    assert versions(stage) == before
+    assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
+
+
+def test_a_former_owner_commits_nothing_to_tables_that_went_back(stage: Stage) -> None:
+    former = stage.processor()
+
+    back(stage, 1)
+
+    with pytest.raises(FencedError, match="OWNER_FENCED"):
+        stage.land(former, 4)
+    assert stage.landed("orders") == stage.expected(0, 1)
+
+
+def follower(**source: Any) -> PipelineSpec:
+    record = declared() | {
+        "pipeline": "mirror",
+        "source": {"kind": "delta", "pipeline": "shop", "table": "orders"} | source,
+    }
+    return PipelineSpec.model_validate(record)
+
+
+def with_follower(stage: Stage, spec: PipelineSpec) -> Catalog:
+    found = stage.catalog()
+    return Catalog(
+        environment=found.environment, relays={}, pipelines={**found.pipelines, "mirror": spec}, root=stage.root
+    )
+
+
+def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes(stage: Stage) -> None:
+    lease = Lease(stage.objects, paths.pipeline_control("mirror", "lease.json"), ttl_seconds=3, name="mirror")
+    lease.acquire(wait_seconds=5)
+    given: dict[str, Any] = {"dry_run": False, "max_rows": 100, "back_to": RestorePoint(batch=1)}
+    try:
+        with pytest.raises(ConcurrencyError, match="RESTORE_FOLLOWED"):
+            start_over(with_follower(stage, follower(skip_change_commits=True)), "shop", **given)
+        start_over(with_follower(stage, follower(change_feed=True)), "shop", **given)
+    finally:
+        lease.release()
+
+    assert stage.landed("orders") == stage.expected(0, 1)
+
+
+def test_a_stream_that_follows_a_table_does_not_go_on_across_its_rollback(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltaworks.sources.delta import losses as delta_losses
+
+    back(stage, 1)
+    at = PipelineHome(stage.objects, "shop").start_overs.rolled_back_at("orders")[0]
+
+    for following, refused in ((at, True), (at - 3, True), (at + 1, False), (None, False)):
+        monkeypatch.setattr(delta_losses, "_next_version", lambda objects, reader, now=following: now)
+        if refused:
+            with pytest.raises(ContractError, match="DELTA_SOURCE_ROLLED_BACK"):
+                refuse_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
+        else:
+            refuse_rolled_back(stage.objects, "mirror", "shop/orders", pipeline="shop", table="orders")
+
+
+def test_columns_a_bad_deploy_brought_go_too(stage: Stage) -> None:
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    from deltalake import Field
+    from deltalake.schema import PrimitiveType
+
+    table.alter.add_columns([Field("garbage", PrimitiveType("string"), nullable=True)])
+
+    back(stage, 3)
+
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    assert "garbage" in {field.name for field in table.schema().fields}
+    back(stage, 2)
+    table = stage.lake.open(paths.table("shop", "orders"))
+    assert table is not None
+    assert "garbage" not in {field.name for field in table.schema().fields}
+    assert stage.landed("orders") == Counter({key: 1 for key in stage.expected(0, 1, 2)})

@@ -1,0 +1,132 @@
+"""A pipeline with a table of minutes and rules over it, in a lake on disk written by delta-rs, and its own clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from deltaworks.alerts.notice import Notice
+from deltaworks.alerts.raising import alerts
+from deltaworks.control import paths
+from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.rules.inputs import OpenTables
+from deltaworks.rules.pipeline_judge import PipelineJudge
+from deltaworks.rules.states import RuleState, read_rule_state
+from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.lake import Lake
+from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
+
+START = dt.datetime(2026, 3, 2, 10, 0, tzinfo=dt.UTC)
+GOLD = """\
+gold:
+  tables: [{name: errors_minute, sql: gold/errors_minute.sql, reads: [orders], partition_by: event_date}]
+"""
+GOLD_SQL = """\
+SELECT event_date, date_trunc('MINUTE', event_time) AS minute, event_name AS cdn, 0.0 AS rate, count(*) AS requests
+FROM orders GROUP BY event_date, minute, cdn
+"""
+RATE_SQL = """\
+SELECT minute, cdn, rate AS value, requests AS samples
+FROM errors_minute
+WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
+"""
+RATE = (
+    "{name: rate, reads: [errors_minute], sql: alerts/rate.sql, labels: [cdn], "
+    "fire: {above: 0.1}, clear: {above: 0.09}}"
+)
+SCHEMA = pa.schema(
+    {
+        "event_date": pa.date32(),
+        "minute": pa.timestamp("us", tz="UTC"),
+        "cdn": pa.string(),
+        "rate": pa.float64(),
+        "requests": pa.int64(),
+    }
+)
+
+
+def rules_project(folder: Path, *rules: str, more: str = "", tables: str = ORDERS, **sql: str) -> Catalog:
+    """A project whose pipeline `shop` declares these rules; `sql` are their files, `rate` is there."""
+    files = {"gold/errors_minute.sql": GOLD_SQL, "alerts/rate.sql": RATE_SQL}
+    files |= {f"alerts/{name}.sql": text for name, text in sql.items()}
+    listed = "".join(f"  - {rule}\n" for rule in rules or (RATE,))
+    return project(folder, sql=files, shop=SHOP + tables + GOLD + more + f"alerts:\n{listed}")
+
+
+def minute_row(minute: int, rate: float, cdn: str | None = "a", requests: int = 1000) -> dict[str, Any]:
+    """A row of `errors_minute`, so many minutes after START."""
+    at = START + dt.timedelta(minutes=minute)
+    return {"event_date": at.date(), "minute": at, "cdn": cdn, "rate": rate, "requests": requests}
+
+
+@dataclass
+class RuleStage:
+    """The rules of a project, judged whenever the test says, by a clock that it moves."""
+
+    catalog: Catalog
+    pipeline: str = "shop"
+    objects: ObjectStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.objects = open_objects(self.catalog.environment.lake)
+        self.judge = self.another()
+
+    def another(self) -> PipelineJudge:
+        """A judge that knows nothing but what is on record."""
+        lake = Lake(self.catalog.environment.lake)
+        return PipelineJudge(self.catalog, self.pipeline, self.objects, OpenTables(lake))
+
+    def put(self, rows: Iterable[Mapping[str, Any]], table: str = "errors_minute") -> None:
+        """Append rows to the table."""
+        uri = self.catalog.environment.lake.uri(paths.table(self.pipeline, table))
+        data = pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA if table == "errors_minute" else None)
+        write_deltalake(uri, data, mode="append")
+
+    def rates(self, rates: Sequence[float | None], *, first: int = 0, cdn: str | None = "a") -> None:
+        """A rate for each minute from `first` on; None leaves a minute out."""
+        self.put(minute_row(first + at, rate, cdn) for at, rate in enumerate(rates) if rate is not None)
+
+    def look(self, minute: float, judge: PipelineJudge | None = None) -> int:
+        """Judge as of so many minutes after START; how many rules were judged further."""
+        judge = judge or self.judge
+        judge._tables.look_again()
+        return judge.look(START + dt.timedelta(minutes=minute))
+
+    def state(self, rule: str = "rate") -> RuleState:
+        """What is on record of a rule."""
+        state = read_rule_state(self.objects, self.pipeline, rule)
+        assert state is not None
+        return state
+
+    def phases(self, rule: str = "rate") -> dict[str, str]:
+        """The phase of each label set."""
+        return {",".join(text or "-" for text in item.labels): item.phase for item in self.state(rule).figures}
+
+    def notices(self, cause: str = "RULE_FIRING") -> list[Notice]:
+        """All notices of a cause, in their order."""
+        keys = self.objects.list(paths.alerts("spool/")) or self.objects.list(paths.alerts(""))
+        decoded = []
+        for key in keys:
+            item = self.objects.get(key)
+            if item is not None and "/state/" not in key:
+                try:
+                    notice = Notice.decode(item.data)
+                except (ValueError, TypeError):
+                    continue
+                if notice.cause == cause:
+                    decoded.append(notice)
+        return sorted(decoded, key=lambda notice: notice.id)
+
+    def told(self, cause: str = "RULE_FIRING") -> list[tuple[str, str]]:
+        """Kind and subject of all notices of a cause."""
+        return [(notice.kind, notice.subject) for notice in self.notices(cause)]
+
+    def open(self, cause: str = "RULE_FIRING") -> list[str]:
+        """The subjects whose alert of a cause is open."""
+        return sorted(alert.subject for alert in alerts(self.objects) if alert.cause == cause and alert.standing.open)

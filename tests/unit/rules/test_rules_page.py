@@ -1,0 +1,35 @@
+"""The example of docs/rules.md works: it is put where the page says, and judged."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.checks.project import check_project
+from tests.unit.rules.rule_stage import RuleStage, rules_project
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "rules.md").read_text()
+EXAMPLES = dict(re.findall(r"<!-- rule: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+
+
+def test_the_rule_of_the_page_is_declared_judged_and_told(tmp_path: Path) -> None:
+    declared = EXAMPLES["alerts"].strip().removeprefix("- ")
+    catalog = rules_project(tmp_path, declared, errors_high=EXAMPLES["alerts/errors_high.sql"])
+    assert check_project("local", root=tmp_path / "project").mistakes == []
+    stage = RuleStage(catalog)
+    stage.rates([0.01, 0.2, 0.2, 0.2, 0.2, 0.2])
+    for minute in (0, 4):
+        stage.look(minute + 2.6)
+
+    (raised,) = stage.notices()
+    assert (raised.subject, raised.severity) == ("shop.errors_high{cdn=a}", "critical")
+    assert raised.summary.startswith("Requests that fail: cdn a at 0.2")
+    assert raised.detail["next_step"] == "Does the origin answer?"
+
+
+def test_the_page_names_every_key_of_a_rule() -> None:
+    table = PAGE.partition("| key | default | meaning |")[2].partition("\n\n")[0]
+
+    named = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:] if "|" in line)))
+    assert named == set(BusinessAlertSpec.model_fields)
