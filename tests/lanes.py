@@ -55,15 +55,15 @@ def _check(name: str, *command: str) -> Part:
 
 #: Folders of tests/unit by the part that they are in; the rest of tests/unit is another, whatever is added to it.
 _UNIT = {
-    "unit/pipelines": ("pipelines", "judging", "models", "feeds", "remediation", "collector", "generator"),
+    "unit/pipelines": ("pipelines", "rules", "models", "feeds", "remediation", "collector", "generator"),
     "unit/engine": ("engine", "gold", "maintenance", "mutations"),
     "unit/sources": ("sources",),
-    "unit/rework": ("rework",),
+    "unit/recovery": ("recovery",),
     "unit/events": ("events",),
 }
 _IN_UNIT_PARTS = (f"--ignore=tests/unit/{folder}" for folders in _UNIT.values() for folder in folders)
 #: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
-_SESSIONS = {"spark/sources": ("gold", "sources"), "spark/rework": ("maintenance", "mutations", "rework", "sandbox")}
+_SESSIONS = {"spark/sources": ("gold", "sources"), "spark/recovery": ("maintenance", "mutations", "recovery", "sandbox")}
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
 #: The longest first, so that no part is left alone at the end: Spark's do one thing after the other, whatever is free
 #: beside them, so what they want they get, and the others fill what they leave.
