@@ -63,7 +63,10 @@ _UNIT = {
 }
 _IN_UNIT_PARTS = (f"--ignore=tests/unit/{folder}" for folders in _UNIT.values() for folder in folders)
 #: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
-_SESSIONS = {"spark/sources": ("gold", "sources"), "spark/recovery": ("maintenance", "mutations", "recovery", "sandbox")}
+_SESSIONS = {
+    "spark/sources": ("gold", "sources"),
+    "spark/recovery": ("maintenance", "mutations", "recovery", "sandbox"),
+}
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
 #: The longest first, so that no part is left alone at the end: Spark's do one thing after the other, whatever is free
 #: beside them, so what they want they get, and the others fill what they leave.
