@@ -1,4 +1,4 @@
-"""Each page of docs/decisions has the same parts, is in the index, and can be repeated as it says."""
+"""Each page of docs/explanation/decisions has the same parts, is in the index, and can be repeated as it says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "decisions"
+FOLDER = ROOT / "docs" / "explanation" / "decisions"
 PAGES = sorted(set(FOLDER.glob("*.md")) - {FOLDER / "README.md"})
 PARTS = [
     "Decision",

@@ -200,7 +200,7 @@ def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
 
 
 def documented_codes() -> set[str]:
-    named = re.findall(r"`([A-Z][A-Z0-9_]+)`", (ROOT / "docs" / "errors.md").read_text())
+    named = re.findall(r"`([A-Z][A-Z0-9_]+)`", (ROOT / "docs" / "reference/conditions.md").read_text())
     return {code for code in named if "DELTAWORKS_" not in code}
 
 
@@ -215,7 +215,7 @@ def test_no_code_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text()
+    text = (ROOT / "docs" / "reference/conditions.md").read_text()
 
     kinds: list[type[DeltaworksError]] = [DeltaworksError, *DeltaworksError.__subclasses__()]
 
@@ -265,9 +265,9 @@ def test_the_large_example_has_every_key_that_changes_what_a_pipeline_does() -> 
 
 
 def test_the_json_schema_for_editors_is_current() -> None:
-    on_disk = json.loads((ROOT / "docs" / "pipeline.schema.json").read_text())
+    on_disk = json.loads((ROOT / "docs" / "reference" / "pipeline.schema.json").read_text())
 
-    assert on_disk == pipeline_json_schema(), "run: deltaworks pipelines schema > docs/pipeline.schema.json"
+    assert on_disk == pipeline_json_schema(), "run: deltaworks pipelines schema > docs/reference/pipeline.schema.json"
 
 
 def described_fields() -> list[tuple[str, set[str]]]:
@@ -348,7 +348,7 @@ def _fields_of(kind: type) -> set[str]:
     ("what", "names"), described_fields(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_field_on_disk_is_described(what: str, names: set[str]) -> None:
-    described = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "formats.md").read_text()))
+    described = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "reference/formats.md").read_text()))
 
     assert names - described == set()
 

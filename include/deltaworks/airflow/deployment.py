@@ -58,7 +58,7 @@ def _check_auth_manager(environment: str, *, allowed: bool) -> None:
             "SIMPLE_AUTH_REFUSED",
             f"[core] auth_manager is Airflow's {_SIMPLE} in the environment {environment!r}"
             + (", and simple_auth_manager_all_admins lets everybody in." if everybody else ": it is for development."),
-            hint=f"Configure the auth manager of your users (docs/deploying.md), or set {ALLOW_VARIABLE}=true where "
+            hint=f"Configure the auth manager of your users (docs/how-to/deploy.md), or set {ALLOW_VARIABLE}=true where "
             "one login is enough and simple_auth_manager_all_admins is off.",
         )
 

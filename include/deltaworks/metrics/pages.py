@@ -15,10 +15,10 @@ _END: Final = "\n<!-- end of metrics -->"
 
 def write_pages(docs: Path) -> None:
     """Write both anew. Idempotent."""
-    page = docs / "metrics.md"
+    page = docs / "reference/metrics.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     page.write_text(f"{before}{_BEGIN}{table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")
-    (docs / "grafana" / "deltaworks.json").write_text(written(), encoding="utf-8")
+    (docs / "reference" / "grafana" / "deltaworks.json").write_text(written(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -61,4 +61,6 @@ def test_its_data_source_is_a_variable_and_no_two_panels_lie_on_each_other(made:
 
 
 def test_the_file_in_the_docs_is_what_the_list_makes() -> None:
-    assert (PROJECT_ROOT / "docs" / "grafana" / "deltaworks.json").read_text() == written(), "make docs writes it anew"
+    assert (PROJECT_ROOT / "docs" / "reference" / "grafana" / "deltaworks.json").read_text() == written(), (
+        "run: make tables"
+    )

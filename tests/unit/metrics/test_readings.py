@@ -274,4 +274,4 @@ def test_the_endpoint_answers_many_by_one_reading(served: tuple[str, list[int]])
 
 
 def test_the_docs_list_every_figure() -> None:
-    assert table() in (PROJECT_ROOT / "docs" / "metrics.md").read_text()
+    assert table() in (PROJECT_ROOT / "docs" / "reference/metrics.md").read_text()

@@ -98,13 +98,13 @@ def _findings(beat: CollectorBeat, now: datetime) -> Iterable[Finding]:
         yield Finding("unhealthy", "COLLECTOR_STALE", text, "Look at its process and its log, and start it again.")
     if beat.damaged:
         text = f"{where} has damaged files: {', '.join(beat.damaged[:_MOST_RANGES])}."
-        step = "See collector.md#a-spool-is-damaged; what could be read was delivered."
+        step = "See how-to/collect-over-http.md#a-spool-is-damaged; what could be read was delivered."
         yield Finding("unhealthy", "SPOOL_DAMAGED", text, step)
     if beat.oldest_at is not None and (waited := age_seconds(beat.oldest_at, now)) > OLD_SECONDS:
         yield Finding("unhealthy", "SPOOL_OLD", _old(beat, where, waited), _next_of_old(beat))
     if aside := sum(source.set_aside for source in beat.sources.values()):
         text = f"{where} has set {aside} events aside that its sink never takes."
-        yield Finding("unhealthy", "EVENTS_SET_ASIDE", text, "See collector.md#when-something-is-wrong.")
+        yield Finding("unhealthy", "EVENTS_SET_ASIDE", text, "See how-to/collect-over-http.md#when-something-is-wrong.")
 
 
 def _old(beat: CollectorBeat, where: str, waited: float) -> str:
@@ -127,7 +127,7 @@ def _lost(losses: Losses) -> Finding:
     named = [f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in losses.missing[:_MOST_RANGES]]
     more = f" and {len(losses.missing) - _MOST_RANGES} ranges more" if len(losses.missing) > _MOST_RANGES else ""
     text = f"{events} acknowledged events are in no table and not in quarantine: {', '.join(named)}{more}."
-    return Finding("unhealthy", "EVENTS_LOST", text, "See collector.md#events-are-lost.")
+    return Finding("unhealthy", "EVENTS_LOST", text, "See how-to/collect-over-http.md#events-are-lost.")
 
 
 def _well(beats: Sequence[CollectorBeat]) -> Finding:

@@ -140,7 +140,7 @@ def _lost(heartbeat: Heartbeat) -> Finding | None:
             "FILES_LOST",
             f"{heartbeat.lost_files} objects were never announced, or were gone before they were read, "
             f"such as {', '.join(heartbeat.lost_examples[:3])}.",
-            "`deltaworks files show`, for one of them, says what became of it; see operating.md on lost files.",
+            "`deltaworks files show`, for one of them, says what became of it; see how-to/operate.md on lost files.",
         )
     if heartbeat.lost_ranges:
         examples = ", ".join(heartbeat.lost_examples[:3])
@@ -218,7 +218,7 @@ def _silent(
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
         return None
     silent_seconds = (now - last_input).total_seconds()
-    next_step = "Ask who sends. The stream itself is well; see alerts.md on input that stays away."
+    next_step = "Ask who sends. The stream itself is well; see reference/alerts.md on input that stays away."
     if limits.no_input_seconds is not None:
         if silent_seconds <= limits.no_input_seconds:
             return None

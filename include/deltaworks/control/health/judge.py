@@ -127,7 +127,7 @@ def next_step_of_rejection(name: str) -> str:
     """What to do about too many rows in quarantine."""
     return (
         f"`deltaworks quarantine list {name}`, and show: mend what sends, or pipeline.yaml; then "
-        f"`deltaworks quarantine replay {name}` lands what was kept. See alerts.md#too-much-goes-to-quarantine."
+        f"`deltaworks quarantine replay {name}` lands what was kept. See reference/alerts.md#too-much-goes-to-quarantine."
     )
 
 

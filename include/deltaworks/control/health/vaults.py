@@ -81,7 +81,7 @@ def _findings(name: str, beat: VaultBeat, now: datetime) -> Iterator[Finding]:
         yield Finding("unhealthy", "VAULT_BEHIND", text, _look_at(name))
     if beat.unreadable:
         text = f"Sealed files that cannot be opened: {'; '.join(beat.unreadable)}."
-        yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See vault.md#files-that-cannot-be-opened.")
+        yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-that-cannot-be-opened.")
     if beat.epoch_at and (age := age_seconds(beat.epoch_at, now)) > EPOCH_SECONDS:
         text = f"Epoch {beat.epoch} is {duration(age)} old: keys are rotated each month."
         yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Look at the DAG keep_vault__{name}.")

@@ -2,7 +2,7 @@
 
 Batches of a pipeline have numbers without gaps. Batch n + 1 is fixed only after batch n has ended, by one of any number
 of processes: whoever creates its object. A batch that died is completed within the bounds it was begun with. The format
-is versioned and documented in docs/formats.md.
+is versioned and documented in docs/reference/formats.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prepared objects: the one object that fixes what a batch, or a replay of quarantined rows, writes.
 
 Whoever creates it first decides; everybody else, a later attempt of the same driver or a successor, commits exactly
-the files it names. The formats are versioned and documented in docs/formats.md.
+the files it names. The formats are versioned and documented in docs/reference/formats.md.
 """
 
 from __future__ import annotations

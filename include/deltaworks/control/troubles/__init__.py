@@ -1,7 +1,7 @@
 """The table of troubles: every condition of an error, every cause of a health verdict, every alert, a row each.
 
-What can go wrong is declared here and nowhere else: which alert reports it, and the tables of docs/errors.md and
-docs/alerts.md, follow from the rows (`deltaworks.control.troubles.pages` writes the tables).
+What can go wrong is declared here and nowhere else: which alert reports it, and the tables of docs/reference/conditions.md and
+docs/reference/alerts.md, follow from the rows (`deltaworks.control.troubles.pages` writes the tables).
 """
 
 from __future__ import annotations

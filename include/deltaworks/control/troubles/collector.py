@@ -15,7 +15,7 @@ COLLECTOR: Final = (
             "COLLECTOR_WITHOUT_SPOOL",
             "a collector declares `ack: sink` and is run as a process, which answers from its spool",
             "write `ack: spool`, or run it as a Lambda",
-            runbook="collector.md#running-it",
+            runbook="how-to/collect-over-http.md#running-it",
         ),
         Trouble(
             "COLLECTOR_SINK",
@@ -29,7 +29,7 @@ COLLECTOR: Final = (
             "SPOOL_LOCKED",
             "another process has the folder of the spool",
             "end it, or give this process a folder of its own; two never share one",
-            runbook="collector.md#the-spool",
+            runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),
     *raised_as(
@@ -38,13 +38,13 @@ COLLECTOR: Final = (
             "SPOOL_SEGMENT_UNKNOWN",
             "a file of the spool was written by another release",
             "let that release drain the folder, or run it or a later one",
-            runbook="collector.md#the-spool",
+            runbook="how-to/collect-over-http.md#the-spool",
         ),
         Trouble(
             "SPOOL_PROGRESS_UNREADABLE",
             "what of a spool is delivered cannot be read: damaged, or written by another release",
             "put back that release; or move the file away, and what is in the folder is delivered once more",
-            runbook="collector.md#the-spool",
+            runbook="how-to/collect-over-http.md#the-spool",
         ),
         Trouble(
             "COLLECTOR_RECORD_UNREADABLE",
@@ -55,7 +55,7 @@ COLLECTOR: Final = (
             "SPOOL_FOLDER_DAMAGED",
             "a file of the spool's folder that names the collector or its sources cannot be read",
             "put it back from a copy; a new folder begins a new collector, and leaves this one to be drained",
-            runbook="collector.md#the-spool",
+            runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),
     *raised_as(
@@ -64,7 +64,7 @@ COLLECTOR: Final = (
             "SPOOL_FAILED",
             "the disk of the spool did not take two groups of events in a row",
             "look at the disk; the process starts again by itself, and no answered event depends on it",
-            runbook="collector.md#the-spool",
+            runbook="how-to/collect-over-http.md#the-spool",
         ),
     ),
 )

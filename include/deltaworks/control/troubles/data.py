@@ -19,7 +19,7 @@ DATA: Final = (
             "RULE_BROKEN",
             "the SQL of a rule under `alerts` fails, takes too long, or its answer lacks a column",
             "mend the file that is named: `deltaworks pipelines check` and `deltaworks alerts backtest` ask it too",
-            runbook="rules.md#a-rule-is-broken",
+            runbook="how-to/write-rules.md#a-rule-is-broken",
         ),
         Trouble(
             "RULE_STATE_UNREADABLE",
@@ -100,7 +100,7 @@ DATA: Final = (
         Trouble(
             "FORM_UNKNOWN",
             "nothing can be inferred from files of this form, or files of several forms were given; they are named",
-            "give files of one form, or write `pipeline.yaml` by hand: docs/specs.md",
+            "give files of one form, or write `pipeline.yaml` by hand: docs/reference/pipeline.md",
         ),
         Trouble(
             "EVENTS_WITHOUT_TIME",
@@ -157,7 +157,7 @@ DATA: Final = (
             "SPEC_CHANGE_UNSAFE",
             "an edit of `pipeline.yaml` would damage the tables of a running pipeline; field, old and new are named",
             "`deltaworks pipelines diff PIPELINE` says what to do",
-            runbook="specs.md#changing-a-running-pipeline",
+            runbook="reference/pipeline.md#changing-a-running-pipeline",
         ),
         Trouble(
             "SPEC_RECORD_UNREADABLE",

@@ -66,13 +66,13 @@ DECLARATIONS: Final = (
             "KUBERNETES_UNDECLARED",
             "manifests were asked for, and the environment says nothing of a cluster",
             "declare `kubernetes` in it, or name another environment in the file of settings",
-            runbook="deploying.md#kubernetes",
+            runbook="how-to/deploy.md#kubernetes",
         ),
         Trouble(
             "KUBERNETES_SETTINGS_INVALID",
             "the file of settings has a line that is no `NAME=value`, or a secret; file, line or names are given",
             "mend the line; make secrets keys of the Secret",
-            runbook="deploying.md#kubernetes",
+            runbook="how-to/deploy.md#kubernetes",
         ),
         Trouble("OVERRIDE_INVALID", "a `DELTAWORKS_SET__…` variable cannot be used", "mend or unset the variable"),
         Trouble(
@@ -142,7 +142,7 @@ DECLARATIONS: Final = (
             "MODEL_COLUMN_MISSING",
             "features, or the answer of a label, lack a column that a model names or a published one takes",
             "add it to the SQL, mend the model, or withdraw it: delete its folder below `models/`",
-            runbook="models.md#withdraw-a-model",
+            runbook="how-to/train-models.md#withdraw-a-model",
         ),
         Trouble("RELAY_UNKNOWN", "there is no such relay", "use the nearest one that is given"),
         Trouble(
@@ -164,7 +164,7 @@ DECLARATIONS: Final = (
             "SECRET_WEAK",
             "outside `local`, a secret is blank or one that everybody knows; file, key and variable are named",
             "set the variable to a random value; `make secrets` makes those of the containers",
-            runbook="deploying.md#secrets",
+            runbook="how-to/deploy.md#secrets",
         ),
         Trouble(
             "LOG_STORE_UNSAFE",
@@ -175,7 +175,7 @@ DECLARATIONS: Final = (
             "SOURCE_OPTION_INVALID",
             "an option of a streaming source is wrong; it is named",
             "mend the option",
-            runbook="sources.md",
+            runbook="reference/sources.md",
         ),
         Trouble(
             "KINESIS_STREAM_MISSING",
@@ -185,7 +185,7 @@ DECLARATIONS: Final = (
         Trouble(
             "KINESIS_REFUSED",
             "Kinesis refused a call",
-            "check region, endpoint, keys and [permissions](sources.md#permissions)",
+            "check region, endpoint, keys and [permissions](reference/sources.md#permissions)",
         ),
         Trouble(
             "KINESIS_CONSUMER_LIMIT",
@@ -243,7 +243,7 @@ DECLARATIONS: Final = (
             "VACUUM_RETENTION_TOO_SHORT",
             "a retention below 168 hours without a reason, or below 24 at all: files still in use would go",
             "use 168 hours or more; for less trigger the maintenance DAG with hours and a reason",
-            runbook="operating.md#what-vacuum-deletes-and-what-holds-it-back",
+            runbook="how-to/operate.md#what-vacuum-deletes-and-what-holds-it-back",
         ),
         Trouble(
             "READER_INVALID",
@@ -263,7 +263,7 @@ DECLARATIONS: Final = (
         Trouble(
             "MUTATION_FILE_INVALID",
             "a file of requests has mistakes; the first ten are listed with their lines",
-            "mend them; [mutations](mutations.md#try-it-on-a-file-of-your-own) has the columns",
+            "mend them; [mutations](reference/mutations.md#try-it-on-a-file-of-your-own) has the columns",
         ),
         Trouble(
             "OBJECT_FORBIDDEN",
@@ -280,7 +280,7 @@ DECLARATIONS: Final = (
             "Python workers of a stream die on whatever they read, also on a payload that every worker can read; "
             "nothing was quarantined for it",
             "see what they die of in the executor's log, mend the environment, then `deltaworks start`",
-            runbook="operating.md#a-task-that-dies",
+            runbook="how-to/operate.md#a-task-that-dies",
         ),
         Trouble(
             "QUEUE_REDRIVES_EARLY",

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/errors.md and docs/alerts.md from the rows: `make docs`.
+"""Writes the tables of docs/reference/conditions.md and docs/reference/alerts.md from the rows: `make docs`.
 
 A page holds each table between `<!-- table: NAME -->` and `<!-- end -->`; everything else on it is written by hand.
 """
@@ -6,6 +6,7 @@ A page holds each table between `<!-- table: NAME -->` and `<!-- end -->`; every
 from __future__ import annotations
 
 import argparse
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,9 @@ from deltaworks.errors import (
 )
 
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PAGES: Final = ("errors.md", "alerts.md")
+_LINK = re.compile(r"\]\(([\w/-]+\.md)")
+_FOLDER = "reference"
+PAGES: Final = ("reference/conditions.md", "reference/alerts.md")
 
 
 def page_with_tables(text: str) -> str:
@@ -33,7 +36,12 @@ def page_with_tables(text: str) -> str:
     Raises:
         KeyError: the page asks for a table that does not exist.
     """
-    return _TABLE.sub(lambda marked: f"{marked[1]}{TABLES[marked[2]]()}{marked[3]}", text)
+    return _TABLE.sub(lambda marked: f"{marked[1]}{_relative_links(TABLES[marked[2]]())}{marked[3]}", text)
+
+
+def _relative_links(text: str) -> str:
+    """Rewrites links, which rows give from the root of the docs, as seen from the folder of the pages."""
+    return _LINK.sub(lambda link: f"]({posixpath.relpath(link[1], _FOLDER)}", text)
 
 
 def _conditions_table(error: type[DeltaworksError]) -> str:
@@ -67,7 +75,7 @@ def _alerts_table() -> str:
         ]
         failures = [code for code in CONDITIONS if alert.name == alert_of_failure(code) != "JOB_FAILED"]
         raised_for = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
-        name = f"[`{alert.name}`]({alert.runbook.removeprefix('alerts.md')})"
+        name = f"[`{alert.name}`]({alert.runbook})"
         rows.append((name, alert.severity, alert.meaning, raised_for))
     return _markdown(("cause", "severity", "meaning", "raised for"), rows)
 
@@ -76,7 +84,7 @@ def _next_step(row: Trouble) -> str:
     if not row.runbook:
         return row.next_step
     page, _, anchor = row.runbook.partition("#")
-    title = anchor.replace("-", " ") or page.removesuffix(".md")
+    title = anchor.replace("-", " ") or page.rpartition("/")[2].removesuffix(".md")
     return f"{row.next_step}, see [{title}]({row.runbook})"
 
 

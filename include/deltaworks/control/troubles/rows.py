@@ -22,7 +22,7 @@ class Trouble:
     """One code that an error, a warning or a health verdict carries.
 
     A row with `error` is the condition of errors of that class; a row of `health` is the cause of a verdict; a code may
-    be both. `meaning` and `next_step` are one sentence each, in Markdown, as docs/errors.md shows them.
+    be both. `meaning` and `next_step` are one sentence each, in Markdown, as docs/reference/conditions.md shows them.
 
     `alert` names the row of the alert that reports it. Without one, a job that fails with this condition raises
     JOB_FAILED, a stream whose heartbeat reports it STREAM_UNHEALTHY, and a verdict that is not unhealthy nothing.

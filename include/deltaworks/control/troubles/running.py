@@ -92,7 +92,7 @@ RUNNING: Final = (
             "TASKS_DIE",
             "tasks of a stream die where no payload is open that could be to blame, also one task at a time",
             "see the tracebacks of the executors: the source itself may fail while it reads",
-            runbook="operating.md#a-task-that-dies",
+            runbook="how-to/operate.md#a-task-that-dies",
         ),
         Trouble(
             "ENRICHMENT_REPLACED",
@@ -108,7 +108,7 @@ RUNNING: Final = (
             "CHANNEL_FAILED",
             "a channel of alerts did not take a notice, which is kept",
             "`deltaworks alerts check`",
-            runbook="alerts.md#a-channel-fails",
+            runbook="reference/alerts.md#a-channel-fails",
         ),
         Trouble(
             "CONTROL_UNREADABLE",
@@ -119,7 +119,7 @@ RUNNING: Final = (
             "HEALTH_SILENT",
             "the health check has not run for too long",
             "look whether the scheduler is alive",
-            runbook="alerts.md#nobody-watches",
+            runbook="reference/alerts.md#nobody-watches",
         ),
         Trouble(
             "SCHEMA_COLUMNS_ADDED",
@@ -217,7 +217,7 @@ RUNNING: Final = (
             "STREAMS_UNHEALTHY",
             "the health DAG found at least one stream or relay unhealthy",
             "follow the row's next step",
-            runbook="operating.md",
+            runbook="how-to/operate.md",
         ),
         Trouble(
             "PROCESS_FAILED", "a relay's process ended without an error line", "read the lines above in the task log"
@@ -275,6 +275,6 @@ RUNNING: Final = (
         "mend what its last failure names, then `deltaworks start PIPELINE`",
         alert="STREAM_UNHEALTHY",
         error=ContractError,
-        runbook="operating.md#several-streams-in-one-driver",
+        runbook="how-to/operate.md#several-streams-in-one-driver",
     ),
 )

@@ -28,19 +28,19 @@ STACK: Final = (
         Trouble(
             "AWS_CONNECTION_UNFIT",
             "the connection that holds the keys of a storage has none, has keys of a role, or is for another place",
-            "do what the message says; see security.md",
+            "do what the message says; see explanation/security.md",
         ),
         Trouble(
             "SIMPLE_AUTH_REFUSED",
             "outside `local`, Airflow runs with its auth manager for development",
             "configure another one, or set `DELTAWORKS_ALLOW_SIMPLE_AUTH=true` where one login is enough",
-            runbook="deploying.md#airflow-behind-tls",
+            runbook="how-to/deploy.md#airflow-behind-tls",
         ),
         Trouble(
             "SPARK_UNPROTECTED",
             "the environment does not say how a standalone cluster is protected",
             "`spark.protected: true` and `spark.secret` in the environment; `false` where nobody else reaches it",
-            runbook="deploying.md#another-spark-master",
+            runbook="how-to/deploy.md#another-spark-master",
         ),
         Trouble(
             "DEPLOY_MODE_UNSUPPORTED",
@@ -104,25 +104,25 @@ STACK: Final = (
             "CONSOLE_NOT_LOOPBACK",
             "`deltaworks console` was to be reached from other machines; it has no logins of its own",
             "`ssh -L 8990:127.0.0.1:8990` that machine, or the console in Airflow, behind its logins",
-            runbook="console.md#alone",
+            runbook="how-to/use-the-console.md#alone",
         ),
         Trouble(
             "AIRFLOW_CONNECTION_MISSING",
             "a command does not know where Airflow's API is",
             "declare `airflow` in the environment, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
-            runbook="deploying.md#commands-that-ask-airflow",
+            runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Trouble(
             "AIRFLOW_CONNECTION_INVALID",
             "what says where Airflow is cannot be used; the place and the key are named",
             "write it as the message says",
-            runbook="deploying.md#commands-that-ask-airflow",
+            runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Trouble(
             "AIRFLOW_UNTRUSTED",
             "the certificate of Airflow's address is signed by nobody this machine trusts",
             "`ca` of the environment's `airflow`: the PEM file of the authority",
-            runbook="deploying.md#commands-that-ask-airflow",
+            runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Trouble(
             "OPERATION_NOT_OFFERED",
@@ -149,7 +149,7 @@ STACK: Final = (
             "AIRFLOW_FORBIDDEN",
             "the login may not do this; the permission it lacks is named",
             "have an administrator of that Airflow give it",
-            runbook="security.md#who-may-do-what",
+            runbook="explanation/security.md#who-may-do-what",
         ),
         Trouble(
             "AIRFLOW_DAG_UNKNOWN",
