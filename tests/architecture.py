@@ -1,4 +1,4 @@
-"""The generated parts of docs/architecture.md: the layers, the rules and the packages.
+"""The generated parts of docs/explanation/architecture.md: the layers, the rules and the packages.
 
 They come from the import contracts in pyproject.toml and from the first sentence of each package's docstring, so the
 page cannot drift from the code: a unit test compares the two. `python -m tests.architecture` rewrites the page.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation/architecture.md"
 LIBRARY = ROOT / "include"
 #: Packages beside the library that take part in the import contracts.
 COMPANIONS = ("collector", "generator", "sandbox")

@@ -152,7 +152,7 @@ def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_cle
     expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
     assert [(notice.cause, notice.kind) for notice in told] == expected
     if not off:
-        assert told[0].runbook == "alerts.md#too-much-goes-to-quarantine"
+        assert told[0].runbook == "reference/alerts.md#too-much-goes-to-quarantine"
         assert any("1,000 of 1,000 events of the last hour are in quarantine" in text for text in summaries)
         assert all(
             "type_mismatch at level" in text and "deltaworks quarantine list games" in text for text in summaries

@@ -19,7 +19,7 @@ import zstandard
 
 from tests.fuzz.plain_readers import BROKEN, NOTHING, Reading, exactly
 
-#: Columns nested more deeply need not be read (docs/formats.md).
+#: Columns nested more deeply need not be read (docs/reference/formats.md).
 _MOST_LEVELS = 64
 #: Rows beyond that are not read one by one: such an object is beyond the product's budgets too.
 MOST_READ = 20_000

@@ -1,4 +1,4 @@
-"""What docs/getting-events-in.md shows is typed: files, HTTP and Kafka lead to the right answers."""
+"""What docs/tutorials/first-pipeline.md shows is typed: files, HTTP and Kafka lead to the right answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.webhook_events import webhooks
 
 pytestmark = pytest.mark.integration
-PAGE = PROJECT_ROOT / "docs" / "getting-events-in.md"
+PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
 #: A cold start: Airflow reads its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
 SHARED = (

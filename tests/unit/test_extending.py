@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md work: each is put where the page says, and used as the product uses it."""
+"""The examples of docs/contributing/extending.md work: each is put where the page says, and used as the product uses it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "extending.md"
+PAGE = ROOT / "docs" / "contributing/extending.md"
 KEY = bytes(32)
 STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 ENVIRONMENT = """\

@@ -1,4 +1,4 @@
-"""The examples of docs/reading.md, run on a table, and on one whose rows are marked as deleted."""
+"""The examples of docs/how-to/read-tables.md, run on a table, and on one whose rows are marked as deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "reading.md").read_text()
+PAGE = (ROOT / "docs" / "how-to/read-tables.md").read_text()
 EXAMPLES = re.findall(r"(<!-- marks -->\n)?```python\n(.*?)```", PAGE, re.DOTALL)
 #: Python's alphabet of base 85 as that of ZeroMQ, in which Delta writes its vectors.
 _TO_Z85 = str.maketrans(

@@ -1,4 +1,4 @@
-"""docs/security.md names a test for every protection, and every test it names is there."""
+"""docs/explanation/security.md names a test for every protection, and every test it names is there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "security.md").read_text()
+TEXT = (ROOT / "docs" / "explanation/security.md").read_text()
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

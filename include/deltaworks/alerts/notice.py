@@ -186,7 +186,7 @@ def trial_notice() -> Notice:
         severity="critical",
         summary="This is a trial: nothing is wrong, and notices reach you.",
         detail={},
-        runbook="alerts.md#channels",
+        runbook="reference/alerts.md#channels",
         since=now.isoformat(timespec="seconds"),
         at=now.isoformat(timespec="milliseconds"),
     )

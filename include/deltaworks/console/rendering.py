@@ -153,7 +153,7 @@ def runbook(code: str) -> str:
         return ""
     if trouble.alert in ALERTS:
         return ALERTS[trouble.alert].runbook
-    return trouble.runbook or "errors.md"
+    return trouble.runbook or "reference/conditions.md"
 
 
 def is_address(text: str | None) -> bool:

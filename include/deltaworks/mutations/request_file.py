@@ -38,7 +38,7 @@ _ARROW = pa.schema(
 )
 _HINT = (
     "The file is CSV with the columns ts, old_id, new_id and optionally org_id, seq, commit, op, fields; "
-    "docs/mutations.md describes them."
+    "docs/reference/mutations.md describes them."
 )
 
 

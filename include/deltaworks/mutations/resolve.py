@@ -1,7 +1,7 @@
 """Resolve: requests in, intervals out. What rows that arrived under an id, within a time, have become.
 
 Pure: DataFrame to DataFrame, with nothing read, written or brought to the driver but one count a round.
-docs/mutations.md has the semantics, with examples.
+docs/reference/mutations.md has the semantics, with examples.
 """
 
 from __future__ import annotations

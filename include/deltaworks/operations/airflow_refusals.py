@@ -34,7 +34,7 @@ def refusal(login: AirflowLogin, method: str, path: str, *, status: int, detail:
         "AIRFLOW_FORBIDDEN",
         f"{who} may not {permission(method, path)}. {answered}",
         hint="Have an administrator of that Airflow give the login the role User (of FAB: Op), or this permission on "
-        "this DAG alone; docs/security.md has who may do what.",
+        "this DAG alone; docs/explanation/security.md has who may do what.",
     )
 
 

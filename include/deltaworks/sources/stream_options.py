@@ -36,7 +36,7 @@ def invalid_option(source: str, name: str, problem: str) -> ConfigError:
     return ConfigError(
         "SOURCE_OPTION_INVALID",
         f"{source}: the option {name!r} {problem}.",
-        hint="Mend the readStream options (docs/sources.md).",
+        hint="Mend the readStream options (docs/reference/sources.md).",
     )
 
 

@@ -21,7 +21,7 @@ from deltaworks.specs.yaml_problems import UnreadableYaml
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
 
-NO_KEYS = "there are no keys and values in it; docs/specs.md has them"
+NO_KEYS = "there are no keys and values in it; docs/reference/pipeline.md has them"
 SpecType = TypeVar("SpecType", bound=Spec)
 
 

@@ -1,4 +1,4 @@
-"""This checkout's Compose project, set up as docs/deploying.md says and run in containers of this machine."""
+"""This checkout's Compose project, set up as docs/how-to/deploy.md says and run in containers of this machine."""
 
 from __future__ import annotations
 

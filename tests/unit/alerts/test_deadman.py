@@ -40,7 +40,7 @@ def test_a_health_check_that_goes_silent_is_told_once_and_so_is_its_return(objec
     assert states == ["well"] * 5 + ["silent"] * 5
     assert told(said) == [("HEALTH_SILENT", "raised")]
     assert said.notices[0].severity == "critical"
-    assert said.notices[0].runbook == "alerts.md#nobody-watches"
+    assert said.notices[0].runbook == "reference/alerts.md#nobody-watches"
 
     beat_health(objects, run="health", judged=3, unhealthy=0, now=clock.pass_(60))
     assert deadman.look(now=clock.now).state == "well"

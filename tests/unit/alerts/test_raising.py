@@ -39,9 +39,9 @@ def test_an_alert_is_told_once_and_its_end_once(objects: LocalObjects, clock: Cl
         ("resolved", "warning"),
     ]
     assert spooled(objects) == [first, over]
-    assert first.runbook == "alerts.md#a-job-failed"
+    assert first.runbook == "reference/alerts.md#a-job-failed"
     assert first.title == "[warning] JOB_FAILED gold__games.rebuild_gold"
-    assert "Runbook: alerts.md#a-job-failed" in first.text
+    assert "Runbook: reference/alerts.md#a-job-failed" in first.text
     assert over.title.startswith("[resolved]")
     assert over.since == first.since
 

@@ -59,7 +59,7 @@ def test_every_queue_that_listens_to_the_topic_gets_the_notice_once(
         (got,) = aws.received(queue)
         assert got["id"] == notice.id
         assert got["title"] == "[critical] STREAM_HUNG stream games"
-        assert got["runbook"] == "alerts.md#a-stream-hangs"
+        assert got["runbook"] == "reference/alerts.md#a-stream-hangs"
         assert got["detail"] == {"pid": 7}
     assert waiting(objects) == 0
 

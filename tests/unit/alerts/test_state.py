@@ -15,7 +15,7 @@ from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 
 CAUSE = AlertCause(
-    name="TEST", severity="warning", runbook="alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
+    name="TEST", severity="warning", runbook="reference/alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
     notices_per_hour=4,
 )  # fmt: skip
 #: Seconds until the next look, and what is seen then.
@@ -39,7 +39,7 @@ def replayed(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, Notice
 
 
 def oracle(seen: Looks, cause: AlertCause = CAUSE) -> list[tuple[float, NoticeKind, Severity | None]]:
-    """What people should have been told, by the words of docs/alerts.md."""
+    """What people should have been told, by the words of docs/reference/alerts.md."""
     told: list[tuple[float, NoticeKind, Severity | None]] = []
     people_know: Severity | None = None
     at = 0.0

@@ -1,4 +1,4 @@
-"""The clients that docs/collector.md shows: run as they stand, they lose no event and double none."""
+"""The clients that docs/how-to/collect-over-http.md shows: run as they stand, they lose no event and double none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.browser_page import running_chromium, running_site
 from tests.unit.collector.http_stage import KEY, Kept, app_of, collector_spec, listening
 from tests.waiting import eventually
 
-PAGE = (PROJECT_ROOT / "docs" / "collector.md").read_text()
+PAGE = (PROJECT_ROOT / "docs" / "how-to/collect-over-http.md").read_text()
 
 
 def client(name: str) -> str:

@@ -174,7 +174,7 @@ def test_ports_are_published_on_this_machine_alone_unless_one_variable_says_othe
 
     assert published
     assert all(port.startswith(LOOPBACK) for port in published), published
-    assert "`DELTAWORKS_BIND`" in (ROOT / "docs" / "deploying.md").read_text()
+    assert "`DELTAWORKS_BIND`" in (ROOT / "docs" / "how-to/deploy.md").read_text()
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))

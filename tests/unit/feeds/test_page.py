@@ -1,4 +1,4 @@
-"""The examples of docs/feeds.md and docs/remediation.md work, put where the pages say."""
+"""The examples of docs/how-to/feed-other-systems.md and docs/how-to/remediate.md work, put where the pages say."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def examples(page: str, kind: str, *, language: str = "yaml") -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The pipeline `orders` of docs/extending.md, with its gold table and the feed of docs/feeds.md."""
+    """The pipeline `orders` of docs/contributing/extending.md, with its gold table and the feed of docs/how-to/feed-other-systems.md."""
     include = tmp_path / "include"
     (include / "environments").mkdir(parents=True)
     (include / "environments" / "local.yaml").write_text(ENVIRONMENT.format(root=tmp_path))
@@ -46,10 +46,10 @@ def project(tmp_path: Path) -> Path:
     )
     folder = include / "pipelines" / "orders"
     (folder / "gold").mkdir(parents=True)
-    (pipeline,) = examples("extending.md", "pipeline")
-    (gold,) = examples("extending.md", "gold")
-    (sql,) = examples("extending.md", "gold", language="sql")
-    (feed,) = examples("feeds.md", "feed")
+    (pipeline,) = examples("contributing/extending.md", "pipeline")
+    (gold,) = examples("contributing/extending.md", "gold")
+    (sql,) = examples("contributing/extending.md", "gold", language="sql")
+    (feed,) = examples("how-to/feed-other-systems.md", "feed")
     (folder / "pipeline.yaml").write_text(pipeline + gold + feed)
     (folder / "gold" / "turnover.sql").write_text(sql)
     return tmp_path
@@ -71,7 +71,7 @@ def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> No
     receiver = Receiver()
     Feed(catalog, spec, spec.feeds[0], open_objects(catalog.environment.lake), receiver).look()
     (sent,) = receiver.messages
-    (shown,) = (json.loads(text) for text in examples("feeds.md", "message", language="json"))
+    (shown,) = (json.loads(text) for text in examples("how-to/feed-other-systems.md", "message", language="json"))
     assert list(sent) == list(shown)
     changing = {"id", "number", "at"}
     assert {name: value for name, value in sent.items() if name not in changing} == {
@@ -81,7 +81,7 @@ def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> No
 
 
 def test_the_remediation_of_its_page_can_be_declared(tmp_path: Path) -> None:
-    (declared,) = examples("remediation.md", "remediation")
+    (declared,) = examples("how-to/remediate.md", "remediation")
     file = tmp_path / "local.yaml"
     file.write_text(ENVIRONMENT.format(root=tmp_path) + declared)
     (remediation,) = load_spec(EnvironmentSpec, file).remediations

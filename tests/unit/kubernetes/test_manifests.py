@@ -325,7 +325,7 @@ def test_an_environment_without_a_cluster_is_written_out_as_before() -> None:
 
 
 def test_the_values_for_airflows_chart_name_what_is_rendered() -> None:
-    text = (ROOT / "docs" / "deploying.md").read_text()
+    text = (ROOT / "docs" / "how-to/deploy.md").read_text()
     block = text.partition("<!-- values of the chart of Airflow -->\n```yaml\n")[2].partition("```")[0]
     values = YAML(typ="safe").load(block)
     spec = KubernetesSpec(image="x")

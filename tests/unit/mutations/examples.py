@@ -1,4 +1,4 @@
-"""The semantics of requests, case by case: what rows become. Each is an example of docs/mutations.md.
+"""The semantics of requests, case by case: what rows become. Each is an example of docs/reference/mutations.md.
 
 Times are whole numbers of any unit. A row is told by the id and the time it arrived with.
 """

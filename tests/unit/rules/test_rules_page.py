@@ -1,4 +1,4 @@
-"""The example of docs/rules.md works: it is put where the page says, and judged."""
+"""The example of docs/how-to/write-rules.md works: it is put where the page says, and judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deltaworks.specs.business_alert import BusinessAlertSpec
 from deltaworks.specs.checks.project import check_project
 from tests.unit.rules.rule_stage import RuleStage, rules_project
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "rules.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to/write-rules.md").read_text()
 EXAMPLES = dict(re.findall(r"<!-- rule: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
 
 

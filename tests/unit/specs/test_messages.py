@@ -417,9 +417,9 @@ def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def largest_example() -> dict[str, Any]:
     """The declaration in the documents that has every key."""
-    text = (PROJECT_ROOT / "docs/specs.md").read_text()
+    text = (PROJECT_ROOT / "docs/reference/pipeline.md").read_text()
     examples = re.findall(r"<!-- example: pipeline -->\n```yaml\n(.*?)```", text, re.DOTALL)
-    path = Path(PROJECT_ROOT / "docs/specs.md")
+    path = Path(PROJECT_ROOT / "docs/reference/pipeline.md")
     assert examples, path
     from deltaworks.specs.bounded_yaml import load_yaml
 

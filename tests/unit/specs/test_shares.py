@@ -216,7 +216,7 @@ def test_every_operation_is_of_a_class() -> None:
 
 
 def test_the_documented_defaults_are_those_of_the_code() -> None:
-    text = (PROJECT_ROOT / "docs" / "deploying.md").read_text()
+    text = (PROJECT_ROOT / "docs" / "how-to/deploy.md").read_text()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines()]
     table = {row[0]: row[2:] for row in rows if row[0] in (*JOB_CLASSES, "live") and len(row) == 8}
 

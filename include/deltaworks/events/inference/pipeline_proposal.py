@@ -179,7 +179,7 @@ def _no_time(events: Profile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = 
         f"No field holds a time in most of the {events.values:,} events: as ISO 8601, as seconds or milliseconds since "
         "1970, or in one of the formats that are tried.",
         hint='Name the field that does: --time PATH, with --time-format "%d/%m/%Y %H:%M" where it is written in a way '
-        "of its own. Where events have none, declare time: {arrival: true} by hand: docs/specs.md#arrival.",
+        "of its own. Where events have none, declare time: {arrival: true} by hand: docs/reference/pipeline.md#arrival.",
     )
 
 

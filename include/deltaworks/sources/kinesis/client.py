@@ -205,7 +205,7 @@ class KinesisStream:
             raise ConfigError(
                 "KINESIS_STREAM_MISSING", f"There is no stream {self.name}: {error}.", hint=hint
             ) from error
-        hint = "Check region, endpoint, keys and permissions (docs/sources.md lists the actions)."
+        hint = "Check region, endpoint, keys and permissions (docs/reference/sources.md lists the actions)."
         raise ConfigError(
             "KINESIS_REFUSED", f"{operation} of the stream {self.name} refused: {error}.", hint=hint
         ) from error

@@ -14,7 +14,7 @@ FORMAT = "kinesis"
 
 
 class KinesisDataSource(DataSource):
-    """The streaming source. docs/sources.md lists its options; there is no batch reader."""
+    """The streaming source. docs/reference/sources.md lists its options; there is no batch reader."""
 
     @classmethod
     def name(cls) -> str:

@@ -346,7 +346,7 @@ def test_a_stream_that_works_and_lands_nothing_is_not_well() -> None:
 
     assert (verdict.state, verdict.cause) == ("unhealthy", "ROWS_QUARANTINED")
     assert "100 malformed" in verdict.detail
-    assert "alerts.md#too-much-goes-to-quarantine" in verdict.next_step
+    assert "reference/alerts.md#too-much-goes-to-quarantine" in verdict.next_step
 
 
 @pytest.mark.parametrize(

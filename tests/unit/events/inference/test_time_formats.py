@@ -103,7 +103,7 @@ def test_texts_as_programs_write_them(texts: list[str], formats: tuple[str, ...]
 
 
 def test_the_patterns_that_are_tried_are_documented() -> None:
-    page = (PROJECT_ROOT / "docs" / "getting-events-in.md").read_text()
+    page = (PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md").read_text()
     section = page.partition("#### Formats of times")[2].partition("\n#")[0]
 
     for pattern in (*DATES, *WHOLE):

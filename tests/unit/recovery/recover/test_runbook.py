@@ -24,7 +24,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
 from tests.unit.recovery.restore.source_stage import ALL, SourceStage
 
-PAGE = (PROJECT_ROOT / "docs" / "recovering.md").read_text()
+PAGE = (PROJECT_ROOT / "docs" / "how-to/recover.md").read_text()
 ORDERS = paths.table("shop", "orders")
 LANDED = (0, 1, 2, 3, 4)
 

@@ -175,7 +175,7 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
     assert said(check) == [
         "include/relays/second.yaml:3: buckets: write a list: [landing]",
         "include/pipelines/a_tab/pipeline.yaml:5: a tab, which YAML does not take: use spaces",
-        "include/pipelines/empty/pipeline.yaml:1: there are no keys and values in it; docs/specs.md has them",
+        "include/pipelines/empty/pipeline.yaml:1: there are no keys and values in it; docs/reference/pipeline.md has them",
         *(f"include/pipelines/wrong/{mistake}" for mistake in MISTAKES_OF_WRONG),
         "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline called 'shopp'; did you "
         "mean 'shop'?",
