@@ -120,7 +120,7 @@ class _Health:
 
     def check(self, clock: Clock) -> None:
         from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
-        from deltaworks.airflow.restarts import settle_restarts
+        from deltaworks.airflow.restarts import resolve_restart_alerts
         from deltaworks.control.clock import utc_now
         from deltaworks.control.health import report
 
@@ -132,7 +132,7 @@ class _Health:
             alert_on_verdicts(objects, verdicts, now=now)
             alert_on_overdue_jobs(objects, catalog, now=now)
             alert_on_stale_gold(objects, catalog, now=now)
-            settle_restarts(objects, [verdict.name for verdict in verdicts if not verdict.unhealthy], now=now)
+            resolve_restart_alerts(objects, [verdict.name for verdict in verdicts if not verdict.unhealthy], now=now)
         if len(verdicts) != PIPELINES + 1:
             raise RuntimeError(f"{len(verdicts)} relays and streams were judged")
         clock.note(requests=objects.requests)

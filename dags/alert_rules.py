@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.airflow.endless_dags import rules_dag
+from deltaworks.airflow.continuous_dags import rules_dag
 from deltaworks.airflow.parsing import parsed_catalog
 
 dag = rules_dag(parsed_catalog())

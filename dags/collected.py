@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from deltaworks.airflow.parsing import parsed_catalog
-from deltaworks.airflow.scheduled_dags import collected_dag
+from deltaworks.airflow.scheduled_dags import lost_events_dag
 
 catalog = parsed_catalog()
 for name in sorted({source.pipeline for spec in catalog.collectors.values() for source in spec.sources.values()}):
     if name in catalog.pipelines:
-        dag = collected_dag(catalog.pipelines[name], catalog.environment)
+        dag = lost_events_dag(catalog.pipelines[name], catalog.environment)
         globals()[dag.dag_id] = dag

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import gold_dag
 
@@ -13,5 +13,5 @@ for pipeline in catalog.pipelines.values():
         dag = gold_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines("gold").items():
-    dag = misdeclared_dag(names.gold_dag_id(name), error, task_ids=["rebuild_gold"])
+    dag = invalid_dag(names.gold_dag_id(name), error, task_ids=["rebuild_gold"])
     globals()[dag.dag_id] = dag

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 
@@ -12,5 +12,5 @@ for pipeline in catalog.pipelines.values():
     dag = maintenance_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines().items():
-    dag = misdeclared_dag(names.maintenance_dag_id(name), error, task_ids=["optimize_tables"])
+    dag = invalid_dag(names.maintenance_dag_id(name), error, task_ids=["optimize_tables"])
     globals()[dag.dag_id] = dag

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import training_dag
 
@@ -13,5 +13,5 @@ for pipeline in catalog.pipelines.values():
         dag = training_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines("models").items():
-    dag = misdeclared_dag(names.training_dag_id(name), error, task_ids=["train_model"])
+    dag = invalid_dag(names.training_dag_id(name), error, task_ids=["train_model"])
     globals()[dag.dag_id] = dag

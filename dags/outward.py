@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.endless_dags import feeds_dag, remediation_dag
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.continuous_dags import feeds_dag, remediation_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 
 catalog = parsed_catalog()
@@ -16,5 +16,5 @@ for remediation in catalog.environment.remediations:
     dag = remediation_dag(remediation, catalog.environment)
     globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines("feeds").items():
-    dag = misdeclared_dag(names.feeds_dag_id(name), error, task_ids=["feeds"])
+    dag = invalid_dag(names.feeds_dag_id(name), error, task_ids=["feeds"])
     globals()[dag.dag_id] = dag

@@ -6,8 +6,8 @@ Where the environment declares `kubernetes`, relays are pods of their own, and n
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.endless_dags import relay_dag
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.continuous_dags import relay_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.airflow.scheduled_dags import clean_dag
 
@@ -20,8 +20,8 @@ for relay in catalog.relays.values():
         dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_relays().items():
-    dag = misdeclared_dag(names.relay_dag_id(name), error, task_ids=["relay"])
+    dag = invalid_dag(names.relay_dag_id(name), error, task_ids=["relay"])
     globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_relays("clean").items():
-    dag = misdeclared_dag(names.clean_dag_id(name), error, task_ids=["clean_source"])
+    dag = invalid_dag(names.clean_dag_id(name), error, task_ids=["clean_source"])
     globals()[dag.dag_id] = dag

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from deltaworks.airflow import names
-from deltaworks.airflow.endless_dags import group_dag, stream_dag
-from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+from deltaworks.airflow.continuous_dags import group_dag, stream_dag
+from deltaworks.airflow.invalid_dags import invalid_dag
 from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.specs.groups import stream_groups
 
@@ -17,11 +17,11 @@ for pipeline in catalog.pipelines.values():
         globals()[dag.dag_id] = dag
 for name, error in catalog.wrong_pipelines().items():
     if name not in grouped:
-        dag = misdeclared_dag(names.stream_dag_id(name), error, task_ids=["ingest"])
+        dag = invalid_dag(names.stream_dag_id(name), error, task_ids=["ingest"])
         globals()[dag.dag_id] = dag
 for group in groups.values():
     if group.members:
         dag = group_dag(group, catalog.environment)
     else:
-        dag = misdeclared_dag(group.dag_id, next(iter(group.wrong.values())), task_ids=["ingest"])
+        dag = invalid_dag(group.dag_id, next(iter(group.wrong.values())), task_ids=["ingest"])
     globals()[dag.dag_id] = dag

@@ -8,7 +8,7 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from deltaworks.airflow.links import LINKS
-from deltaworks.airflow.one_writer import root_middlewares
+from deltaworks.airflow.serialized_writes import middlewares_for_database
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.airflow.timetables import GoldTimetable
 
@@ -39,7 +39,7 @@ class DeltaworksPlugin(AirflowPlugin):
     fastapi_apps: ClassVar[list[Any]] = [
         {"app": ConsoleApplication(), "url_prefix": "/deltaworks", "name": "Deltaworks"}
     ]
-    fastapi_root_middlewares: ClassVar[list[Any]] = root_middlewares(conf.get("database", "sql_alchemy_conn"))
+    fastapi_root_middlewares: ClassVar[list[Any]] = middlewares_for_database(conf.get("database", "sql_alchemy_conn"))
     external_views: ClassVar[list[Any]] = [
         {
             "name": "Deltaworks",

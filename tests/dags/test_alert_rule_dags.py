@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.airflow.endless_dags import rules_dag
+from deltaworks.airflow.continuous_dags import rules_dag
 from deltaworks.airflow.parsing import needed_pipelines
 from deltaworks.control.health.report import subjects
 from deltaworks.specs.project import load_catalog

@@ -38,7 +38,7 @@ class Question:
             operation=operation("vacuum_tables"),
             spec=SHOP,
             environment=environment,
-            counted_by="count",
+            count_task_id="count",
         )
         self.approvals = PipelineHome.open(storage, "shop").approvals
         instance = SimpleNamespace(id=uuid.uuid4(), xcom_pull=lambda **_: [{"table": "orders", "files": 7}])
@@ -88,7 +88,7 @@ def test_a_default_answer_is_refused(answer: str) -> None:
     with pytest.raises(ValueError, match="no default answer"):
         OperationApproval(
             task_id="approve", subject="Delete?", body="", operation=operation("restore"), spec=SHOP,
-            environment=ENVIRONMENT, counted_by="count", defaults=answer,
+            environment=ENVIRONMENT, count_task_id="count", defaults=answer,
         )  # fmt: skip
 
 

@@ -177,7 +177,7 @@ def test_a_connection_that_does_not_fit_says_why(
     with pytest.raises(ConfigError) as caught:
         set_environment_keys(environment())
 
-    assert caught.value.condition == "AWS_CONNECTION_UNFIT"
+    assert caught.value.condition == "AWS_CONNECTION_INVALID"
     assert problem in caught.value.message
     assert hint in caught.value.hint
     assert holds_no_key(str(caught.value))
@@ -192,7 +192,7 @@ def test_a_driver_in_cluster_mode_is_not_given_keys_on_a_command_line(
     my_lake(**KEYS)
     record = spark_submit("")
 
-    with pytest.raises(ConfigError, match=r"AWS_CONNECTION_UNFIT.*cluster mode"):
+    with pytest.raises(ConfigError, match=r"AWS_CONNECTION_INVALID.*cluster mode"):
         spark_job(environment()).execute({"params": {}, "ti": None})  # type: ignore[typeddict-item]
 
     assert not record.exists()

@@ -89,11 +89,11 @@ def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | N
 
     from jinja2 import Environment
 
-    from deltaworks.airflow.scheduled_dags import DATES_OF_RUN
+    from deltaworks.airflow.scheduled_dags import DATES_TEMPLATE
 
     rendered = (
         Environment(autoescape=False)
-        .from_string(DATES_OF_RUN)
+        .from_string(DATES_TEMPLATE)
         .render(ds="2026-01-02", dag_run=SimpleNamespace(run_type=run_type), params={"dates": dates})
     )
 

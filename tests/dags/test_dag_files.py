@@ -145,7 +145,7 @@ def pool_of(dag_id: str, task_id: str) -> str:
         return "streams"
     if kind.startswith("control"):
         return "default_pool"
-    name = {"compact_tables": "optimize_tables", "note_night": "snapshot_health"}.get(task_id, task_id)
+    name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
     return shares.of((OPERATIONS.get(name) or OPERATIONS[kind]).job_class).pool
 
 
@@ -206,10 +206,10 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
         "learn_input",
     ]
     always.append("snapshot_health")
-    assert order == [*always, "rebuild_gold", "note_night"]
+    assert order == [*always, "rebuild_gold", "record_night"]
     assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 1]
-    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, "note_night"]
-    note = dag.get_task("note_night")
+    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, "record_night"]
+    note = dag.get_task("record_night")
     assert (note.is_teardown, note.on_failure_fail_dagrun) == (True, False), "a run is as its other tasks made it"
 
 
@@ -237,18 +237,18 @@ def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
 
 
 def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:
-    from deltaworks.airflow.job_alerts import note_success, tell_failure
+    from deltaworks.airflow.job_alerts import alert_on_failure, resolve_on_success
 
     jobs = [
         dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "stream_health")
     ]
     assert {dag.dag_id.partition("__")[0] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
-    note = bag.dags["maintenance__games"].get_task("note_night")
+    note = bag.dags["maintenance__games"].get_task("record_night")
     assert (note.on_success_callback, note.on_failure_callback) == ([], []), "it is no part of what it notes"
     for dag in jobs:
-        for task in (task for task in dag.tasks if task.task_id != "note_night"):
-            assert tell_failure in task.on_failure_callback, (dag.dag_id, task.task_id)
-            assert note_success in task.on_success_callback, (dag.dag_id, task.task_id)
+        for task in (task for task in dag.tasks if task.task_id != "record_night"):
+            assert alert_on_failure in task.on_failure_callback, (dag.dag_id, task.task_id)
+            assert resolve_on_success in task.on_success_callback, (dag.dag_id, task.task_id)
 
 
 def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_project: Path) -> None:

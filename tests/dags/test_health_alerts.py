@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow.health_alerts import (
+    alert_causes,
     alert_on_overdue_jobs,
     alert_on_stale_gold,
     alert_on_verdicts,
-    alerts_of,
     is_overdue,
-    longest_wait,
+    longest_interval,
 )
-from deltaworks.airflow.restarts import Hung, restart_hung, settle_restarts
+from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung
 from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
@@ -70,7 +70,7 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
 )
 def test_a_verdict_calls_for_its_alerts(verdict: Verdict, expected: set[str]) -> None:
-    assert alerts_of(verdict) == expected
+    assert alert_causes(verdict) == expected
 
 
 def test_every_alert_of_verdicts_is_registered() -> None:
@@ -200,7 +200,9 @@ class Airflow:
         self.cleared.append((dag_id, run_id, task_id))
 
 
-HUNG = Hung(subject="stream games", dag_id="stream__games", key="control/x/restarts.json", per_hour=3)
+HUNG = HungProcess(
+    subject="stream games", dag_id="stream__games", record_key="control/x/restarts.json", max_restarts_per_hour=3
+)
 
 
 def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> None:
@@ -254,7 +256,7 @@ def test_a_stream_that_hangs_again_and_again_is_left_after_a_few_times_and_told(
 
     restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=61))
     assert len(airflow.cleared) == 4, "the hour is over"
-    settle_restarts(objects, ["stream games"], now=NOW + timedelta(minutes=70))
+    resolve_restart_alerts(objects, ["stream games"], now=NOW + timedelta(minutes=70))
     assert open_ones(objects) == set()
 
 
@@ -291,7 +293,7 @@ def test_a_job_is_overdue_after_two_of_its_intervals_or_one_and_an_hour(
 
 
 def test_the_longest_wait_of_a_schedule_is_over_its_weekend() -> None:
-    assert longest_wait("0 3 * * 1-5", NOW) == timedelta(days=3)
+    assert longest_interval("0 3 * * 1-5", NOW) == timedelta(days=3)
 
 
 def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = None) -> Any:
@@ -301,20 +303,22 @@ def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = 
 
 
 def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that(objects: LocalObjects) -> None:
-    from deltaworks.airflow.job_alerts import keep_success, last_success, raise_failure
+    from deltaworks.airflow.job_alerts import last_success, raise_failure_alert, record_success
     from deltaworks.errors import ConcurrencyError
 
-    raise_failure(objects, context_of(objects, exception=ConcurrencyError("DELTA_CONFLICT", "Lost.", hint="Again.")))
+    raise_failure_alert(
+        objects, context_of(objects, exception=ConcurrencyError("DELTA_CONFLICT", "Lost.", hint="Again."))
+    )
     (alert,) = alerts(objects)
     assert alert.subject == "maintenance__games.vacuum_tables"
     assert "[DELTA_CONFLICT] Lost. Next: Again." in alert.summary
     assert alert.detail["condition"] == "DELTA_CONFLICT"
 
     assert last_success(objects, "maintenance__games", now=NOW) == NOW
-    assert keep_success(objects, context_of(objects))
+    assert record_success(objects, context_of(objects))
     assert open_ones(objects) == set()
     assert last_success(objects, "maintenance__games", now=NOW) > NOW
-    assert not keep_success(objects, context_of(objects)), "there is nothing to tell"
+    assert not record_success(objects, context_of(objects)), "there is nothing to tell"
 
 
 def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
@@ -341,14 +345,14 @@ def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
 def test_a_failed_task_of_a_night_is_made_good_by_the_whole_of_it_in_earnest(
     objects: LocalObjects, form: dict[str, Any], fixed: dict[str, Any], made_good: bool
 ) -> None:
-    from deltaworks.airflow.job_alerts import keep_success, raise_failure
+    from deltaworks.airflow.job_alerts import raise_failure_alert, record_success
 
-    raise_failure(objects, context_of(objects, exception=RuntimeError("no")))
+    raise_failure_alert(objects, context_of(objects, exception=RuntimeError("no")))
     of_another = context_of(objects, exception=RuntimeError("no"))
     of_another["ti"].dag_id = "maintenance__edits"
-    raise_failure(objects, of_another)
+    raise_failure_alert(objects, of_another)
 
-    keep_success(objects, by_hand(objects, form, **fixed))
+    record_success(objects, by_hand(objects, form, **fixed))
 
     still = {subject for _, subject in open_ones(objects)}
     assert still == {"maintenance__edits.vacuum_tables"} | (
@@ -357,32 +361,32 @@ def test_a_failed_task_of_a_night_is_made_good_by_the_whole_of_it_in_earnest(
 
 
 def test_a_night_has_come_to_its_end_with_the_task_before_its_note(objects: LocalObjects) -> None:
-    from deltaworks.airflow.job_alerts import keep_success, last_success
+    from deltaworks.airflow.job_alerts import last_success, record_success
 
     context = context_of(objects, leaf=False)
-    keep_success(objects, context)
+    record_success(objects, context)
     assert last_success(objects, "maintenance__games", now=NOW) == NOW, "rebuild_gold follows"
-    context["task"].downstream_task_ids = {"note_night"}
+    context["task"].downstream_task_ids = {"record_night"}
 
-    keep_success(objects, context)
+    record_success(objects, context)
 
     assert last_success(objects, "maintenance__games", now=NOW) > NOW
 
 
 @pytest.mark.parametrize("condition", ["GOLD_CHECK_FAILED", "MUTATIONS_BEHIND"])
 def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, condition: str) -> None:
-    from deltaworks.airflow.job_alerts import keep_success, raise_failure
+    from deltaworks.airflow.job_alerts import raise_failure_alert, record_success
     from deltaworks.errors import ContractError
 
-    raise_failure(objects, context_of(objects, exception=ContractError(condition, "It is so.")))
+    raise_failure_alert(objects, context_of(objects, exception=ContractError(condition, "It is so.")))
     assert {cause for cause, _ in open_ones(objects)} == {condition}
 
-    assert keep_success(objects, context_of(objects))
+    assert record_success(objects, context_of(objects))
     assert open_ones(objects) == set()
 
 
 def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(objects: LocalObjects) -> None:
-    from deltaworks.airflow.job_alerts import keep_success
+    from deltaworks.airflow.job_alerts import record_success
 
     catalog, night = load_catalog("local"), "maintenance__games"
     assert night not in alert_on_overdue_jobs(objects, catalog, now=NOW)
@@ -397,7 +401,7 @@ def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(
     told = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
     assert [len(alert.standing.notices) for alert in told] == [1]
 
-    keep_success(objects, context_of(objects))
+    record_success(objects, context_of(objects))
     assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())
     assert ("JOB_OVERDUE", night) not in open_ones(objects)
 
@@ -414,9 +418,9 @@ def test_a_record_of_a_success_that_cannot_be_read_does_not_make_a_job_late_for_
 
 
 def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjects) -> None:
-    from deltaworks.airflow.job_alerts import keep_success
+    from deltaworks.airflow.job_alerts import record_success
 
-    keep_success(objects, context_of(objects, leaf=False))
+    record_success(objects, context_of(objects, leaf=False))
 
     assert objects.list("control/alerts/jobs/") == []
 
@@ -452,8 +456,8 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(
 
     monkeypatch.setattr(job_alerts, "_control", unreachable)
 
-    job_alerts.tell_failure(context_of(LocalObjects(Path("none"))))
-    job_alerts.note_success(context_of(LocalObjects(Path("none"))))
+    job_alerts.alert_on_failure(context_of(LocalObjects(Path("none"))))
+    job_alerts.resolve_on_success(context_of(LocalObjects(Path("none"))))
 
     assert [record.getMessage() for record in caplog.records if record.name == job_alerts.__name__] == [
         "The alert of the failure could not be raised.",
@@ -488,7 +492,7 @@ def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
     environment = load_catalog().environment
     monkeypatch.setattr(job_alerts, "_control", lambda: (objects, environment))
 
-    job_alerts.tell_deadline(
+    job_alerts.alert_on_missed_deadline(
         dag_id="maintenance__games", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}
     )
     (alert,) = alerts(objects)
@@ -497,6 +501,6 @@ def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
         "maintenance__games",
         {"run": "scheduled__1"},
     )
-    job_alerts.note_success(context_of(objects))
+    job_alerts.resolve_on_success(context_of(objects))
 
     assert open_ones(objects) == set()

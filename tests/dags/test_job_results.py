@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from deltaworks.airflow.child_process import JobOutput, read_results
-from deltaworks.airflow.scheduled_dags import round_of_run
+from deltaworks.airflow.child_process import JobOutput, parse_results
+from deltaworks.airflow.scheduled_dags import round_template
 from deltaworks.specs.maintenance import MaintenanceSpec
 
 
@@ -15,7 +15,7 @@ def test_the_line_of_results_is_heard_and_others_are_not() -> None:
     output = JobOutput(on_results=heard.append)
 
     for line in ("table  files\n", '[{"table": "events", "files_after": 3}]\n', "[{broken\n", "[1, 2]\n", "[]\n"):
-        output.hear(line)
+        output.parse_line(line)
 
     assert heard == [[{"table": "events", "files_after": 3}]]
 
@@ -23,7 +23,7 @@ def test_the_line_of_results_is_heard_and_others_are_not() -> None:
 def test_results_that_are_too_long_are_cut_and_say_so() -> None:
     records = [{"table": f"t{number}", "reason": "x" * 1_000} for number in range(100)]
 
-    kept = read_results(json.dumps(records))
+    kept = parse_results(json.dumps(records))
 
     assert kept[-1] == {"left_out": 100 - (len(kept) - 1)}
     assert kept[:-1] == records[: len(kept) - 1]
@@ -37,7 +37,7 @@ def test_the_second_round_runs_on_its_weekday_or_when_the_form_asks_for_it() -> 
 
     def rendered(day: int, chosen: str | None = None, upkeep: MaintenanceSpec | None = None) -> str:
         run = SimpleNamespace(run_after=dt.datetime(2026, 11, day, 3, 30, tzinfo=dt.UTC))
-        template = Template(round_of_run(upkeep or MaintenanceSpec()))
+        template = Template(round_template(upkeep or MaintenanceSpec()))
         return template.render(params=SimpleNamespace(round=chosen), dag_run=run)
 
     assert [rendered(day) for day in (21, 22, 23)] == ["daily", "weekly", "daily"]

@@ -106,10 +106,10 @@ def test_every_mistake_is_in_one_import_error_and_nothing_else_is(parsed: Any) -
 def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from deltaworks.airflow.misdeclared_dags import misdeclared_dag
+    from deltaworks.airflow.invalid_dags import invalid_dag
     from deltaworks.errors import ConfigError
 
-    dag = misdeclared_dag(
+    dag = invalid_dag(
         "restore__games",
         ConfigError("SPEC_INVALID", "games: colour", hint="Mend it."),
         task_ids=["count", "approve", "restore"],
@@ -122,20 +122,20 @@ def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
 
 
 def test_a_runbook_links_to_a_page_of_the_console_that_is_there() -> None:
-    from deltaworks.airflow.runbooks import misdeclared_runbook
+    from deltaworks.airflow.runbooks import invalid_runbook
     from deltaworks.errors import ConfigError
 
     wrong = ConfigError("SPEC_INVALID", "games: colour", hint="Mend it.")
 
-    assert "(/deltaworks/dag/stream__games)" in misdeclared_runbook("stream__games", "games", wrong)
-    assert "(/deltaworks/)" in misdeclared_runbook("restore__games", "games", wrong)
+    assert "(/deltaworks/dag/stream__games)" in invalid_runbook("stream__games", "games", wrong)
+    assert "(/deltaworks/)" in invalid_runbook("restore__games", "games", wrong)
 
 
 def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:
-    from deltaworks.airflow.runbooks import misdeclared_runbook
+    from deltaworks.airflow.runbooks import invalid_runbook
     from deltaworks.errors import ConfigError
 
-    docs = misdeclared_runbook("stream__games", "games", ConfigError("SPEC_INVALID", "key ```\n# big", hint="h"))
+    docs = invalid_runbook("stream__games", "games", ConfigError("SPEC_INVALID", "key ```\n# big", hint="h"))
 
     assert docs.count("```") == 2
 

@@ -131,8 +131,8 @@ def test_the_night_is_mutate_purge_expire_optimize_vacuum_and_what_follows_in_th
 def test_the_health_dag_looks_at_what_waits_where_a_pipeline_declares_mutations(tmp_path: Path) -> None:
     from deltaworks.airflow.health_dags import health_dag
 
-    assert [task.task_id for task in health_dag().tasks] == ["judge_streams"]
-    judge = health_dag(mutations=True).get_task("judge_mutations")
+    assert [task.task_id for task in health_dag().tasks] == ["check_streams"]
+    judge = health_dag(mutations=True).get_task("check_mutations")
     assert (judge.program, judge.retries) == (["-m", "deltaworks.mutations.backlog_check"], 0)
 
     project = write_project(tmp_path)
@@ -148,4 +148,4 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["stream_h
     dags, errors, tasks = run_python(program, project)
     assert errors == {}
     assert [name for name in dags if name.startswith("mutations__")] == ["mutations__crm"]
-    assert tasks == ["judge_mutations", "judge_streams"]
+    assert tasks == ["check_mutations", "check_streams"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from deltaworks.airflow.one_writer import OneWriter, root_middlewares
+from deltaworks.airflow.serialized_writes import SerializedWrites, middlewares_for_database
 
 WRITES = ("PATCH", "/api/v2/dags/stream__games"), ("PUT", "/execution/task-instances/1/heartbeat"), ("POST", "/ui/x")
 PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("POST", "/auth/token")
@@ -32,7 +32,7 @@ class Airflow:
 
 
 def request(
-    application: OneWriter, method: str, path: str, *parts: bytes, root_path: str = ""
+    application: SerializedWrites, method: str, path: str, *parts: bytes, root_path: str = ""
 ) -> Coroutine[Any, Any, None]:
     """A request whose body comes in parts, and for ever without any."""
     messages = [
@@ -66,7 +66,7 @@ async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, Non
 def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple[str, str], ...], at_once: int) -> None:
     async def run() -> tuple[int, int]:
         airflow = Airflow()
-        application = OneWriter(airflow)
+        application = SerializedWrites(airflow)
         most = await all_under_way(airflow, [request(application, *one, b"{}") for one in requests])
         return most, len(airflow.bodies)
 
@@ -76,7 +76,7 @@ def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple
 def test_a_server_below_a_prefix_is_asked_with_it_or_without() -> None:
     async def run() -> int:
         airflow = Airflow()
-        application = OneWriter(airflow)
+        application = SerializedWrites(airflow)
         (method, path), (other, bare) = ("PATCH", "/air/api/v2/dags"), ("POST", "/execution/x")
         asked = [
             request(application, method, path, b"{}", root_path="/air"),
@@ -90,7 +90,7 @@ def test_a_server_below_a_prefix_is_asked_with_it_or_without() -> None:
 def test_who_never_sends_what_it_writes_holds_up_nobody() -> None:
     async def run() -> list[bytes]:
         airflow = Airflow()
-        application = OneWriter(airflow)
+        application = SerializedWrites(airflow)
         slow = asyncio.create_task(request(application, *WRITES[0]))
         await asyncio.sleep(0)
         await all_under_way(airflow, [request(application, *WRITES[1], b"{}")])
@@ -109,7 +109,7 @@ def test_a_body_in_parts_comes_as_it_was_sent() -> None:
                 got.append(message["body"])
             got.append(message["body"])
 
-        await request(OneWriter(airflow), *WRITES[0], b"a", b"b", b"c")
+        await request(SerializedWrites(airflow), *WRITES[0], b"a", b"b", b"c")
         return got
 
     assert asyncio.run(run()) == [b"a", b"b", b"c"]
@@ -119,4 +119,4 @@ def test_a_body_in_parts_comes_as_it_was_sent() -> None:
     ("database", "registered"), [("sqlite:////home/airflow.db?timeout=60", 1), ("postgresql+psycopg2://a:b@db/c", 0)]
 )
 def test_only_a_database_with_one_writer_asks_for_it(database: str, registered: int) -> None:
-    assert len(root_middlewares(database)) == registered
+    assert len(middlewares_for_database(database)) == registered

@@ -126,15 +126,15 @@ def test_a_task_starts_the_job_of_its_operation_for_its_subject(declared: Operat
 
 
 def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() -> None:
-    from deltaworks.airflow.operation_dags import offered_operations, relay_operations
+    from deltaworks.airflow.operation_dags import available_operations, relay_operations
 
-    shop = {declared.name for declared in offered_operations(SHOP)}
-    crm = {declared.name for declared in offered_operations(PipelineSpec.model_validate(CRM))}
+    shop = {declared.name for declared in available_operations(SHOP)}
+    crm = {declared.name for declared in available_operations(PipelineSpec.model_validate(CRM))}
 
     assert shop - crm == {"refresh_gold"}
     assert crm - shop == {"purge_deleted"}
     followed = {"kind": "delta", "pipeline": "crm", "table": "activities"}
-    follower = {declared.name for declared in offered_operations(SHOP.model_validate(_as_declared(source=followed)))}
+    follower = {declared.name for declared in available_operations(SHOP.model_validate(_as_declared(source=followed)))}
     assert shop - follower == {"reprocess", "recover_files"}, "a Delta table keeps no objects to read again"
     assert (shop | crm) & {"rebuild_gold", "mutate_tables"} == set()
     assert {declared.name for declared in relay_operations()} == {"reconcile", "redrive", "control_relay"}

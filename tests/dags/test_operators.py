@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from deltaworks.airflow.endless_dags import stream_dag
+from deltaworks.airflow.continuous_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError

@@ -36,7 +36,7 @@ def missing_in_runbook(dag: Any) -> list[str]:
 
 
 def test_the_feeds_of_a_pipeline_are_one_process() -> None:
-    from deltaworks.airflow.endless_dags import feeds_dag
+    from deltaworks.airflow.continuous_dags import feeds_dag
 
     dag = feeds_dag(shop(), environment())
     run = {"dag_id": "feeds__shop", "program": ["-m", "deltaworks.feeds"], "arguments": ["--feeds", "shop"]}
@@ -46,7 +46,7 @@ def test_the_feeds_of_a_pipeline_are_one_process() -> None:
 
 
 def test_a_remediation_is_a_process_of_its_own() -> None:
-    from deltaworks.airflow.endless_dags import remediation_dag
+    from deltaworks.airflow.continuous_dags import remediation_dag
 
     dag = remediation_dag(shift(), environment())
     program, arguments = ["-m", "deltaworks.remediation"], ["--remediation", "shift_cdn"]
@@ -57,7 +57,7 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
 
 
 def test_only_a_pipeline_with_feeds_offers_to_replay_them() -> None:
-    from deltaworks.airflow.operation_dags import offered_operations
+    from deltaworks.airflow.operation_dags import available_operations
 
-    assert "replay_feed" in {declared.name for declared in offered_operations(shop())}
-    assert "replay_feed" not in {declared.name for declared in offered_operations(shop(feeds=[]))}
+    assert "replay_feed" in {declared.name for declared in available_operations(shop())}
+    assert "replay_feed" not in {declared.name for declared in available_operations(shop(feeds=[]))}

@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.job_settings import ENDLESS_RETRIES, EndlessRetryPolicy, JobRetryPolicy, endless_retries
+from deltaworks.airflow.job_settings import (
+    CONTINUOUS_RETRIES,
+    ContinuousRetryPolicy,
+    JobRetryPolicy,
+    continuous_retries,
+)
 from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, RestartBackoff
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, ContractError, FencedError, TransientError
@@ -72,7 +77,7 @@ def test_a_line_damaged_by_masking_is_still_understood() -> None:
 
 
 def test_an_endless_job_is_always_started_again_and_waits_longer_with_each_early_failure() -> None:
-    policy = EndlessRetryPolicy()
+    policy = ContinuousRetryPolicy()
 
     delays = [policy.evaluate(RuntimeError("x"), n, 8).retry_delay for n in range(1, 9)]
 
@@ -84,23 +89,23 @@ def test_an_endless_job_is_always_started_again_and_waits_longer_with_each_early
 def test_an_endless_job_that_ran_well_for_long_is_back_within_seconds() -> None:
     context: Any = {"ti": SimpleNamespace(start_date=datetime.now(UTC) - timedelta(hours=2))}
 
-    decision = EndlessRetryPolicy().evaluate(PASSING, 7, 8, context)
+    decision = ContinuousRetryPolicy().evaluate(PASSING, 7, 8, context)
 
     assert decision.retry_delay == timedelta(seconds=5)
 
 
 def test_policies_survive_serialization() -> None:
-    policy = EndlessRetryPolicy()
+    policy = ContinuousRetryPolicy()
 
-    assert isinstance(EndlessRetryPolicy.deserialize(policy.serialize()), EndlessRetryPolicy)
+    assert isinstance(ContinuousRetryPolicy.deserialize(policy.serialize()), ContinuousRetryPolicy)
     assert isinstance(JobRetryPolicy.deserialize(JobRetryPolicy().serialize()), JobRetryPolicy)
     former = {"__type": "EndlessRetryPolicy", "first_seconds": 5, "longest_seconds": 300, "healthy_seconds": 600}
-    assert isinstance(EndlessRetryPolicy.deserialize(former), EndlessRetryPolicy)
+    assert isinstance(ContinuousRetryPolicy.deserialize(former), ContinuousRetryPolicy)
 
 
 def killed_task_seconds(try_number: int) -> float:
     """What Airflow waits for a task that was killed, which asks no policy: its own back-off, with its jitter."""
-    settings = endless_retries()
+    settings = continuous_retries()
     seconds: float = settings["retry_delay"].total_seconds() * settings["retry_exponential_backoff"] ** (try_number - 1)
     return min(2 * seconds, float(settings["max_retry_delay"].total_seconds()))
 
@@ -137,10 +142,10 @@ def gaps_of(objects: LocalObjects, outcomes: list[str]) -> list[float]:
         else:
             error = FINAL if outcome == "final" else PASSING
             backoff.failed(retryable=error.retryable)
-            decision = EndlessRetryPolicy().evaluate(RuntimeError(launcher_text(error.as_line())), try_number, 8)
+            decision = ContinuousRetryPolicy().evaluate(RuntimeError(launcher_text(error.as_line())), try_number, 8)
             assert decision.retry_delay is not None
             airflow_seconds = decision.retry_delay.total_seconds()
-        is_last_try = try_number > ENDLESS_RETRIES
+        is_last_try = try_number > CONTINUOUS_RETRIES
         clock.sleep(0 if is_last_try else airflow_seconds)
         try_number = 1 if is_last_try else try_number + 1
     return [(start - end).total_seconds() for end, start in zip(ends, starts[1:], strict=False)]

@@ -249,7 +249,7 @@ def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
     night = stage.nights()[0]
     assert (night.run, night.failed, night.tasks[0].task) == (done["run_id"], (), "expire_quarantine")
     assert {task.task: task.state for task in night.tasks} == {
-        task: "success" for task in done["tasks"] if task != "note_night"
+        task: "success" for task in done["tasks"] if task != "record_night"
     }
     vacuumed = next(task for task in night.tasks if task.task == "vacuum_tables")
     assert "it does not exist yet" in {result.reason for result in vacuumed.results}

@@ -40,20 +40,20 @@ def dags(catalog: Catalog) -> dict[str, Any]:
 
 
 def made(catalog: Catalog) -> Iterator[Any]:
-    from deltaworks.airflow import endless_dags, scheduled_dags
-    from deltaworks.airflow.operation_dags import offered_operations, operation_dag, relay_operations
+    from deltaworks.airflow import continuous_dags, scheduled_dags
+    from deltaworks.airflow.operation_dags import available_operations, operation_dag, relay_operations
 
     environment = catalog.environment
     for spec in catalog.pipelines.values():
-        yield endless_dags.stream_dag(spec, environment)
+        yield continuous_dags.stream_dag(spec, environment)
         yield scheduled_dags.maintenance_dag(spec, environment)
         if spec.gold.tables:
             yield scheduled_dags.gold_dag(spec, environment)
         if spec.mutations is not None:
             yield scheduled_dags.mutation_dag(spec, spec.mutations, environment)
-        yield from (operation_dag(declared, spec, environment) for declared in offered_operations(spec))
+        yield from (operation_dag(declared, spec, environment) for declared in available_operations(spec))
     for relay in catalog.relays.values():
-        yield endless_dags.relay_dag(relay, environment)
+        yield continuous_dags.relay_dag(relay, environment)
         yield from (operation_dag(declared, relay, environment) for declared in relay_operations())
         if relay.clean is not None:
             yield scheduled_dags.clean_dag(relay, relay.clean, environment)
@@ -63,7 +63,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     kind = dag_id.partition("__")[0]
     if kind == "stream":
         return "stream"
-    name = {"compact_tables": "optimize_tables", "note_night": "snapshot_health"}.get(task_id, task_id)
+    name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
     return OPERATIONS[name if name in OPERATIONS else kind].job_class
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.restarts import hung_alone
-from deltaworks.airflow.stream_notes import MOST_CHARACTERS, due_notes
+from deltaworks.airflow.restarts import hung_reports
+from deltaworks.airflow.stream_notes import MAX_CHARACTERS, due_notes
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthLimits
@@ -100,7 +100,7 @@ def test_the_note_of_a_groups_run_has_a_line_for_each_pipeline_the_unhealthy_fir
 def test_the_note_of_a_large_group_is_no_longer_than_airflow_takes_it() -> None:
     ((_, _, text),) = due_notes([report(f"pipeline_{number:03}") for number in range(100)], {}, NOW)
 
-    assert len(text) <= MOST_CHARACTERS
+    assert len(text) <= MAX_CHARACTERS
     assert text.splitlines()[-1].startswith("- as of 12:01")
     shown = sum("healthy" in line for line in text.splitlines())
     assert f"- and {100 - shown} more" in text
@@ -118,6 +118,6 @@ def test_a_groups_driver_is_restarted_only_where_none_of_its_streams_lives(other
     hangs = report("ants", state="unhealthy", cause="HEARTBEAT_STALE")
     alone = report("cats", group="", run="stream__cats", state="unhealthy", cause="HEARTBEAT_STALE")
 
-    hung = [item.subject.dag_id for item in hung_alone([hangs, report("bees", cause=others), alone])]
+    hung = [item.subject.dag_id for item in hung_reports([hangs, report("bees", cause=others), alone])]
 
     assert hung == (["stream_group__small"] if restarted else []) + ["stream__cats"]

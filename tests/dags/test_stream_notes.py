@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow.stream_notes import MOST_CHARACTERS, due_notes, note_of, write_notes
+from deltaworks.airflow.stream_notes import MAX_CHARACTERS, due_notes, run_note, write_notes
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import Verdict
 from deltaworks.control.health.limits import HealthLimits
@@ -34,19 +34,19 @@ def report(
 
 
 def test_the_note_has_state_rows_quarantine_and_lag() -> None:
-    assert note_of(report(), NOW) == (
+    assert run_note(report(), NOW) == (
         "- healthy (OK) since 2026-03-01 12:01 UTC\n"
         "- last hour: 10,000 events read, 19,000 rows landed, 500 in quarantine (5.0 %: 500 type_mismatch at level)\n"
         "- lag: 3 files wait, the oldest for 90 s\n"
         "- as of 12:01 UTC, by stream_health"
     )
-    assert "lag: nothing waits" in note_of(report(waits=0), NOW)
+    assert "lag: nothing waits" in run_note(report(waits=0), NOW)
 
 
 def test_a_note_is_no_longer_than_airflow_takes_it() -> None:
     reasons = {("type_mismatch", "f" * 5_000): 1, ("rule", "g" * 5_000): 1}
 
-    assert len(note_of(report(read=EventTotals(events=2, quarantined=2, reasons=reasons)), NOW)) <= MOST_CHARACTERS
+    assert len(run_note(report(read=EventTotals(events=2, quarantined=2, reasons=reasons)), NOW)) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(

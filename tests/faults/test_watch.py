@@ -12,7 +12,7 @@ from datetime import datetime
 
 import pytest
 
-from deltaworks.airflow.restarts import restarts
+from deltaworks.airflow.restarts import parse_restarts
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
@@ -109,7 +109,7 @@ def test_a_stream_that_hangs_is_told_and_started_anew_once(
 def restarts_of(stage: Stage) -> list[datetime]:
     """When the health check started the stream anew."""
     found = open_objects(stage.catalog.environment.lake).get(paths.pipeline_control("clicks", "restarts.json"))
-    return restarts(found.data) if found else []
+    return parse_restarts(found.data) if found else []
 
 
 @pytest.mark.timeout(520)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 #: How long a question waits for its answer.
-ANSWER_WITHIN = timedelta(hours=10)
+ANSWER_TIMEOUT = timedelta(hours=10)
 
 
 class ApprovalRetryPolicy(JobRetryPolicy):
@@ -71,9 +71,9 @@ class OperationApproval(ApprovalOperator):
         operation: Operation,
         spec: PipelineSpec | None,
         environment: EnvironmentSpec,
-        counted_by: str,
+        count_task_id: str,
         namespace: str = "",
-        answer_within: timedelta = ANSWER_WITHIN,
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
         notifiers: Sequence[BaseNotifier] = (),
         **settings: Any,
     ) -> None:
@@ -81,7 +81,7 @@ class OperationApproval(ApprovalOperator):
             raise ValueError(f"{settings.get('task_id')}: an approval has no default answer")
         share = environment.shares.of(operation.job_class)
         super().__init__(
-            response_timeout=answer_within,
+            response_timeout=answer_timeout,
             notifiers=list(notifiers),
             **pool_settings(share.pool, priority=share.priority),
             retries=2,
@@ -96,14 +96,14 @@ class OperationApproval(ApprovalOperator):
         self._pipeline = spec.pipeline if spec is not None else ""
         self._namespace = namespace
         self._lake = environment.lake
-        self._counted_by = counted_by
+        self._count_task_id = count_task_id
 
     def execute(self, context: Context) -> None:
         """Keep the question with its figures, and ask."""
         run, model = context["dag_run"], self.operation.options()
         params = context["params"]
         options = read_options(model, {name: params.get(name) for name in model.model_fields})
-        counted = context["ti"].xcom_pull(task_ids=self._counted_by, key=RESULTS_KEY) or []
+        count_results = context["ti"].xcom_pull(task_ids=self._count_task_id, key=RESULTS_KEY) or []
         question = Approval(
             operation=self.operation.name,
             subject=self._pipeline or self._namespace,
@@ -112,10 +112,10 @@ class OperationApproval(ApprovalOperator):
             asked_at=iso_now(),
             shown=self.body or "",
             options=requested(self.operation, options),
-            bounds=figures(self.operation, options, counted),
+            bounds=figures(self.operation, options, count_results),
         )
         self._approvals().ask(question)
-        self.assigned_users = self._assigned(question)
+        self.assigned_users = self._assignees(question)
         super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -129,20 +129,20 @@ class OperationApproval(ApprovalOperator):
             refuse_approver(approval, self.approvers, self_approval=self.self_approval)
         return answer
 
-    def _assigned(self, question: Approval) -> Any:
+    def _assignees(self, question: Approval) -> Any:
         """The people Airflow takes an answer from; None where nobody is declared."""
         if not self.approvers:
             return None
-        others = [
+        assignees = [
             person for person in self.approvers if self.self_approval or not person.is_named(question.requested_by)
         ]
-        if not others:
+        if not assignees:
             raise ContractError(
                 "APPROVAL_REFUSED",
                 f"Nobody but {question.requested_by}, who asks for it, may approve {question.operation}.",
                 hint="Declare another approver, or have another person trigger it.",
             )
-        return [{"id": person.id, "name": person.name or person.id} for person in others]
+        return [{"id": person.id, "name": person.name or person.id} for person in assignees]
 
     def _approvals(self) -> Approvals:
         set_keys([self._lake])

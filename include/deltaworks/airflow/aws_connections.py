@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 #: What makes keys of a connection end, or leaves them to the machine that asks.
-_OTHER_KEYS = ("role_arn", "assume_role_method", "profile_name")
+_TEMPORARY_KEY_FIELDS = ("role_arn", "assume_role_method", "profile_name")
 
 
 def set_environment_keys(environment: EnvironmentSpec) -> None:
@@ -27,33 +27,33 @@ def set_environment_keys(environment: EnvironmentSpec) -> None:
     Costs nothing where it names none. Idempotent.
 
     Raises:
-        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
     set_keys([environment.lake, environment.landing, environment.messaging])
 
 
-def set_keys(places: Iterable[AwsSpec]) -> None:
+def set_keys(storages: Iterable[AwsSpec]) -> None:
     """The same for some storages. A variable that is set already stays as it is.
 
     Raises:
-        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
-    read: dict[str, Any] = {}
-    for place in places:
-        conn_id = place.aws_conn_id
-        if conn_id is None or (place.access_key is not None and place.access_key.name in os.environ):
+    connections: dict[str, Any] = {}
+    for storage in storages:
+        conn_id = storage.aws_conn_id
+        if conn_id is None or (storage.access_key is not None and storage.access_key.name in os.environ):
             continue
-        if conn_id not in read:
-            read[conn_id] = _read(conn_id)
-        _check_address(place, read[conn_id])
-    for conn_id, keys in read.items():
+        if conn_id not in connections:
+            connections[conn_id] = _read_connection(conn_id)
+        _check_endpoint(storage, connections[conn_id])
+    for conn_id, keys in connections.items():
         variables = connection_variables(
             conn_id,
             access_key=keys.aws_access_key_id,
             secret_key=keys.aws_secret_access_key,
             token=keys.aws_session_token,
         )
-        _mask(variables.values())
+        _mask_in_logs(variables.values())
         os.environ.update(variables)
 
 
@@ -61,19 +61,19 @@ def refuse_remote_drivers(environment: EnvironmentSpec, host: str) -> None:
     """Refuse connections with keys where the driver runs on another machine: only a command line would reach it.
 
     Raises:
-        ConfigError: AWS_CONNECTION_UNFIT.
+        ConfigError: AWS_CONNECTION_INVALID.
     """
-    named = {place.aws_conn_id for place in (environment.lake, environment.landing, environment.messaging)} - {None}
-    if named:
-        raise _unfit(
-            " and ".join(sorted(map(repr, named))),
+    conn_ids = {place.aws_conn_id for place in (environment.lake, environment.landing, environment.messaging)} - {None}
+    if conn_ids:
+        raise _invalid_connection(
+            " and ".join(sorted(map(repr, conn_ids))),
             f"cannot give keys to a driver in cluster mode on {host}: they would be on spark-submit's command line",
             "Remove aws_conn_id from the environment, and give the driver's pods or containers a role, or variables "
             "from the cluster's own secrets (access_key: env:NAME).",
         )
 
 
-def _read(conn_id: str) -> Any:
+def _read_connection(conn_id: str) -> Any:
     """A connection as the amazon provider understands it."""
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
     from airflow.sdk import BaseHook
@@ -90,10 +90,10 @@ def _read(conn_id: str) -> Any:
         ) from error
     if connection.conn_type != "aws":
         hint = f"Create one of the type aws: airflow connections add {conn_id} --conn-json {example}."
-        raise _unfit(repr(conn_id), f"is of the type {connection.conn_type!r} and not aws", hint)
+        raise _invalid_connection(repr(conn_id), f"is of the type {connection.conn_type!r} and not aws", hint)
     extra = connection.extra_dejson
-    if others := [name for name in _OTHER_KEYS if extra.get(name)]:
-        raise _unfit(
+    if others := [name for name in _TEMPORARY_KEY_FIELDS if extra.get(name)]:
+        raise _invalid_connection(
             repr(conn_id),
             f"has {', '.join(others)}: keys got by it would end while jobs run, or be another machine's",
             "Give it keys that last, as login and password; or remove aws_conn_id from the environment, and give the "
@@ -101,7 +101,7 @@ def _read(conn_id: str) -> Any:
         )
     keys = AwsConnectionWrapper(connection)
     if not keys.aws_access_key_id or not keys.aws_secret_access_key:
-        raise _unfit(
+        raise _invalid_connection(
             repr(conn_id),
             "has no keys: its login is the access key and its password the secret key",
             "Write both, or remove aws_conn_id from the environment where machines have a role.",
@@ -109,25 +109,25 @@ def _read(conn_id: str) -> Any:
     return keys
 
 
-def _check_address(place: AwsSpec, connection: Any) -> None:
+def _check_endpoint(storage: AwsSpec, connection: Any) -> None:
     """Refuse a connection that is for another place: an environment says itself where its storages are."""
-    declared = {"region_name": place.region, "endpoint_url": resolve_text(place.endpoint or "")}
+    declared = {"region_name": storage.region, "endpoint_url": resolve_text(storage.endpoint or "")}
     fields = {"region_name": "region", "endpoint_url": "endpoint"}
     for name, value in declared.items():
-        other = getattr(connection, name)
-        if other and other.rstrip("/") != value.rstrip("/"):
-            raise _unfit(
-                repr(place.aws_conn_id),
-                f"has {name} {other}, and the environment {fields[name]} {value or 'of AWS'}",
-                f"Write {fields[name]}: {other} beside aws_conn_id in the environment, or correct the connection.",
+        actual = getattr(connection, name)
+        if actual and actual.rstrip("/") != value.rstrip("/"):
+            raise _invalid_connection(
+                repr(storage.aws_conn_id),
+                f"has {name} {actual}, and the environment {fields[name]} {value or 'of AWS'}",
+                f"Write {fields[name]}: {actual} beside aws_conn_id in the environment, or correct the connection.",
             )
 
 
-def _unfit(conn_id: str, problem: str, hint: str) -> ConfigError:
-    return ConfigError("AWS_CONNECTION_UNFIT", f"Airflow's connection {conn_id} {problem}.", hint=hint)
+def _invalid_connection(conn_id: str, problem: str, hint: str) -> ConfigError:
+    return ConfigError("AWS_CONNECTION_INVALID", f"Airflow's connection {conn_id} {problem}.", hint=hint)
 
 
-def _mask(values: Iterable[str]) -> None:
+def _mask_in_logs(values: Iterable[str]) -> None:
     from airflow.sdk.log import mask_secret
 
     for value in values:

@@ -20,7 +20,7 @@ ERROR_PREFIX = "DELTAWORKS_ERROR "
 UI_PREFIX = "DELTAWORKS_UI "
 #: Results are one line, a JSON list of records. What exceeds this is omitted: Airflow keeps it in its database.
 _RESULTS_PREFIX = "[{"
-_RESULTS_LENGTH = 48_000
+_MAX_RESULTS_CHARACTERS = 48_000
 _EXIT_CODE = re.compile(r"(?:Error code is|exit[ _]code)[ :=]+(-?\d+)", re.IGNORECASE)
 _CONDITION = re.compile(r'"condition": ?"([A-Z0-9_]+)"')
 _RETRYABLE = re.compile(r'"retryable": ?(true|false)')
@@ -40,11 +40,11 @@ def child_options(*, niceness: int = 0) -> dict[str, Any]:
     """
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL}
     if sys.platform == "linux":
-        options["preexec_fn"] = _dies_with(os.getpid(), niceness)
+        options["preexec_fn"] = _kill_with_parent(os.getpid(), niceness)
     return options
 
 
-def _dies_with(parent: int, niceness: int) -> Callable[[], None]:
+def _kill_with_parent(parent: int, niceness: int) -> Callable[[], None]:
     # Loaded here: between fork and exec nothing may be imported.
     prctl = ctypes.CDLL(None).prctl
 
@@ -61,49 +61,49 @@ def _dies_with(parent: int, niceness: int) -> Callable[[], None]:
 class JobOutput:
     """Listens to a job's lines as they pass."""
 
-    on_ui: Callable[[str], None] | None = None
+    on_ui_address: Callable[[str], None] | None = None
     on_results: Callable[[list[Any]], None] | None = None
     error: DeltaworksError | None = field(default=None, init=False)
 
-    def listen(self, lines: Iterable[str]) -> Iterator[str]:
+    def parse_lines(self, lines: Iterable[str]) -> Iterator[str]:
         """The same lines, parsed on their way."""
         for line in lines:
-            self.hear(line)
+            self.parse_line(line)
             yield line
 
-    def hear(self, line: str) -> None:
+    def parse_line(self, line: str) -> None:
         """Parse one line."""
         text = line.strip()
         if text.startswith(ERROR_PREFIX):
-            self.error = read_error(text) or self.error
-        elif text.startswith(UI_PREFIX) and self.on_ui is not None:
+            self.error = parse_error(text) or self.error
+        elif text.startswith(UI_PREFIX) and self.on_ui_address is not None:
             address = text.removeprefix(UI_PREFIX).strip()
             # It becomes a link in people's browsers, so only what a browser may open passes.
             if address.startswith(("http://", "https://")):
-                self.on_ui(address)
+                self.on_ui_address(address)
         elif text.startswith(_RESULTS_PREFIX) and self.on_results is not None:
-            results = read_results(text)
+            results = parse_results(text)
             if results:
                 self.on_results(results)
 
 
-def read_results(text: str) -> list[Any]:
+def parse_results(text: str) -> list[Any]:
     """The records of a line of results, as many as fit, the last one counting those omitted; none elsewhere."""
     try:
         records = json.loads(text)
     except ValueError:
         return []
-    kept: list[Any] = []
+    fitting: list[Any] = []
     length = 0
     for record in records:
         length += len(json.dumps(record))
-        if length > _RESULTS_LENGTH:
-            return [*kept, {"left_out": len(records) - len(kept)}]
-        kept.append(record)
-    return kept
+        if length > _MAX_RESULTS_CHARACTERS:
+            return [*fitting, {"left_out": len(records) - len(fitting)}]
+        fitting.append(record)
+    return fitting
 
 
-def read_error(text: str) -> DeltaworksError | None:
+def parse_error(text: str) -> DeltaworksError | None:
     """The last error line in a text, as an error again; None where there is none.
 
     Masking of secrets may have damaged the line's JSON: then condition and verdict are still read.
@@ -127,7 +127,7 @@ def read_error(text: str) -> DeltaworksError | None:
     )
 
 
-def read_exit_code(text: str) -> int | None:
+def parse_exit_code(text: str) -> int | None:
     """The exit code a launcher's message names."""
     match = _EXIT_CODE.search(text)
     return int(match[1]) if match else None
@@ -138,8 +138,8 @@ def error_of(exception: BaseException) -> DeltaworksError | None:
     if isinstance(exception, DeltaworksError):
         return exception
     text = str(exception)
-    error = read_error(text)
-    if error is None and read_exit_code(text) in _FINAL_EXIT_CODES:
-        code = read_exit_code(text)
+    error = parse_error(text)
+    if error is None and parse_exit_code(text) in _FINAL_EXIT_CODES:
+        code = parse_exit_code(text)
         return DeltaworksError("JOB_FAILED", f"The job ended with exit code {code}.", retryable=False)
     return error

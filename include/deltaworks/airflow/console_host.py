@@ -47,11 +47,11 @@ from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
 #: `off` has the API server make the pages itself, which takes less memory and more of its time.
-PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
+PAGE_PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
-_PAUSED_SECONDS = 10.0
-_QUESTIONS_SECONDS, _MOST_QUESTIONS = 5.0, 200
-_MAIN: Final = "airflow.api_fastapi.main"
+_PAUSED_CACHE_SECONDS = 10.0
+_APPROVALS_CACHE_SECONDS, _MAX_APPROVALS = 5.0, 200
+_API_SERVER_MODULE: Final = "airflow.api_fastapi.main"
 
 
 class AirflowPeople:
@@ -64,12 +64,12 @@ class AirflowPeople:
     def identify(self) -> Callable[..., Awaitable[Person]]:
         """Airflow's own dependency, and one question for all DAGs."""
 
-        async def of(user: GetUserDep) -> Person:
+        async def identify_user(user: GetUserDep) -> Person:
             if self._limiter is None:
                 self._limiter = anyio.CapacityLimiter(_THREADS)
             return await anyio.to_thread.run_sync(_person, user, limiter=self._limiter)
 
-        return of
+        return identify_user
 
     def login_address(self, request: Request) -> str | None:
         """Airflow's login, which comes back to the page."""
@@ -99,18 +99,18 @@ class AirflowActs(RestActs):
     """Runs that people start in the Airflow of this process, by its own API and with their own token."""
 
     def __init__(self) -> None:
-        super().__init__(_connected, address=_prefix)
+        super().__init__(_airflow_client, address=_path_prefix)
         self._paused: tuple[float, frozenset[str]] | None = None
         self._questions: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
     def unavailable(self) -> str:
         """Why nothing would run: the scheduler is dead. A process that serves no API has nothing to ask."""
-        return super().unavailable() if _MAIN in sys.modules else ""
+        return super().unavailable() if _API_SERVER_MODULE in sys.modules else ""
 
     def paused(self) -> frozenset[str] | None:
         """The DAGs that are paused, a few seconds old at most."""
         now = time.monotonic()
-        if self._paused is None or now - self._paused[0] > _PAUSED_SECONDS:
+        if self._paused is None or now - self._paused[0] > _PAUSED_CACHE_SECONDS:
             with create_session() as session:
                 ids = session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)).all()
             self._paused = (now, frozenset(ids))
@@ -119,7 +119,7 @@ class AirflowActs(RestActs):
     def questions(self, airflow: str | None) -> tuple[Question, ...]:
         """The approvals of our DAGs that wait for a person, a few seconds old at most; the oldest first."""
         now = time.monotonic()
-        if self._questions is None or now - self._questions[0] > _QUESTIONS_SECONDS:
+        if self._questions is None or now - self._questions[0] > _APPROVALS_CACHE_SECONDS:
             self._questions = (now, _open_questions())
         return tuple(
             Question(
@@ -145,29 +145,29 @@ def _open_questions() -> list[tuple[str, str, str, datetime]]:
             TaskInstance.state.in_((TaskInstanceState.AWAITING_INPUT, TaskInstanceState.DEFERRED)),
         )
         .order_by(HITLDetail.created_at)
-        .limit(_MOST_QUESTIONS)
+        .limit(_MAX_APPROVALS)
     )
     with create_session() as session:
         return [(dag_id, run_id, subject, since) for dag_id, run_id, subject, since in session.execute(query)]
 
 
-def _prefix(request: Request) -> str:
+def _path_prefix(request: Request) -> str:
     """The prefix under which Airflow is served."""
     return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
 
 
-def _connected(request: Request | None) -> httpx.AsyncClient:
+def _airflow_client(request: Request | None) -> httpx.AsyncClient:
     """A client of the application in this process, with the login of a request."""
-    prefix = server_path("") if request is None else _prefix(request)
+    prefix = server_path("") if request is None else _path_prefix(request)
     base = "http://localhost/" if request is None else str(request.base_url.replace(path="/"))
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=_airflow(), raise_app_exceptions=False),
+        transport=httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False),
         base_url=base.rstrip("/") + prefix,
-        headers={"Accept": "application/json", **({} if request is None else _login_of(request))},
+        headers={"Accept": "application/json", **({} if request is None else _auth_headers(request))},
     )
 
 
-def _login_of(request: Request) -> dict[str, str]:
+def _auth_headers(request: Request) -> dict[str, str]:
     """The login of a request, as its caller sent it or its cookie has it."""
     if "authorization" in request.headers:
         return {"Authorization": request.headers["authorization"]}
@@ -175,12 +175,12 @@ def _login_of(request: Request) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _airflow() -> Any:
+def _airflow_app() -> Any:
     """The application that serves this process; another one would take seconds and know no sessions of this one."""
-    return sys.modules[_MAIN].app
+    return sys.modules[_API_SERVER_MODULE].app
 
 
-def _set_keys() -> None:
+def _set_lake_keys() -> None:
     """Set the variables of connections that the environment names, without reading what else is declared."""
     from deltaworks.specs.project import load_catalog
 
@@ -191,7 +191,7 @@ def build_host() -> FastAPI:
     """The console over Airflow's people and acts, and the lake of the environment of this process."""
     catalog = CatalogCache()
 
-    def opened() -> ObjectStore:
+    def open_lake() -> ObjectStore:
         environment = catalog.current().environment
         set_environment_keys(environment)
         return open_objects(environment.lake, patience=PATIENCE)
@@ -199,9 +199,9 @@ def build_host() -> FastAPI:
     console = Console(
         people=AirflowPeople(),
         acts=AirflowActs(),
-        records=CachedObjects(opened),
+        records=CachedObjects(open_lake),
         catalog=catalog,
-        elsewhere=None if os.environ.get(PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_keys),
+        elsewhere=None if os.environ.get(PAGE_PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_lake_keys),
     )
     app = build_console(console)
     add_dashboards(app)

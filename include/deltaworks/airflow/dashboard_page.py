@@ -36,48 +36,48 @@ _STYLE = "body{font:15px system-ui;margin:1.5rem;color-scheme:light dark}li{marg
 _WAIT_SECONDS = 30.0
 
 
-class _Pages:
+class _PageCache:
     """Pages as they were last drawn, so that ten readers cost as much as one. One is drawn at a time."""
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._drawn: dict[tuple[str, str], tuple[float, str, str]] = {}
+        self._lock = threading.Lock()
+        self._pages: dict[tuple[str, str], tuple[float, str, str]] = {}
 
-    def newest(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
+    def latest(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
         """The page of a dashboard up to now, drawn where the last one is due for another, or declared otherwise."""
         key, declared = (pipeline, dashboard.name), catalog.pipelines[pipeline].fingerprint()
-        page = self._kept(key, declared)
+        page = self._cached(key, declared)
         if page is not None:
             return page
-        with self._taken():
-            page = self._kept(key, declared)  # whoever had the turn may have drawn it
+        with self._locked():
+            page = self._cached(key, declared)  # whoever had the turn may have drawn it
             if page is None:
-                page = _draw(catalog, pipeline, dashboard, span, refresh_seconds=dashboard.refresh_seconds)
-                self._drawn[key] = (time.monotonic() + dashboard.refresh_seconds - 1, declared, page)
+                page = _render(catalog, pipeline, dashboard, span, refresh_seconds=dashboard.refresh_seconds)
+                self._pages[key] = (time.monotonic() + dashboard.refresh_seconds - 1, declared, page)
             return page
 
-    def of_span(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
+    def for_span(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
         """The page of a dashboard between two times that were asked for, which stays as it is."""
-        with self._taken():
-            return _draw(catalog, pipeline, dashboard, span)
+        with self._locked():
+            return _render(catalog, pipeline, dashboard, span)
 
-    def _kept(self, key: tuple[str, str], declared: str) -> str | None:
-        due_at, drawn_from, page = self._drawn.get(key, (0.0, "", ""))
-        return page if time.monotonic() < due_at and drawn_from == declared else None
+    def _cached(self, key: tuple[str, str], declared: str) -> str | None:
+        due_at, spec_fingerprint, page = self._pages.get(key, (0.0, "", ""))
+        return page if time.monotonic() < due_at and spec_fingerprint == declared else None
 
     @contextmanager
-    def _taken(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=_WAIT_SECONDS):
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=_WAIT_SECONDS):
             raise HTTPException(503, "Other dashboards are being drawn; try again in a minute.")
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
 
 def add_dashboards(app: FastAPI) -> None:
     """Add the routes of dashboards to the plugin's application."""
-    pages = _Pages()
+    pages = _PageCache()
 
     @app.get("/dashboards", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
     def list_dashboards(user: GetUserDep) -> Response:
@@ -98,7 +98,7 @@ def add_dashboards(app: FastAPI) -> None:
             span = span_of(dashboard, since=query.get("from", ""), until=query.get("to", ""))
         except ConfigError as error:
             raise HTTPException(400, error.message) from error
-        page = (pages.of_span if query.get("from") or query.get("to") else pages.newest)(
+        page = (pages.for_span if query.get("from") or query.get("to") else pages.latest)(
             catalog, pipeline, dashboard, span
         )
         return HTMLResponse(page, headers=HEADERS)
@@ -110,8 +110,8 @@ def _may_read(catalog: Catalog, pipeline: str, user: Any) -> bool:
 
 def _list_page(catalog: Catalog, user: Any) -> str:
     entries = "".join(
-        f'<li><a href="{_text(server_path(f"/deltaworks/dashboards/{pipeline}/{item.name}"))}">'
-        f"{_text(item.title or f'{pipeline} {item.name}')}</a> <small>{_text(pipeline)}</small></li>"
+        f'<li><a href="{_escape(server_path(f"/deltaworks/dashboards/{pipeline}/{item.name}"))}">'
+        f"{_escape(item.title or f'{pipeline} {item.name}')}</a> <small>{_escape(pipeline)}</small></li>"
         for pipeline, spec in catalog.pipelines.items()
         if spec.dashboards and _may_read(catalog, pipeline, user)
         for item in spec.dashboards
@@ -123,7 +123,7 @@ def _list_page(catalog: Catalog, user: Any) -> str:
     )
 
 
-def _draw(
+def _render(
     catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span, *, refresh_seconds: int | None = None
 ) -> str:
     # Loaded at the first page: they load DuckDB and Arrow, every component of Airflow loads the plugin, and one serves.
@@ -132,9 +132,9 @@ def _draw(
 
     set_environment_keys(catalog.environment)
     answer = drawn_dashboard(catalog, pipeline, dashboard, span)
-    links = f'<nav><a href="{_text(server_path("/deltaworks/dashboards"))}">all dashboards</a></nav>'
+    links = f'<nav><a href="{_escape(server_path("/deltaworks/dashboards"))}">all dashboards</a></nav>'
     return dashboard_page(answer, refresh_seconds=refresh_seconds, links=links)
 
 
-def _text(value: Any) -> str:
+def _escape(value: Any) -> str:
     return html.escape(str(value), quote=True)

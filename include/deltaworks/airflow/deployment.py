@@ -18,10 +18,10 @@ from deltaworks.specs.known_secrets import LOCAL, refuse_weak
 
 #: Set to `true`, it lets Airflow start with its simple auth manager outside `local`.
 ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
-_SIMPLE = "SimpleAuthManager"
+_SIMPLE_AUTH_MANAGER = "SimpleAuthManager"
 #: Secrets of Airflow, and the commands that cannot do without: Airflow makes one for itself where none is set, which no
 #: other process has. The key that encrypts connections is everybody's: without it they are stored as they are.
-_OPTIONS: dict[tuple[str, str], frozenset[str] | None] = {
+_REQUIRED_SECRETS: dict[tuple[str, str], frozenset[str] | None] = {
     ("core", "fernet_key"): None,
     ("api_auth", "jwt_secret"): frozenset({"api-server", "scheduler", "standalone"}),
     ("api", "secret_key"): frozenset({"api-server", "scheduler", "standalone", "triggerer"}),
@@ -45,27 +45,27 @@ def check_deployment(variables: Mapping[str, str] = os.environ, *, command: str 
     _check_auth_manager(environment, allowed=variables.get(ALLOW_VARIABLE, "").strip().lower() == "true")
     if command is None:
         command = sys.argv[1] if len(sys.argv) > 1 else ""
-    for place, variable, value in _secrets(variables, command):
+    for place, variable, value in _configured_secrets(variables, command):
         refuse_weak(value, place=place, variable=variable)
 
 
 def _check_auth_manager(environment: str, *, allowed: bool) -> None:
-    if not conf.get("core", "auth_manager", fallback="").endswith(_SIMPLE):
+    if not conf.get("core", "auth_manager", fallback="").endswith(_SIMPLE_AUTH_MANAGER):
         return
-    everybody = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
-    if everybody or not allowed:
+    all_admins = conf.getboolean("core", "simple_auth_manager_all_admins", fallback=False)
+    if all_admins or not allowed:
         raise ConfigError(
             "SIMPLE_AUTH_REFUSED",
-            f"[core] auth_manager is Airflow's {_SIMPLE} in the environment {environment!r}"
-            + (", and simple_auth_manager_all_admins lets everybody in." if everybody else ": it is for development."),
+            f"[core] auth_manager is Airflow's {_SIMPLE_AUTH_MANAGER} in the environment {environment!r}"
+            + (", and simple_auth_manager_all_admins lets everybody in." if all_admins else ": it is for development."),
             hint=f"Configure the auth manager of your users (docs/how-to/deploy.md), or set {ALLOW_VARIABLE}=true where "
             "one login is enough and simple_auth_manager_all_admins is off.",
         )
 
 
-def _secrets(variables: Mapping[str, str], command: str) -> Iterator[tuple[str, str, str]]:
+def _configured_secrets(variables: Mapping[str, str], command: str) -> Iterator[tuple[str, str, str]]:
     """Where a secret of Airflow is set, the variable that sets it, and its value; none that this process can lack."""
-    for (section, key), needed_by in _OPTIONS.items():
+    for (section, key), needed_by in _REQUIRED_SECRETS.items():
         variable, value = f"AIRFLOW__{section.upper()}__{key.upper()}", conf.get(section, key, fallback="")
         if value or variable in variables or needed_by is None or command in needed_by:
             yield f"[{section}] {key}", variable, value

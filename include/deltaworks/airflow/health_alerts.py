@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import last_success, noted_at
+from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.concurrency import concurrently
@@ -21,12 +21,12 @@ from deltaworks.control.troubles import alert_of_verdict, alerts_of_verdicts, ne
 from deltaworks.specs.catalog import Catalog
 
 #: A run may take this long beyond its interval before it counts as overdue.
-RUN_TIME = timedelta(hours=1)
-_FIRINGS = 8
+RUN_TIME_ALLOWANCE = timedelta(hours=1)
+_SAMPLED_FIRINGS = 8
 LOSS_NEAR = "LOSS_NEAR"
 
 
-def alerts_of(verdict: Verdict) -> frozenset[str]:
+def alert_causes(verdict: Verdict) -> frozenset[str]:
     """The alerts a verdict calls for. LOSS_NEAR and ROWS_QUARANTINED are called for by a stream that was stopped on
     purpose too."""
     causes = {LOSS_NEAR} if verdict.loss_near else set()
@@ -47,17 +47,17 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
     Safe from several processes at once.
     """
-    of_verdicts = alerts_of_verdicts()
+    verdict_causes = alerts_of_verdicts()
     by_subject = {subject_of(verdict): verdict for verdict in verdicts}
     for alert in list(alerts(objects)):
-        if alert.cause not in of_verdicts or not alert.standing.open:
+        if alert.cause not in verdict_causes or not alert.standing.open:
             continue
         verdict = by_subject.get(alert.subject)
-        if verdict is None or alert.cause not in alerts_of(verdict):
+        if verdict is None or alert.cause not in alert_causes(verdict):
             summary = f"It is {verdict.state}: {verdict.detail}" if verdict else "It is no longer declared."
             resolve_alert(objects, cause=alert.cause, subject=alert.subject, summary=summary, now=now)
     for subject, verdict in by_subject.items():
-        for cause in alerts_of(verdict):
+        for cause in alert_causes(verdict):
             raise_alert(
                 objects,
                 cause=cause,
@@ -76,10 +76,10 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 def _summary(verdict: Verdict, cause: str) -> str:
     """What was seen; people who read it in a notice have the next step in the same text."""
     step = _next_step(verdict, cause)
-    return _seen(verdict, cause) + (f" Next: {step}" if step else "")
+    return _observation(verdict, cause) + (f" Next: {step}" if step else "")
 
 
-def _seen(verdict: Verdict, cause: str) -> str:
+def _observation(verdict: Verdict, cause: str) -> str:
     if cause == ROWS_QUARANTINED:
         return verdict.rejection
     left = verdict.time_left_seconds
@@ -118,19 +118,19 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
             yield names.clean_dag_id(relay), declared.clean.schedule
 
 
-def longest_wait(schedule: str, after: datetime) -> timedelta:
+def longest_interval(schedule: str, after: datetime) -> timedelta:
     """The longest time between two of the next firings of a cron expression."""
     from croniter import croniter
 
     times = croniter(schedule, after)
-    firings: list[datetime] = [times.get_next(datetime) for _ in range(_FIRINGS)]
+    firings: list[datetime] = [times.get_next(datetime) for _ in range(_SAMPLED_FIRINGS)]
     return max(later - earlier for earlier, later in itertools.pairwise(firings))
 
 
 def is_overdue(schedule: str, succeeded: datetime, now: datetime) -> bool:
     """Whether a job has missed two of its intervals, or one and the time a run may take."""
-    wait = longest_wait(schedule, succeeded)
-    return now - succeeded > max(2 * wait, wait + RUN_TIME)
+    wait = longest_interval(schedule, succeeded)
+    return now - succeeded > max(2 * wait, wait + RUN_TIME_ALLOWANCE)
 
 
 def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
@@ -140,7 +140,7 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
     """
     late_before = open_subjects(objects, "JOB_OVERDUE")
 
-    def judged(job: tuple[str, str]) -> str:
+    def check_job(job: tuple[str, str]) -> str:
         dag_id, schedule = job
         succeeded = last_success(objects, dag_id, now=now)
         if not is_overdue(schedule, succeeded, now):
@@ -158,17 +158,17 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
         )
         return dag_id
 
-    return [dag_id for dag_id in concurrently(judged, scheduled_jobs(catalog)) if dag_id]
+    return [dag_id for dag_id in concurrently(check_job, scheduled_jobs(catalog)) if dag_id]
 
 
 def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
     """Raise or resolve GOLD_STALE of every gold table that declares `max_age_minutes`, and return those too old."""
     stale_before = open_subjects(objects, "GOLD_STALE")
 
-    def judged(watched: tuple[str, str, float]) -> str:
+    def check_table(watched: tuple[str, str, float]) -> str:
         pipeline, table, max_age_minutes = watched
         subject = f"{pipeline}.{table}"
-        age = (now - noted_at(objects, paths.gold_state(pipeline, table), now=now)).total_seconds()
+        age = (now - recorded_at(objects, paths.gold_state(pipeline, table), now=now)).total_seconds()
         if age <= 60 * max_age_minutes:
             if subject in stale_before:
                 resolve_alert(objects, cause="GOLD_STALE", subject=subject, summary="It is up to date.", now=now)
@@ -190,4 +190,4 @@ def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime
         for table in spec.gold.tables
         if table.checks.max_age_minutes is not None
     ]
-    return [subject for subject in concurrently(judged, tables) if subject]
+    return [subject for subject in concurrently(check_table, tables) if subject]

@@ -47,22 +47,22 @@ def health_dag(
         start_date=names.START_DATE,
         catchup=False,
         max_active_runs=1,
-        allowed_run_types=names.NO_BACKFILL,
+        allowed_run_types=names.RUN_TYPES_WITHOUT_BACKFILL,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(minutes=5),
         tags=["health"],
         default_args={"owner": owner},
     ) as dag:
-        JudgeStreamsOperator(task_id="judge_streams", retries=0, execution_timeout=timedelta(minutes=2))
+        CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))
         if mutations:
-            judge_mutations_task(environment)
+            check_mutations_task(environment)
     return dag
 
 
-def judge_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
+def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
     """The task that is red while requests of any pipeline wait for too long. The next run of its DAG is its retry."""
     return ProcessOperator(
-        task_id="judge_mutations",
+        task_id="check_mutations",
         module=BACKLOG_MODULE,
         environment=environment,
         retries=0,
@@ -71,7 +71,7 @@ def judge_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessO
     )
 
 
-class JudgeStreamsOperator(BaseOperator):
+class CheckStreamsOperator(BaseOperator):
     """Reads all heartbeats and stop flags, logs a table of verdicts and fails if one is unhealthy.
 
     It raises and resolves their alerts and those of jobs that are overdue, restarts hung streams, sends notices, and
@@ -93,12 +93,12 @@ class JudgeStreamsOperator(BaseOperator):
         catalog = load_catalog(tolerant=True)
         set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
-        previous = _previous(context)
+        previous = _previous_verdicts(context)
         reports = health_report.reports(
             health_report.subjects(catalog),
             objects,
             previous=previous,
-            paused=lambda dag_id: _paused(context, dag_id),
+            paused=lambda dag_id: _is_paused(context, dag_id),
         ) + health_report.misdeclared(catalog, objects, previous=previous)
         reports += process_reports(catalog, objects, previous=previous)
         self.log.info("Relays and streams:\n%s", health_report.table(reports))
@@ -106,11 +106,11 @@ class JudgeStreamsOperator(BaseOperator):
             self.log.warning("%s", unheard)
         records = {item.subject.key: health_report.to_record(item.verdict) for item in reports}
         context["ti"].xcom_push(key=VERDICTS_XCOM, value=records)
-        bad = [item.verdict for item in reports if item.verdict.unhealthy]
+        unhealthy = [item.verdict for item in reports if item.verdict.unhealthy]
         self._alert(context, catalog, objects, reports)
-        self._note(catalog.environment, reports, previous)
-        if bad:
-            raise _unhealthy(bad)
+        self._write_run_notes(catalog.environment, reports, previous)
+        if unhealthy:
+            raise _unhealthy_error(unhealthy)
         return {state: sum(r["state"] == state for r in records.values()) for state in _states(records)}
 
     def _alert(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
@@ -134,7 +134,7 @@ class JudgeStreamsOperator(BaseOperator):
                 self.log.warning("Overdue jobs and stale gold tables: %s", ", ".join(late))
             if due := alert_on_erasures(objects, catalog, now=now):
                 self.log.warning("Erasures that are due: %s", ", ".join(due))
-            self._restart(catalog.environment, objects, reports)
+            self._restart_hung(catalog.environment, objects, reports)
             sent = deliver(objects, catalog.environment)
             self.log.info("Alerts: %s", sent)
             if now.minute == 0:
@@ -144,7 +144,9 @@ class JudgeStreamsOperator(BaseOperator):
         except Exception:
             self.log.exception("Alerts were not raised or not sent.")
 
-    def _note(self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]) -> None:
+    def _write_run_notes(
+        self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]
+    ) -> None:
         """Keep the notes of the streams' runs current, where Airflow can be reached; they may be left out."""
         from deltaworks.airflow.stream_notes import due_notes, write_notes
         from deltaworks.control.clock import utc_now
@@ -153,7 +155,7 @@ class JudgeStreamsOperator(BaseOperator):
         if not notes:
             return
         try:
-            with airflow_api(environment, patient=False) as api:
+            with airflow_api(environment, retries=False) as api:
                 write_notes(notes, api)
         except DeltaworksError as error:
             if error.condition == "AIRFLOW_CONNECTION_MISSING":
@@ -161,27 +163,27 @@ class JudgeStreamsOperator(BaseOperator):
             else:
                 self.log.warning("Runs of streams got no notes: %s", error)
 
-    def _restart(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
+    def _restart_hung(self, environment: EnvironmentSpec, objects: ObjectStore, reports: list[Report]) -> None:
         """Restart hung streams, where Airflow can be reached. A failure here keeps no alert from being sent."""
         from deltaworks.airflow.health_alerts import subject_of
-        from deltaworks.airflow.restarts import Hung, hung_alone, restart_hung, settle_restarts
+        from deltaworks.airflow.restarts import HungProcess, hung_reports, resolve_restart_alerts, restart_hung
         from deltaworks.control.clock import utc_now
 
         now = utc_now()
         hung = [
-            Hung(
+            HungProcess(
                 subject=subject_of(item.verdict),
                 dag_id=item.subject.dag_id,
-                key=f"{item.subject.control}/restarts.json",
-                per_hour=item.subject.restarts_per_hour,
-                start_seconds=item.subject.limits.grace_seconds,
+                record_key=f"{item.subject.control}/restarts.json",
+                max_restarts_per_hour=item.subject.restarts_per_hour,
+                startup_seconds=item.subject.limits.grace_seconds,
             )
-            for item in hung_alone(reports)
+            for item in hung_reports(reports)
             # Of a relay in a pod the pod's own probe takes care.
             if item.subject.restarts_per_hour and (item.subject.kind != "relay" or environment.kubernetes is None)
         ]
-        well = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
-        settle_restarts(objects, well, now=now)
+        healthy = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
+        resolve_restart_alerts(objects, healthy, now=now)
         if not hung:
             return
         try:
@@ -192,7 +194,7 @@ class JudgeStreamsOperator(BaseOperator):
             self.log.error("Hung streams are not restarted: %s", error)
 
 
-def airflow_api(environment: EnvironmentSpec, *, patient: bool = True) -> AirflowApi:
+def airflow_api(environment: EnvironmentSpec, *, retries: bool = True) -> AirflowApi:
     """A client of this Airflow's own API: by its connection, or as the environment declares it where there is none.
 
     Args:
@@ -212,20 +214,20 @@ def airflow_api(environment: EnvironmentSpec, *, patient: bool = True) -> Airflo
     else:
         fields = {name: getattr(connection, name) for name in CONNECTION_FIELDS}
         login = login_of_connection(fields, connection.extra_dejson, source=source)
-    return AirflowApi(login, timeout_seconds=30.0 if patient else 10.0, patient=patient)
+    return AirflowApi(login, timeout_seconds=30.0 if retries else 10.0, patient=retries)
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted({str(record["state"]) for record in records.values()})
 
 
-def _unhealthy(verdicts: list[Verdict]) -> TransientError:
+def _unhealthy_error(verdicts: list[Verdict]) -> TransientError:
     listed = "; ".join(f"{v.kind} {v.name}: {v.cause}: {v.detail}" for v in verdicts)
     steps = " ".join(f"{v.name}: {v.next_step}" for v in verdicts)
     return TransientError("STREAMS_UNHEALTHY", listed, hint=steps)
 
 
-def _previous(context: Context) -> dict[str, Verdict]:
+def _previous_verdicts(context: Context) -> dict[str, Verdict]:
     from deltaworks.control.health.report import from_record
 
     # With a map index it is the newest earlier one; without, the verdicts of every earlier run.
@@ -235,7 +237,7 @@ def _previous(context: Context) -> dict[str, Verdict]:
     return {dag_id: from_record(record) for dag_id, record in (records or {}).items()}
 
 
-def _paused(context: Context, dag_id: str) -> bool | None:
+def _is_paused(context: Context, dag_id: str) -> bool | None:
     """Whether a DAG is paused; None where Airflow cannot say (the DAG is not there yet)."""
     try:
         return bool(context["ti"].get_dag(dag_id).is_paused)

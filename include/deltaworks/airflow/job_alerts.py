@@ -11,7 +11,7 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.airflow.names import NOTE_TASK
+from deltaworks.airflow.names import RECORD_NIGHT_TASK
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
@@ -30,45 +30,45 @@ log = logging.getLogger(__name__)
 
 def job_callbacks() -> dict[str, Any]:
     """The callbacks for the `default_args` of a DAG of jobs."""
-    return {"on_failure_callback": tell_failure, "on_success_callback": note_success}
+    return {"on_failure_callback": alert_on_failure, "on_success_callback": resolve_on_success}
 
 
-def tell_failure(context: Context) -> None:
+def alert_on_failure(context: Context) -> None:
     """Raise an alert for a task that failed after all its tries, with its condition and next step."""
     try:
-        objects, environment = _control()
-        raise_failure(objects, context)
+        objects, environment = _open_control()
+        raise_failure_alert(objects, context)
         _deliver(objects, environment)
     except Exception:  # a failing alert must not hide the failure of the job
         log.exception("The alert of the failure could not be raised.")
 
 
-def note_success(context: Context) -> None:
+def resolve_on_success(context: Context) -> None:
     """Resolve the task's alert, and keep when its DAG last came to its end."""
     try:
-        objects, environment = _control()
-        if keep_success(objects, context):
+        objects, environment = _open_control()
+        if record_success(objects, context):
             _deliver(objects, environment)
     except Exception:  # a failing record must not fail a job that succeeded
         log.exception("The success could not be recorded.")
 
 
-def tell_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
+def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
     """Raise DEADLINE_MISSED for a DAG one of whose runs did not end in time. Its next end resolves it."""
     from deltaworks.alerts import raise_alert
 
-    objects, environment = _control()
+    objects, environment = _open_control()
     raise_alert(
         objects,
         cause="DEADLINE_MISSED",
         subject=dag_id,
         summary=f"A run of {dag_id} has not ended {minutes:g} minutes after it was queued.",
-        detail={"run": _run_of(context)},
+        detail={"run": _run_id(context)},
     )
     _deliver(objects, environment)
 
 
-def raise_failure(objects: ObjectStore, context: Context) -> None:
+def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
     """Raise the alert of a failed task."""
     from deltaworks.airflow.child_process import error_of
     from deltaworks.alerts import raise_alert
@@ -90,7 +90,7 @@ def raise_failure(objects: ObjectStore, context: Context) -> None:
     )
 
 
-def keep_success(objects: ObjectStore, context: Context) -> bool:
+def record_success(objects: ObjectStore, context: Context) -> bool:
     """Record the success of a task, resolve its alerts, and return whether there is a notice to send."""
     from deltaworks.alerts import resolve_alert
 
@@ -99,16 +99,16 @@ def keep_success(objects: ObjectStore, context: Context) -> bool:
     resolved = [
         resolve_alert(objects, cause=cause, subject=one)
         for cause in sorted(alerts_of_failures())
-        for one in (subject, *_made_good(objects, context, cause))
+        for one in (subject, *_superseded_failures(objects, context, cause))
     ]
     # The note of a night comes after its end, whether that was reached or not.
-    if not set(context["task"].downstream_task_ids) - {NOTE_TASK}:
+    if not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
     return any(notice is not None for notice in resolved)
 
 
-def _made_good(objects: ObjectStore, context: Context, cause: str) -> list[str]:
+def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> list[str]:
     """The open failures of an operation in other DAGs of its pipeline, such as a night, that a whole run of it by hand
     in earnest has made good. One that was told to leave something out makes nothing good."""
     from deltaworks.alerts.raising import open_subjects
@@ -121,34 +121,36 @@ def _made_good(objects: ObjectStore, context: Context, cause: str) -> list[str]:
     options = declared.options().model_fields
     form = context.get("params") or {}
     # As its job has them: what the DAG fixes wins over the form, and is text where it was a template.
-    chosen = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
+    options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
     # What bounds it or says why is no choice of what is done.
-    beside = {DRY_RUN, "reason", *declared.bounds}
-    is_partial = any(value and value != options[name].default for name, value in chosen.items() if name not in beside)
-    if task.task_id != declared.name or is_partial or str(chosen.get(DRY_RUN, False)) == "True":
+    not_a_selection = {DRY_RUN, "reason", *declared.bounds}
+    is_partial = any(
+        value and value != options[name].default for name, value in options_set.items() if name not in not_a_selection
+    )
+    if task.task_id != declared.name or is_partial or str(options_set.get(DRY_RUN, False)) == "True":
         return []
-    failed = (subject.partition(".") for subject in open_subjects(objects, cause))
+    failed_tasks = (subject.partition(".") for subject in open_subjects(objects, cause))
     return [
         f"{other}.{task_id}"
-        for other, _, task_id in failed
+        for other, _, task_id in failed_tasks
         if task_id == declared.name and other.partition("__")[2] == pipeline
     ]
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
     """When a DAG last came to its end; for one that never has, when this was first called for it."""
-    return noted_at(objects, _success_key(dag_id), now=now)
+    return recorded_at(objects, _success_key(dag_id), now=now)
 
 
-def noted_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
+def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
     """The time in an object; for one that is missing or torn, the time of the first call, which is then stored."""
     item = objects.get(key)
     if item is None:
         objects.put_if_absent(key, json.dumps({"at": now.isoformat()}).encode())
         return now
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        if (noted := parse_iso(json.loads(item.data)["at"])) is not None:
-            return noted
+        if (recorded := parse_iso(json.loads(item.data)["at"])) is not None:
+            return recorded
     # Left as it is, the time would be now for ever, and nothing would ever be late.
     objects.put(key, json.dumps({"at": now.isoformat()}).encode())
     return now
@@ -158,13 +160,13 @@ def _success_key(dag_id: str) -> str:
     return paths.alert_job(dag_id)
 
 
-def _run_of(context: Any) -> str | None:
+def _run_id(context: Any) -> str | None:
     run = context.get("dag_run") if isinstance(context, dict) else None
     run_id = run.get("dag_run_id") or run.get("run_id") if isinstance(run, dict) else getattr(run, "run_id", None)
     return None if run_id is None else str(run_id)
 
 
-def _control() -> tuple[ObjectStore, EnvironmentSpec]:
+def _open_control() -> tuple[ObjectStore, EnvironmentSpec]:
     from deltaworks.airflow.aws_connections import set_environment_keys
     from deltaworks.control.objects import open_objects
     from deltaworks.specs.project import load_catalog

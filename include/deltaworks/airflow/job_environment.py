@@ -24,7 +24,7 @@ def set_job_environment(environment: EnvironmentSpec | None, context: Context) -
     """Set what the jobs of an environment need, for this process and those it starts. Idempotent.
 
     Raises:
-        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+        ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
     if environment is None:
         return

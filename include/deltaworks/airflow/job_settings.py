@@ -21,7 +21,7 @@ from deltaworks.specs.shares import Share
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-ENDLESS_RETRIES = 8
+CONTINUOUS_RETRIES = 8
 #: High: a DAG that pauses itself does not come back by itself. With the back-off of retries this is hours.
 FAILED_RUNS_BEFORE_PAUSE = 50
 
@@ -47,7 +47,7 @@ class JobRetryPolicy(RetryPolicy):
         return cls()
 
 
-class EndlessRetryPolicy(JobRetryPolicy):
+class ContinuousRetryPolicy(JobRetryPolicy):
     """The back-off that `@continuous` lacks: an endless job is always started again, soon or later.
 
     Airflow's part of `deltaworks.control.backoff`: it waits by the same schedule, counted by the tries of one DAG run,
@@ -98,19 +98,19 @@ def process_settings(share: Share) -> dict[str, Any]:
     return {name: value for name, value in job_settings(share).items() if name != "durable"}
 
 
-def endless_retries() -> dict[str, Any]:
+def continuous_retries() -> dict[str, Any]:
     """Retry settings of a task without end; the delays also hold for a killed task, which no policy sees."""
     return {
-        "retries": ENDLESS_RETRIES,
+        "retries": CONTINUOUS_RETRIES,
         "retry_delay": timedelta(seconds=FIRST_WAIT_SECONDS),
         "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(seconds=LONGEST_WAIT_SECONDS),
-        "retry_policy": EndlessRetryPolicy(),
+        "retry_policy": ContinuousRetryPolicy(),
     }
 
 
 def job_dag_settings(
-    owner: str, *, tags: Iterable[str], hours: float, run_types: Sequence[str] = names.NO_BACKFILL
+    owner: str, *, tags: Iterable[str], hours: float, run_types: Sequence[str] = names.RUN_TYPES_WITHOUT_BACKFILL
 ) -> dict[str, Any]:
     """The arguments of a DAG of jobs that end: one run at a time, nothing caught up, alerts when a task fails.
 
@@ -129,7 +129,7 @@ def job_dag_settings(
     }
 
 
-def endless_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
+def continuous_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
     """The arguments of a DAG whose one task runs without end: Airflow starts its next run when one has ended."""
     return {
         "schedule": "@continuous",
@@ -143,7 +143,7 @@ def endless_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def by_hand_only(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
+def manual_dag_settings(subject: str, owner: str, *, tags: tuple[str, ...]) -> dict[str, Any]:
     """The arguments of a DAG that nobody but a person starts, one run at a time, for what its form says.
 
     Args:

@@ -47,7 +47,7 @@ class DriverLogLink(BaseOperatorLink):
 
 
 #: Kinds of DAGs whose jobs work for a pipeline, by the page of the console that shows what they do.
-_PAGES = {
+_CONSOLE_PAGES = {
     "stream": "/deltaworks/streams/{}",
     "gold": "/deltaworks/gold/{}",
     "maintenance": "/deltaworks/nights/{}",
@@ -70,10 +70,10 @@ class ConsoleLink(BaseOperatorLink):
     operators = [SparkJobOperator, ProcessOperator, OperationApproval]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        kind, name = names.named_in(ti_key.dag_id)
-        if not name or kind not in _PAGES:
+        kind, name = names.split_dag_id(ti_key.dag_id)
+        if not name or kind not in _CONSOLE_PAGES:
             return server_path(f"/deltaworks/dag/{quote(ti_key.dag_id, safe='')}")
-        return server_path(_PAGES[kind].format(quote(name, safe="")))
+        return server_path(_CONSOLE_PAGES[kind].format(quote(name, safe="")))
 
 
 class AlertsLink(BaseOperatorLink):
@@ -83,7 +83,7 @@ class AlertsLink(BaseOperatorLink):
     operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        _, name = names.named_in(ti_key.dag_id)
+        _, name = names.split_dag_id(ti_key.dag_id)
         return server_path(f"/deltaworks/alerts?only={quote(name or ti_key.dag_id, safe='')}")
 
 

@@ -26,20 +26,20 @@ GROUP_KIND: Final = groups.GROUP_KIND
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
 #: The task that keeps what a night did, once its other tasks have ended.
-NOTE_TASK: Final = "note_night"
+RECORD_NIGHT_TASK: Final = "record_night"
 
 #: Any fixed instant in the past: nothing here depends on a logical date and no DAG catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: For how old a time of its schedule a new DAG still runs. By default that is five minutes, or a tenth of what lies
 #: between two runs: with a schedule of every five minutes it would always run at once.
-NOT_FOR_THE_PAST: Final = timedelta(0)
+NO_IMMEDIATE_RUN: Final = timedelta(0)
 
 #: Run types of DAGs that work on the present state of tables: a backfill would repeat one run many times.
-NO_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
+RUN_TYPES_WITHOUT_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
 
 #: Run types of the DAGs of gold, whose runs can work on one date, or follow other pipelines' gold.
-GOLD_RUNS: Final[Any] = (*NO_BACKFILL, "backfill", "asset_triggered")
+GOLD_RUN_TYPES: Final[Any] = (*RUN_TYPES_WITHOUT_BACKFILL, "backfill", "asset_triggered")
 
 #: Who a job works for; it ends up in every Delta commit the job makes.
 RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.try_number }}"
@@ -50,13 +50,13 @@ RUN_VARIABLES: Final[Mapping[str, str]] = {
 }
 
 
-def cron(expression: str | None) -> CronTriggerTimetable | None:
+def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
     """A schedule in UTC that begins with the next time it names: a DAG seen for the first time does not run at once
     for a time that has passed, when there may be nothing to build or keep yet. The DAG must have no start date, with
     which Airflow runs the last time passed all the same."""
     if expression is None or not schedules_hold():
         return None
-    return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NOT_FOR_THE_PAST)
+    return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NO_IMMEDIATE_RUN)
 
 
 def relay_dag_id(relay: str) -> str:
@@ -109,7 +109,7 @@ def maintenance_dag_id(pipeline: str) -> str:
     return provenance.maintenance_dag_id(pipeline)
 
 
-def named_in(dag_id: str) -> tuple[str, str]:
+def split_dag_id(dag_id: str) -> tuple[str, str]:
     """The kind and the name in a DAG id: `("stream", "games")`; an empty name where there is none."""
     kind, _, name = dag_id.partition("__")
     return kind, name

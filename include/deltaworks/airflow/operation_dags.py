@@ -19,7 +19,7 @@ from airflow.sdk import DAG, Asset, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.job_settings import by_hand_only, job_settings, pool_settings, process_settings
+from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, pool_settings, process_settings
 from deltaworks.airflow.operation_forms import operation_form, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
@@ -31,13 +31,13 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 
-_COUNTED = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
+_COUNT_RESULTS = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough for a reprocess of everything.
-_LONGEST = timedelta(hours=20)
+_EXECUTION_TIMEOUT = timedelta(hours=20)
 #: Of what an operator waits for: before everything else that waits for room in the scheduler, and over soon.
-_FIRST, _SOON = 200, timedelta(hours=1)
+_TOP_PRIORITY, _SHORT_TIMEOUT = 200, timedelta(hours=1)
 APPROVAL_BODY = f"""
-{{% set results = {_COUNTED} or [] -%}}
+{{% set results = {_COUNT_RESULTS} or [] -%}}
 {{% set columns = (results[0].keys() if results else []) | list -%}}
 | {{{{ columns | join(" | ") }}}} |
 |{{% for column in columns %}}---|{{% endfor %}}
@@ -53,7 +53,7 @@ Rejected or not answered, nothing is done.
 
 
 #: Whose jobs run as a process first, with their option `spark` off, and are submitted for what that leaves.
-_TRIED_WITHOUT = frozenset({"reprocess"})
+_TRIED_WITHOUT_SPARK = frozenset({"reprocess"})
 
 
 def operation_task(
@@ -79,7 +79,9 @@ def operation_task(
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
     share = environment.shares.of(declared.job_class)
     if declared.at_once:
-        settings = pool_settings(names.DEFAULT_POOL, priority=_FIRST) | {"execution_timeout": _SOON} | settings
+        settings = (
+            pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT} | settings
+        )
     if declared.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
@@ -88,7 +90,7 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{"looks_first": str(declared.name in _TRIED_WITHOUT), **job_settings(share), **settings},
+            **{"looks_first": str(declared.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,
@@ -107,7 +109,7 @@ def rebuild_gold_task(
     *,
     from_form: bool = False,
     values: Mapping[str, str] | None = None,
-    looks_first: str = "False",
+    try_without_spark: str = "False",
 ) -> BaseOperator:
     """The task that rebuilds gold tables; it announces them as assets when it succeeds.
 
@@ -120,20 +122,20 @@ def rebuild_gold_task(
         environment,
         from_form=from_form,
         values=values,
-        looks_first=looks_first,
-        inlets=_read_by_gold(spec, environment),
+        looks_first=try_without_spark,
+        inlets=_gold_inlets(spec, environment),
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
     )
 
 
-def _read_by_gold(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset]:
+def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset]:
     """What gold tables are made of, for the graph of assets: tables of the stream, gold of other pipelines."""
     reads = {name for table in spec.gold.tables for name in table.reads}
     bronze = [names.bronze_asset(environment.lake, spec.pipeline, t.name) for t in spec.tables if t.name in reads]
     return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.of_others]
 
 
-def offered_operations(spec: PipelineSpec) -> list[Operation]:
+def available_operations(spec: PipelineSpec) -> list[Operation]:
     """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do.
 
     Where the environment names the pipelines whose operations have DAGs, others have none: `operated_pipelines`.
@@ -144,7 +146,7 @@ def offered_operations(spec: PipelineSpec) -> list[Operation]:
     return [declared for declared in offered if why_not(declared, spec) is None]
 
 
-def operated_pipelines(catalog: Catalog) -> list[PipelineSpec]:
+def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
     """The pipelines whose operations have DAGs in this environment."""
     environment = catalog.environment
     return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
@@ -176,28 +178,28 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
         dag_id=declared.dag_id(name),
         description=declared.summary,
         doc_md=operation_runbook(declared, name, subject.owner, limits="" if spec is None else limits(declared, spec)),
-        **by_hand_only(name, subject.owner, tags=("operation", declared.family)),
+        **manual_dag_settings(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:
         if declared.asks and spec is not None:
-            steps = _approved(declared, spec, environment)
+            steps = _approval_tasks(declared, spec, environment)
             if declared.gold_follows and spec.gold.tables:
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
-            limit: dict[str, Any] = {} if declared.at_once else {"execution_timeout": _LONGEST}
+            limit: dict[str, Any] = {} if declared.at_once else {"execution_timeout": _EXECUTION_TIMEOUT}
             operation_task(declared.name, name, environment, from_form=True, **limit)
     set_form(dag, operation_form(declared, spec))
     return dag
 
 
-def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+def _approval_tasks(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     """Counted, approved by a person, and done within what was approved, to which the job holds itself."""
     subject, share = spec.pipeline, environment.shares.of(declared.job_class)
     return [
         operation_task(
             declared.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
         ),
-        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_requested, **process_settings(share)),
+        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_not_dry_run, **process_settings(share)),
         OperationApproval(
             task_id=APPROVE_TASK,
             subject=f"{declared.command} {subject}?",
@@ -205,12 +207,12 @@ def _approved(declared: Operation, spec: PipelineSpec, environment: EnvironmentS
             operation=declared,
             spec=spec,
             environment=environment,
-            counted_by=COUNT_TASK,
+            count_task_id=COUNT_TASK,
         ),
         operation_task(declared.name, subject, environment, values={"dry_run": False}, from_form=True),
     ]
 
 
-def is_requested(params: dict[str, Any], **_: Any) -> bool:
+def is_not_dry_run(params: dict[str, Any], **_: Any) -> bool:
     """Whether the form requests more than a count."""
     return not params["dry_run"]

@@ -47,33 +47,33 @@ def option_param(field: OptionField, spec: PipelineSpec | None = None) -> Param:
         schema["minimum"] = field.minimum
     if field.maximum is not None:
         schema["maximum"] = field.maximum
-    names = list(field.choices) or _tables(field, spec)
+    choices = list(field.choices) or _table_choices(field, spec)
     kind = _TYPES[field.kind]
     if field.kind == "names":
-        schema["items"] = {"type": "string", **({"enum": names} if names else {})}
-        schema |= {"examples": names} if names else {}
+        schema["items"] = {"type": "string", **({"enum": choices} if choices else {})}
+        schema |= {"examples": choices} if choices else {}
         return Param(None, type=["null", "array"], **schema)
     if field.required:
-        schema |= {"enum": names} if names else {"minLength": 1}
+        schema |= {"enum": choices} if choices else {"minLength": 1}
         return Param(type="string", **schema)
     if field.default is not None:
-        schema |= {"enum": names} if names else {}
+        schema |= {"enum": choices} if choices else {}
         return Param(field.default, type=kind, **schema)
-    if names:
-        return open_choice(names, unset="(not set)" if field.choices else "(all tables)", **schema)
+    if choices:
+        return optional_choice(choices, unset_label="(not set)" if field.choices else "(all tables)", **schema)
     return Param(None, type=["null", kind], **schema)
 
 
-def open_choice(names: Sequence[str], *, unset: str, **schema: Any) -> Param:
+def optional_choice(names: Sequence[str], *, unset_label: str, **schema: Any) -> Param:
     """A field that offers texts and is left open by default.
 
     Args:
         unset: what the form shows in place of a choice.
     """
-    return Param(None, type=["null", "string"], enum=[None, *names], values_display={"null": unset}, **schema)
+    return Param(None, type=["null", "string"], enum=[None, *names], values_display={"null": unset_label}, **schema)
 
 
-def _tables(field: OptionField, spec: PipelineSpec | None) -> list[str]:
+def _table_choices(field: OptionField, spec: PipelineSpec | None) -> list[str]:
     if field.tables is None or spec is None:
         return []
     names = {

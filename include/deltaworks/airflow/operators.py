@@ -61,7 +61,7 @@ class SparkJobHook(SparkSubmitHook):
     output: JobOutput | None = None
     niceness: int = 0
 
-    def launch_with(self, launch: Launch) -> None:
+    def apply_launch(self, launch: Launch) -> None:
         """Take over how the job gives way and, of a master of one machine, how many cores it has."""
         self.niceness = launch.niceness
         if master_kind(launch.master) == "local":
@@ -82,7 +82,7 @@ class SparkJobHook(SparkSubmitHook):
             raise
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        super()._process_spark_submit_log(iter(self.output.listen(itr)) if self.output else itr)
+        super()._process_spark_submit_log(iter(self.output.parse_lines(itr)) if self.output else itr)
 
 
 class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
@@ -105,7 +105,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
     Raises:
         ConfigError: SPARK_CONNECTION_MISSING, SPARK_CONNECTION_INCOMPLETE, DEPLOY_MODE_UNSUPPORTED, SPARK_UNPROTECTED,
-            AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+            AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
 
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "looks_first")
@@ -125,7 +125,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
         only_if: str = "True",
-        looks_first: str = "False",
+        try_without_spark: str = "False",
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -142,18 +142,18 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.values = dict(values or {})
         self.from_form = from_form
         self.only_if = only_if
-        self.looks_first = looks_first
+        self.looks_first = try_without_spark
         self.share = share
         self._launch: Launch | None = None
 
     def execute(self, context: Context) -> None:
         """Submit the job and wait for its end."""
         set_job_environment(self._environment, context)
-        if self.only_if.strip() == "False" or self._sees_nothing_to_do(context):
+        if self.only_if.strip() == "False" or self._completes_without_spark(context):
             self.log.info("Nothing is left that needs Spark: no job is submitted.")
             return
-        connection = self._checked_connection()
-        self._follow(connection)
+        connection = self._spark_connection()
+        self._configure_tracking(connection)
         master = _master_of(connection)
         check_master(self._environment, master)
         self._launch = launch_of(self.share, master, self._environment)
@@ -164,20 +164,20 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
         hook = self._get_hook()
         hook.output = JobOutput(
-            on_ui=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
+            on_ui_address=lambda address: context["ti"].xcom_push(key=SPARK_UI_XCOM, value=address),
             on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results),
         )
         self._hook = hook
         super().execute(context)
 
-    def _sees_nothing_to_do(self, context: Context) -> bool:
+    def _completes_without_spark(self, context: Context) -> bool:
         """Whether a look without Spark says so. One that fails says nothing: the job will, with its own error."""
         if self.looks_first.strip() != "True":
             return False
         command = [sys.executable, self.application, *(self.application_args or ()), *self.option_arguments(context)]
-        seen: list[Any] = []
-        output = JobOutput(on_results=seen.extend)
-        done = subprocess.run(
+        results: list[Any] = []
+        output = JobOutput(on_results=results.extend)
+        completed = subprocess.run(
             [*command, "--no-spark"],
             capture_output=True,
             text=True,
@@ -186,15 +186,15 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             check=False,
             **child_options(niceness=self.share.niceness),
         )
-        for line in done.stdout.splitlines():
-            output.hear(line)
-        if done.returncode != 0 or not seen or any(result.get("for_spark", 1) for result in seen):
+        for line in completed.stdout.splitlines():
+            output.parse_line(line)
+        if completed.returncode != 0 or not results or any(result.get("for_spark", 1) for result in results):
             return False
-        self.log.info(done.stdout)
-        context["ti"].xcom_push(key=RESULTS_KEY, value=seen)
+        self.log.info(completed.stdout)
+        context["ti"].xcom_push(key=RESULTS_KEY, value=results)
         return True
 
-    def _checked_connection(self) -> Connection:
+    def _spark_connection(self) -> Connection:
         """The Spark connection. The provider silently falls back to YARN where there is none."""
         try:
             connection = BaseHook.get_connection(self._conn_id)
@@ -213,20 +213,20 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             )
         return connection
 
-    def _follow(self, connection: Connection) -> None:
+    def _configure_tracking(self, connection: Connection) -> None:
         """Choose how the driver is tracked from where the connection says it runs."""
         extra = connection.extra_dejson
         if extra.get("deploy-mode") != "cluster":
             return
         refuse_remote_drivers(self._environment, str(connection.host))
-        where = f"{connection.conn_type} {connection.host}"
-        if "k8s" in where:
+        target = f"{connection.conn_type} {connection.host}"
+        if "k8s" in target:
             self._track_driver_via_k8s_api = True
             self.application = f"local://{self.application}"  # it is in the image, and not to be uploaded
-            needed = "namespace"
-        elif "yarn" in where:
+            required_extra = "namespace"
+        elif "yarn" in target:
             self._yarn_track_via_rm_api = True
-            needed = "yarn_resourcemanager_webapp_address"
+            required_extra = "yarn_resourcemanager_webapp_address"
         else:
             raise ConfigError(
                 "DEPLOY_MODE_UNSUPPORTED",
@@ -234,11 +234,11 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
                 "Python drivers in cluster mode on YARN and Kubernetes only.",
                 hint='Remove "deploy-mode": "cluster" from the connection.',
             )
-        if not extra.get(needed):
+        if not extra.get(required_extra):
             raise ConfigError(
                 "SPARK_CONNECTION_INCOMPLETE",
-                f"Cluster mode on {connection.host} needs {needed!r} in the extra of {self._conn_id!r}.",
-                hint=f"Add {needed!r}: without it a lost task could not find its driver again.",
+                f"Cluster mode on {connection.host} needs {required_extra!r} in the extra of {self._conn_id!r}.",
+                hint=f"Add {required_extra!r}: without it a lost task could not find its driver again.",
             )
 
     def _get_hook(self) -> SparkJobHook:
@@ -255,15 +255,15 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             yarn_queue=self._launch.queue if self._launch else None,
         )
         if self._launch is not None:
-            hook.launch_with(self._launch)
+            hook.apply_launch(self._launch)
         return hook
 
 
 def _master_of(connection: Connection) -> str:
     """The master as the provider derives it: a connection written as a URI has its scheme as its type."""
     host = str(connection.host or "")
-    is_whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
-    return host if is_whole else f"{connection.conn_type}://{host}"
+    has_full_url = connection.conn_type == "spark" and ("://" in host or not connection.port)
+    return host if has_full_url else f"{connection.conn_type}://{host}"
 
 
 class ProcessOperator(_OptionArguments, BaseOperator):
@@ -311,7 +311,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
         """Run the program to its end.
 
         Raises:
-            ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_UNFIT.
+            ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
             DeltaworksError: the error the process reported.
             TransientError: PROCESS_FAILED when it ended without an error line.
         """
@@ -328,7 +328,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
             env={**os.environ, "PYTHONUNBUFFERED": "1", **self.env_vars},
             **child_options(niceness=self._niceness),
         )
-        for line in output.listen(self._process.stdout or ()):
+        for line in output.parse_lines(self._process.stdout or ()):
             self.log.info(line.rstrip())
         code = self._process.wait()
         if code == 0:

@@ -16,7 +16,10 @@ from deltaworks.specs.groups import GROUP_KIND
 from deltaworks.specs.project import load_catalog, pipeline_files
 
 #: DAGs of groups of streams and of namespaces of personal data, whose pipelines have other names than the DAG says.
-_OF_SEVERAL = {GROUP_KIND, *(item.dag or item.name for item in OPERATIONS.values() if item.scope == "namespace")}
+_MULTI_PIPELINE_KINDS = {
+    GROUP_KIND,
+    *(item.dag or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
+}
 
 
 def parsed_catalog() -> Catalog:
@@ -27,7 +30,7 @@ def parsed_catalog() -> Catalog:
 def needed_pipelines(dag_id: str | None) -> Collection[str] | None:
     """The pipelines that are declared for one DAG; None for all, where it is about many or none is asked for."""
     kind, separator, subject = (dag_id or "").partition("__")
-    if not separator or kind in _OF_SEVERAL or dag_id == RULES_DAG:
+    if not separator or kind in _MULTI_PIPELINE_KINDS or dag_id == RULES_DAG:
         return None
     # What is none is a relay's, which needs no pipeline.
     return [subject] if subject in pipeline_files(project_root()) else []

@@ -10,8 +10,8 @@ from airflow.sdk import DAG, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
-from deltaworks.airflow.job_settings import by_hand_only, job_dag_settings, process_settings
-from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_requested, operation_task
+from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_settings, process_settings
+from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task
 from deltaworks.airflow.operation_forms import operation_form, set_form
 from deltaworks.airflow.runbooks import namespace_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK, Operation
@@ -21,8 +21,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
 #: A scheduled run does what waits; one by hand does what its form says, which counts by default.
-_DRY_RUN = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
-_APPROVED = (
+_DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
+_AFTER_APPROVAL = (
     "The person who asks then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`: no value gets here."
 )
 
@@ -52,10 +52,12 @@ def scheduled_dag(
         dag_id=declared.dag_id(namespace),
         description=declared.summary,
         doc_md=namespace_runbook(declared, namespace, pipelines),
-        schedule=names.cron(schedule.cron),
-        **job_dag_settings(_owner(pipelines), tags=("privacy", namespace), hours=schedule.hours),
+        schedule=names.cron_timetable(schedule.cron),
+        **job_dag_settings(_first_owner(pipelines), tags=("privacy", namespace), hours=schedule.hours),
     ) as dag:
-        operation_task(declared.name, namespace, environment, values={"dry_run": _DRY_RUN}, from_form=True)
+        operation_task(
+            declared.name, namespace, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
+        )
     set_form(dag, operation_form(declared))
     return dag
 
@@ -70,7 +72,7 @@ def reveal_dag(
         dag_id=declared.dag_id(namespace),
         description=declared.summary,
         doc_md=namespace_runbook(declared, namespace, pipelines),
-        **by_hand_only(namespace, _owner(pipelines), tags=("privacy",)),
+        **manual_dag_settings(namespace, _first_owner(pipelines), tags=("privacy",)),
     ) as dag:
         chain(
             operation_task(
@@ -82,22 +84,22 @@ def reveal_dag(
                 from_form=True,
                 execution_timeout=timedelta(hours=1),
             ),
-            ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_requested, **process_settings(share)),
+            ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_not_dry_run, **process_settings(share)),
             OperationApproval(
                 task_id=APPROVE_TASK,
                 subject=f"{declared.command} {namespace}?",
-                body=APPROVAL_BODY + _APPROVED,
+                body=APPROVAL_BODY + _AFTER_APPROVAL,
                 operation=declared,
                 spec=None,
                 namespace=namespace,
                 environment=environment,
-                counted_by=COUNT_TASK,
+                count_task_id=COUNT_TASK,
             ),
         )
     set_form(dag, operation_form(declared))
     return dag
 
 
-def _owner(pipelines: Iterable[PipelineSpec]) -> str:
+def _first_owner(pipelines: Iterable[PipelineSpec]) -> str:
     """Who is named first among the owners of a namespace's pipelines."""
     return next(iter(sorted({spec.owner for spec in pipelines})), "deltaworks")

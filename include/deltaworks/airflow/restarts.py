@@ -18,11 +18,11 @@ from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
 from deltaworks.operations.running_tasks import RunsApi, running_task
 
-HOUR = timedelta(hours=1)
+_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hung:
+class HungProcess:
     """A stream or relay whose heartbeat is stale, with its DAG, the key of its record and its restarts per hour.
 
     A task younger than `start_seconds` is still starting: it waits for its lease before it writes a heartbeat.
@@ -30,12 +30,12 @@ class Hung:
 
     subject: str
     dag_id: str
-    key: str
-    per_hour: int
-    start_seconds: float = 180.0
+    record_key: str
+    max_restarts_per_hour: int
+    startup_seconds: float = 180.0
 
 
-def hung_alone(reports: Iterable[Report]) -> list[Report]:
+def hung_reports(reports: Iterable[Report]) -> list[Report]:
     """The reports of what hangs, one for each DAG.
 
     A group's driver hangs where none of its streams lives: to end it for one of them would end the others.
@@ -51,7 +51,7 @@ def hung_alone(reports: Iterable[Report]) -> list[Report]:
     return hung
 
 
-def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: RunsApi, *, now: datetime) -> list[str]:
+def restart_hung(objects: ObjectStore, hung: Iterable[HungProcess], api: RunsApi, *, now: datetime) -> list[str]:
     """Clear the running task of every hung stream, unless it was cleared too often within the hour.
 
     Returns:
@@ -60,49 +60,49 @@ def restart_hung(objects: ObjectStore, hung: Iterable[Hung], api: RunsApi, *, no
     Raises:
         TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED, AIRFLOW_FORBIDDEN.
     """
-    return [f"{stream.subject}: {_restart(objects, stream, api, now)}" for stream in hung]
+    return [f"{process.subject}: {_restart_task(objects, process, api, now)}" for process in hung]
 
 
-def _restart(objects: ObjectStore, hung: Hung, api: RunsApi, now: datetime) -> str:
+def _restart_task(objects: ObjectStore, hung: HungProcess, api: RunsApi, now: datetime) -> str:
     running = running_task(api, hung.dag_id)
     if running is None:
         return "no task of it runs, so none is cleared"
     run, task = running
-    if task.start is None or (now - task.start).total_seconds() < hung.start_seconds:
+    if task.start is None or (now - task.start).total_seconds() < hung.startup_seconds:
         return f"its task has only just started ({task.start})"
-    if not _counted(objects, hung, now):
+    if not _reserve_restart(objects, hung, now):
         raise_alert(
             objects,
             cause="RESTARTS_EXHAUSTED",
             subject=hung.subject,
-            summary=f"It hangs again, and was restarted {hung.per_hour} times within the hour. It is left as it is.",
+            summary=f"It hangs again, and was restarted {hung.max_restarts_per_hour} times within the hour. It is left as it is.",
             detail={"dag_id": hung.dag_id, "run_id": run.run_id, "task_id": task.task_id},
             now=now,
         )
-        return f"it was restarted {hung.per_hour} times within the hour; left to people"
+        return f"it was restarted {hung.max_restarts_per_hour} times within the hour; left to people"
     api.clear_task(hung.dag_id, run.run_id, task.task_id)
     return f"cleared {task.task_id} of {run.run_id}, try {task.try_number}"
 
 
-def _counted(objects: ObjectStore, hung: Hung, now: datetime) -> bool:
+def _reserve_restart(objects: ObjectStore, hung: HungProcess, now: datetime) -> bool:
     """Record one of the hour's restarts; False where none is left, or another process has just taken it."""
-    item = objects.get(hung.key)
-    taken = [at for at in restarts(item.data if item else b"") if now - at < HOUR]
-    if len(taken) >= hung.per_hour:
+    item = objects.get(hung.record_key)
+    recent = [at for at in parse_restarts(item.data if item else b"") if now - at < _HOUR]
+    if len(recent) >= hung.max_restarts_per_hour:
         return False
-    data = json.dumps({"at": [at.isoformat() for at in (*taken, now)]}).encode()
+    data = json.dumps({"at": [at.isoformat() for at in (*recent, now)]}).encode()
     if item is None:
-        return objects.put_if_absent(hung.key, data)
-    return objects.put_if_match(hung.key, data, item.etag) is not None
+        return objects.put_if_absent(hung.record_key, data)
+    return objects.put_if_match(hung.record_key, data, item.etag) is not None
 
 
-def settle_restarts(objects: ObjectStore, well: Iterable[str], *, now: datetime) -> None:
+def resolve_restart_alerts(objects: ObjectStore, healthy: Iterable[str], *, now: datetime) -> None:
     """Resolve RESTARTS_EXHAUSTED of streams that work again."""
-    for subject in open_subjects(objects, "RESTARTS_EXHAUSTED").intersection(well):
+    for subject in open_subjects(objects, "RESTARTS_EXHAUSTED").intersection(healthy):
         resolve_alert(objects, cause="RESTARTS_EXHAUSTED", subject=subject, summary="It works again.", now=now)
 
 
-def restarts(data: bytes) -> list[datetime]:
+def parse_restarts(data: bytes) -> list[datetime]:
     """The times of restarts in a record; none for one that is torn."""
     try:
         return [at for text in json.loads(data)["at"] if (at := parse_iso(text)) is not None]

@@ -10,15 +10,15 @@ from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_alerts import tell_deadline
+from deltaworks.airflow.job_alerts import alert_on_missed_deadline
 from deltaworks.airflow.job_settings import job_dag_settings, process_settings
-from deltaworks.airflow.night_notes import NoteNightOperator
+from deltaworks.airflow.night_summary import RecordNightOperator
 from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
-from deltaworks.airflow.operation_forms import open_choice, operation_form, set_form
+from deltaworks.airflow.operation_forms import operation_form, optional_choice, set_form
 from deltaworks.airflow.runbooks import (
     clean_runbook,
-    collected_runbook,
     gold_runbook,
+    lost_events_runbook,
     maintenance_runbook,
     mutations_runbook,
     training_runbook,
@@ -34,13 +34,13 @@ from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_hold
 
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
-DATES_OF_RUN = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
+DATES_TEMPLATE = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
 #: What was taken is looked for an hour later, so more often finds nothing more.
-_COLLECTED_SCHEDULE = "35 * * * *"
+_LOST_EVENTS_SCHEDULE = "35 * * * *"
 #: Most runs of a schedule, and some that follow another pipeline's gold, find nothing new; one by hand mostly has its
 #: reason.
-_BY_ITSELF = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
+_IS_AUTOMATIC_RUN = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -51,15 +51,19 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
         schedule=_gold_schedule(spec, environment),
-        deadline=_deadline(spec),
-        **job_dag_settings(spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.GOLD_RUNS),
+        deadline=_deadline_alert(spec),
+        **job_dag_settings(
+            spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.GOLD_RUN_TYPES
+        ),
     ) as dag:
-        rebuild_gold_task(spec, environment, from_form=True, values={"dates": DATES_OF_RUN}, looks_first=_BY_ITSELF)
+        rebuild_gold_task(
+            spec, environment, from_form=True, values={"dates": DATES_TEMPLATE}, try_without_spark=_IS_AUTOMATIC_RUN
+        )
     set_form(dag, operation_form(operation("rebuild_gold"), spec))
     return dag
 
 
-def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
+def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
     """The alert of a run that has not ended in time. Airflow's scheduler sees it, also of a run that never started."""
     minutes = spec.gold.deadline_minutes
     if minutes is None:
@@ -67,30 +71,32 @@ def _deadline(spec: PipelineSpec) -> DeadlineAlert | None:
     return DeadlineAlert(
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
         interval=timedelta(minutes=minutes),
-        callback=SyncCallback(tell_deadline, {"dag_id": names.gold_dag_id(spec.pipeline), "minutes": minutes}),
+        callback=SyncCallback(
+            alert_on_missed_deadline, {"dag_id": names.gold_dag_id(spec.pipeline), "minutes": minutes}
+        ),
     )
 
 
 def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
     """By the clock, after any gold table of another pipeline that is read, or both; None for by hand only."""
-    timetable = _timetable(spec.gold.schedule)
+    timetable = _gold_timetable(spec.gold.schedule)
     if not spec.gold.of_others or not schedules_hold():
         return timetable
     others = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.of_others))
     return others if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=others)
 
 
-def _timetable(expression: str | None) -> Any:
+def _gold_timetable(expression: str | None) -> Any:
     if expression is None or not schedules_hold():
         return None
-    return GoldTimetable(expression, timezone="UTC", run_immediately=names.NOT_FOR_THE_PAST)
+    return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 
 
-_TABLES = {"tables": "{{ (params.tables or []) | join(',') }}"}
+_TABLES_OPTION = {"tables": "{{ (params.tables or []) | join(',') }}"}
 #: Everything of a night that deletes goes by one switch.
-_SWITCH = {"dry_run": "{{ params.vacuum_dry_run }}"}
+_DRY_RUN_OPTION = {"dry_run": "{{ params.vacuum_dry_run }}"}
 #: A scheduled run applies requests; one by hand does what its form says, which counts by default.
-_DRY_RUN = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
+_DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -99,20 +105,20 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.maintenance_dag_id(spec.pipeline),
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
-        schedule=names.cron(spec.maintenance.schedule),
+        schedule=names.cron_timetable(spec.maintenance.schedule),
         **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=12),
     ) as dag:
-        chain(*_steps(spec, environment))
-    set_form(dag, _form(spec))
+        chain(*_maintenance_tasks(spec, environment))
+    set_form(dag, _maintenance_form(spec))
     return dag
 
 
-def _form(spec: PipelineSpec) -> dict[str, Param]:
+def _maintenance_form(spec: PipelineSpec) -> dict[str, Param]:
     return {
         "tables": operation_form(operation("optimize_tables"), spec)["tables"],
-        "round": open_choice(
+        "round": optional_choice(
             ["daily", "weekly"],
-            unset="(as declared for this weekday)",
+            unset_label="(as declared for this weekday)",
             title="Round of OPTIMIZE",
             description="weekly: with a second round.",
         ),
@@ -125,39 +131,43 @@ def _form(spec: PipelineSpec) -> dict[str, Param]:
     }
 
 
-def _steps(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     pipeline = spec.pipeline
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
         # Before OPTIMIZE, which then finds what they left.
         steps.append(operation_task("mutate_tables", pipeline, environment, values={"dry_run": False}))
-        steps.append(operation_task("purge_deleted", pipeline, environment, values=_SWITCH))
+        steps.append(operation_task("purge_deleted", pipeline, environment, values=_DRY_RUN_OPTION))
     # Before OPTIMIZE, which then rewrites none of it, and VACUUM, which then counts it.
-    steps.append(operation_task("expire_quarantine", pipeline, environment, values=_SWITCH))
+    steps.append(operation_task("expire_quarantine", pipeline, environment, values=_DRY_RUN_OPTION))
     if spec.maintenance.optimize:
         steps += _optimize_tasks(spec, environment)
-    steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES | _SWITCH))
-    steps.append(operation_task("remove_orphans", pipeline, environment, values=_SWITCH))
-    steps.append(operation_task("keep_control_tables", pipeline, environment, values=_SWITCH))
+    steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES_OPTION | _DRY_RUN_OPTION))
+    steps.append(operation_task("remove_orphans", pipeline, environment, values=_DRY_RUN_OPTION))
+    steps.append(operation_task("keep_control_tables", pipeline, environment, values=_DRY_RUN_OPTION))
     steps.append(operation_task("learn_input", pipeline, environment))
     steps.append(operation_task("snapshot_health", pipeline, environment, values={"list_folders": True}))
     if spec.gold.tables:
-        steps.append(rebuild_gold_task(spec, environment, looks_first="True"))
-    return [*steps, _note(pipeline, environment)]
+        steps.append(rebuild_gold_task(spec, environment, try_without_spark="True"))
+    return [*steps, _record_night_task(pipeline, environment)]
 
 
-def _note(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
+def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
     """What keeps the night comes last however it went, and leaves the run as the others made it."""
     settings = process_settings(environment.shares.of("maintenance"))
     limit = {"execution_timeout": timedelta(minutes=5)}
-    note = NoteNightOperator(task_id=names.NOTE_TASK, pipeline=pipeline, environment=environment, **settings | limit)
+    note = RecordNightOperator(
+        task_id=names.RECORD_NIGHT_TASK, pipeline=pipeline, environment=environment, **settings | limit
+    )
     note.as_teardown()
     return note
 
 
 #: The partitions that the task before has left to Spark; where it says nothing, Spark looks itself.
-_COMPACTED = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
-_SPARK_NEEDED = f"{{{{ {_COMPACTED} is none or ({_COMPACTED} | map(attribute='for_spark', default=1) | sum) > 0 }}}}"
+_COMPACT_RESULTS = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
+_IS_SPARK_NEEDED = (
+    f"{{{{ {_COMPACT_RESULTS} is none or ({_COMPACT_RESULTS} | map(attribute='for_spark', default=1) | sum) > 0 }}}}"
+)
 
 
 def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
@@ -167,7 +177,7 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
     """
     upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_on is not None else 0)
-    values = {**_TABLES, "round": round_of_run(upkeep), "dry_run": False}
+    values = {**_TABLES_OPTION, "round": round_template(upkeep), "dry_run": False}
     # A command that has begun is allowed to finish, and tables are looked at first.
     limit = timedelta(minutes=minutes + 120)
     return [
@@ -185,13 +195,13 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
             spec.pipeline,
             environment,
             values=values,
-            only_if=_SPARK_NEEDED,
+            only_if=_IS_SPARK_NEEDED,
             execution_timeout=limit,
         ),
     ]
 
 
-def round_of_run(upkeep: MaintenanceSpec) -> str:
+def round_template(upkeep: MaintenanceSpec) -> str:
     """The round of a run, as a template: what its form says, or what is declared for the weekday it runs on."""
     weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_on}'"
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
@@ -203,10 +213,12 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         dag_id=names.mutation_dag_id(spec.pipeline),
         description=f"Applies the requests of {spec.pipeline} to its tables",
         doc_md=mutations_runbook(spec, declared),
-        schedule=names.cron(declared.schedule),
+        schedule=names.cron_timetable(declared.schedule),
         **job_dag_settings(spec.owner, tags=("mutations", spec.pipeline, *spec.tags), hours=6),
     ) as dag:
-        operation_task("mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN}, from_form=True)
+        operation_task(
+            "mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
+        )
     set_form(dag, operation_form(operation("mutate_tables"), spec))
     return dag
 
@@ -217,7 +229,7 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.training_dag_id(spec.pipeline),
         description=f"Trains the models of {spec.pipeline}",
         doc_md=training_runbook(spec),
-        schedule=names.cron(spec.training.schedule),
+        schedule=names.cron_timetable(spec.training.schedule),
         **job_dag_settings(spec.owner, tags=("models", spec.pipeline, *spec.tags), hours=12),
     ) as dag:
         operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
@@ -225,13 +237,13 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     return dag
 
 
-def collected_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
+def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """The DAG that looks every hour for events which a collector of the pipeline acknowledged and that are nowhere."""
     with DAG(
         dag_id=operation("find_lost_events").dag_id(spec.pipeline),
         description=f"Whether every event collected for {spec.pipeline} is in its tables",
-        doc_md=collected_runbook(spec),
-        schedule=names.cron(_COLLECTED_SCHEDULE),
+        doc_md=lost_events_runbook(spec),
+        schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
         **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=1),
     ) as dag:
         operation_task("find_lost_events", spec.pipeline, environment, from_form=True)
@@ -245,7 +257,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
         dag_id=names.clean_dag_id(relay.relay),
         description=f"Objects of {', '.join(relay.buckets)} that have landed everywhere: {declared.mode}",
         doc_md=clean_runbook(relay, declared),
-        schedule=names.cron(declared.schedule),
+        schedule=names.cron_timetable(declared.schedule),
         **job_dag_settings(relay.owner, tags=("maintenance", "relay"), hours=12),
     ) as dag:
         operation_task("clean_source", relay.relay, environment, from_form=True)

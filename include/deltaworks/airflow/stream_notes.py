@@ -20,12 +20,12 @@ from deltaworks.control.provenance import airflow_run_of
 if TYPE_CHECKING:
     from deltaworks.operations.airflow_api import AirflowApi
 
-EVERY_MINUTES = 5
+NOTE_INTERVAL_MINUTES = 5
 #: What Airflow takes.
-MOST_CHARACTERS = 1_000
+MAX_CHARACTERS = 1_000
 
 
-def note_of(item: Report, now: datetime) -> str:
+def run_note(item: Report, now: datetime) -> str:
     """The note: state, rows, quarantine and lag. It has counts, codes and names of fields, no values."""
     verdict, hour = item.verdict, item.throughput.last_hour(now)
     rejected = f"{hour.quarantined:,} in quarantine"
@@ -40,10 +40,10 @@ def note_of(item: Report, now: datetime) -> str:
         f"lag: {lag}",
         f"as of {now:%H:%M} UTC, by stream_health",
     )
-    return "\n".join(f"- {line}" for line in lines)[:MOST_CHARACTERS]
+    return "\n".join(f"- {line}" for line in lines)[:MAX_CHARACTERS]
 
 
-def note_of_group(items: Iterable[Report], now: datetime) -> str:
+def group_run_note(items: Iterable[Report], now: datetime) -> str:
     """The note of a run that several streams share: a line each, the unhealthy first."""
     lines = []
     for item in sorted(items, key=lambda item: (not item.verdict.unhealthy, item.subject.name)):
@@ -52,7 +52,7 @@ def note_of_group(items: Iterable[Report], now: datetime) -> str:
         lines.append(f"{item.subject.name}: {verdict}, {hour.rows:,} rows in the last hour")
     shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by stream_health")]
     text = "\n".join(shown)
-    while len(text) > MOST_CHARACTERS:
+    while len(text) > MAX_CHARACTERS:
         # The last line says when: what does not fit are healthy ones.
         shown = [*shown[:-2], shown[-1]]
         text = "\n".join([*shown[:-1], f"- and {len(lines) - len(shown) + 1} more", shown[-1]])
@@ -67,16 +67,16 @@ def due_notes(reports: Iterable[Report], previous: Mapping[str, Verdict], now: d
         if item.subject.kind == "stream" and dag_id == item.subject.dag_id and run_id:
             runs.setdefault((dag_id, run_id), []).append(item)
     return [
-        (dag_id, run_id, note_of_group(items, now) if items[0].subject.group else note_of(items[0], now))
+        (dag_id, run_id, group_run_note(items, now) if items[0].subject.group else run_note(items[0], now))
         for (dag_id, run_id), items in runs.items()
         if any(_is_due(item, previous.get(item.subject.key), now) for item in items)
     ]
 
 
 def _is_due(item: Report, before: Verdict | None, now: datetime) -> bool:
-    changed = before is None or (before.state, before.cause) != (item.verdict.state, item.verdict.cause)
-    at_rest = item.verdict.state in ("stopped", "paused")
-    return changed or (now.minute % EVERY_MINUTES == 0 and not at_rest)
+    has_changed = before is None or (before.state, before.cause) != (item.verdict.state, item.verdict.cause)
+    is_idle = item.verdict.state in ("stopped", "paused")
+    return has_changed or (now.minute % NOTE_INTERVAL_MINUTES == 0 and not is_idle)
 
 
 def write_notes(notes: Iterable[tuple[str, str, str]], api: AirflowApi) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: A backfilled run's logical date lies this far into its date: at midnight a scheduled run may have been already, and
 #: Airflow makes no second run for one logical date. No cron expression names a second.
-_INTO_THE_DATE = timedelta(seconds=1)
+_OFFSET_INTO_DATE = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 
 
@@ -40,4 +40,4 @@ class GoldTimetable(CronTriggerTimetable):
             return None
         if restriction.latest is not None and date > restriction.latest:
             return None
-        return DagRunInfo.interval(date + _INTO_THE_DATE, date + _DAY)
+        return DagRunInfo.interval(date + _OFFSET_INTO_DATE, date + _DAY)

@@ -52,14 +52,14 @@ def relay_runbook(relay: RelaySpec) -> str:
     )
 
 
-def rules_runbook(judged: Mapping[str, PipelineSpec]) -> str:
+def rules_runbook(pipelines: Mapping[str, PipelineSpec]) -> str:
     """For `rules__judging`."""
     return _runbook(
         "rules",
         rules="; ".join(
-            f"{', '.join(f'`{rule.name}`' for rule in spec.alerts)} of {name}" for name, spec in judged.items()
+            f"{', '.join(f'`{rule.name}`' for rule in spec.alerts)} of {name}" for name, spec in pipelines.items()
         ),
-        owner=", ".join(sorted({spec.owner for spec in judged.values()})),
+        owner=", ".join(sorted({spec.owner for spec in pipelines.values()})),
     )
 
 
@@ -97,7 +97,7 @@ def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
     )
 
 
-def collected_runbook(spec: PipelineSpec) -> str:
+def lost_events_runbook(spec: PipelineSpec) -> str:
     """For `collected__<pipeline>`."""
     return _runbook("collected", pipeline=spec.pipeline, owner=spec.owner)
 
@@ -130,12 +130,12 @@ def group_runbook(group: StreamGroup) -> str:
     )
 
 
-def misdeclared_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
+def invalid_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
     """For a DAG whose pipeline or relay is declared wrongly."""
     # A fence in a mistake would end the block that shows it.
-    mistakes = error.message.replace("```", "` ` `")
+    errors = error.message.replace("```", "` ` `")
     page = f"/dag/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else "/"
-    return _runbook("misdeclared", page=page, name=name, mistakes=mistakes, hint=error.hint)
+    return _runbook("misdeclared", page=page, name=name, mistakes=errors, hint=error.hint)
 
 
 def health_runbook() -> str:

@@ -79,7 +79,7 @@ class NightsSummary(Summary):
         return self.replace(at=max(self.at, night.ended_at), nights=tuple(newest[:NIGHTS]))
 
 
-def note_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
+def record_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
     """Keep a night; False where others wrote at the same time each of a few times. Idempotent by its run."""
     none = NightsSummary(pipeline=pipeline, at=night.ended_at)
     return change_summary(

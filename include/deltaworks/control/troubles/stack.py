@@ -26,7 +26,7 @@ STACK: Final = (
             "create it with the keys as login and password, or correct the name",
         ),
         Trouble(
-            "AWS_CONNECTION_UNFIT",
+            "AWS_CONNECTION_INVALID",
             "the connection that holds the keys of a storage has none, has keys of a role, or is for another place",
             "do what the message says; see explanation/security.md",
         ),

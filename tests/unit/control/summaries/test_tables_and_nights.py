@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summaries.nights import NIGHTS, Night, NightsSummary, note_night
+from deltaworks.control.summaries.nights import NIGHTS, Night, NightsSummary, record_night
 from deltaworks.control.summaries.tables import NIGHTS as TABLE_NIGHTS
 from deltaworks.control.summaries.tables import Point, TableSummary, with_nights
 from deltaworks.control.summary_paths import nights_summary
@@ -32,16 +32,16 @@ def kept(objects: LocalObjects) -> tuple[Night, ...]:
 def test_the_newest_nights_are_kept_newest_first(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     for number in range(NIGHTS + 5):
-        assert note_night(objects, "games", night(number))
+        assert record_night(objects, "games", night(number))
 
     assert [one.run for one in kept(objects)] == [f"run {number}" for number in range(NIGHTS + 4, 4, -1)]
 
 
 def test_a_run_that_is_noted_again_takes_its_own_place(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
-    note_night(objects, "games", night(1))
-    note_night(objects, "games", night(2))
-    note_night(objects, "games", night(1).replace(by_hand=True))
+    record_night(objects, "games", night(1))
+    record_night(objects, "games", night(2))
+    record_night(objects, "games", night(1).replace(by_hand=True))
 
     assert [(one.run, one.by_hand) for one in kept(objects)] == [("run 2", False), ("run 1", True)]
 
@@ -51,7 +51,7 @@ def test_a_torn_summary_is_begun_anew(tmp_path: Path, torn: bytes) -> None:
     objects = LocalObjects(tmp_path)
     objects.put(nights_summary("games"), torn)
 
-    assert note_night(objects, "games", night(1))
+    assert record_night(objects, "games", night(1))
 
     assert [one.run for one in kept(objects)] == ["run 1"]
 
@@ -63,11 +63,11 @@ def test_a_night_is_not_lost_to_one_that_is_noted_at_the_same_time(tmp_path: Pat
         def put_if_absent(self, key: str, data: bytes) -> bool:
             if not self.raced:
                 self.raced = True
-                assert note_night(self, "games", night(1))
+                assert record_night(self, "games", night(1))
             return super().put_if_absent(key, data)
 
     objects = Raced(tmp_path)
-    assert note_night(objects, "games", night(2))
+    assert record_night(objects, "games", night(2))
 
     assert [one.run for one in kept(objects)] == ["run 2", "run 1"]
 

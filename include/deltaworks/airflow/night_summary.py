@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from deltaworks.airflow.aws_connections import set_environment_keys
-from deltaworks.airflow.names import NOTE_TASK
+from deltaworks.airflow.names import RECORD_NIGHT_TASK
 from deltaworks.operations.base import RESULTS_KEY
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 #: Fields of results that name what they are of, and those that count what was done to it, first come first.
-_NAMES = ("table", "what", "model", "pipeline")
-_FILES = ("files", "files_before", "merged")
-_FILES_AFTER = ("files_after", "into")
-_BYTES = ("bytes", "bytes_before")
+_NAME_FIELDS = ("table", "what", "model", "pipeline")
+_FILES_FIELDS = ("files", "files_before", "merged")
+_FILES_AFTER_FIELDS = ("files_after", "into")
+_BYTES_FIELDS = ("bytes", "bytes_before")
 
 
-class NoteNightOperator(BaseOperator):
+class RecordNightOperator(BaseOperator):
     """Keeps what the tasks of this run did in the pipeline's summary of nights. Idempotent by the run."""
 
     def __init__(self, *, pipeline: str, environment: EnvironmentSpec, **settings: Any) -> None:
@@ -41,20 +41,20 @@ class NoteNightOperator(BaseOperator):
         """Read the states and results of the others, and write."""
         from deltaworks.control.objects import open_objects
         from deltaworks.control.summaries.base import failing_nobody
-        from deltaworks.control.summaries.nights import note_night
+        from deltaworks.control.summaries.nights import record_night
 
         with failing_nobody(f"The night of {self._pipeline}"):
             ti: Any = context["ti"]
             dag: Any = context["dag"]
             ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
-            order = [task.task_id for task in dag.topological_sort() if task.task_id != NOTE_TASK]
+            order = [task.task_id for task in dag.topological_sort() if task.task_id != RECORD_NIGHT_TASK]
             tasks = [
-                task_of(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
+                night_task(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
                 for task in order
                 if task in ended
             ]
             set_environment_keys(self._environment)
-            note_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))
+            record_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))
 
 
 def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
@@ -73,44 +73,46 @@ def _night(context: Context, tasks: Iterable[NightTask]) -> Night:
     )
 
 
-def task_of(task: str, ended: Mapping[str, Any], results: Any) -> NightTask:
+def night_task(task: str, breadcrumb: Mapping[str, Any], results: Any) -> NightTask:
     """A task as it ended, with the results it pushed: plain records, whatever operation made them. Pure."""
     from deltaworks.control.summaries.nights import MOST_RESULTS, NightTask
 
     records = [record for record in results if isinstance(record, dict)] if isinstance(results, list) else []
-    noted = sorted((result_of(record) for record in records), key=lambda one: (one.idle, -one.bytes, -one.files))
+    night_results = sorted(
+        (night_result(record) for record in records), key=lambda one: (one.idle, -one.bytes, -one.files)
+    )
     return NightTask(
         task=task,
-        state=str(ended.get("state") or ""),
-        files=sum(one.files for one in noted),
-        rows=sum(one.rows for one in noted),
-        bytes=sum(one.bytes for one in noted),
-        seconds=float(ended.get("duration") or 0.0),
-        results=tuple(noted[:MOST_RESULTS]),
-        omitted=max(0, len(noted) - MOST_RESULTS),
+        state=str(breadcrumb.get("state") or ""),
+        files=sum(one.files for one in night_results),
+        rows=sum(one.rows for one in night_results),
+        bytes=sum(one.bytes for one in night_results),
+        seconds=float(breadcrumb.get("duration") or 0.0),
+        results=tuple(night_results[:MOST_RESULTS]),
+        omitted=max(0, len(night_results) - MOST_RESULTS),
     )
 
 
-def result_of(record: Mapping[str, Any]) -> NightResult:
+def night_result(record: Mapping[str, Any]) -> NightResult:
     """One record of an operation in the words of a night. Pure."""
     from deltaworks.control.summaries.base import cut
     from deltaworks.control.summaries.nights import NightResult
 
-    files_after = _first(record, _FILES_AFTER)
+    files_after = _first_number(record, _FILES_AFTER_FIELDS)
     return NightResult(
-        of=cut(str(next((record[name] for name in _NAMES if record.get(name)), ""))),
-        files=int(_first(record, _FILES) or 0),
+        of=cut(str(next((record[name] for name in _NAME_FIELDS if record.get(name)), ""))),
+        files=int(_first_number(record, _FILES_FIELDS) or 0),
         files_after=None if files_after is None else int(files_after),
-        rows=int(_first(record, ("rows",)) or 0),
-        bytes=int(_first(record, _BYTES) or 0),
-        seconds=float(_first(record, ("seconds",)) or 0.0),
-        put_off=int(_first(record, ("put_off",)) or 0),
+        rows=int(_first_number(record, ("rows",)) or 0),
+        bytes=int(_first_number(record, _BYTES_FIELDS) or 0),
+        seconds=float(_first_number(record, ("seconds",)) or 0.0),
+        put_off=int(_first_number(record, ("put_off",)) or 0),
         dry_run=record.get("dry_run") is True,
         error=cut(str(record.get("error") or "")),
         reason=cut(str(record.get("reason") or "")),
     )
 
 
-def _first(record: Mapping[str, Any], fields: Iterable[str]) -> float | None:
+def _first_number(record: Mapping[str, Any], fields: Iterable[str]) -> float | None:
     values = (record.get(name) for name in fields)
     return next((value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)), None)

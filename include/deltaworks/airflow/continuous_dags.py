@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from deltaworks.airflow import names
-from deltaworks.airflow.job_settings import endless_dag_settings, endless_retries, pool_settings
+from deltaworks.airflow.job_settings import continuous_dag_settings, continuous_retries, pool_settings
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import (
     feeds_runbook,
@@ -35,9 +35,9 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.relay_dag_id(relay.relay),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
         doc_md=relay_runbook(relay),
-        **endless_dag_settings(relay.owner, tags=("relay",)),
+        **continuous_dag_settings(relay.owner, tags=("relay",)),
     ) as dag:
-        _process("relay", "deltaworks.sources.objects.relay", environment, relay=relay.relay)
+        _process_task("relay", "deltaworks.sources.objects.relay", environment, relay=relay.relay)
     return dag
 
 
@@ -47,9 +47,9 @@ def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.feeds_dag_id(spec.pipeline),
         description=f"Feeds of {spec.pipeline}: {', '.join(feed.name for feed in spec.feeds)}",
         doc_md=feeds_runbook(spec),
-        **endless_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
+        **continuous_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
     ) as dag:
-        _process("feeds", "deltaworks.feeds", environment, feeds=spec.pipeline)
+        _process_task("feeds", "deltaworks.feeds", environment, feeds=spec.pipeline)
     return dag
 
 
@@ -59,29 +59,29 @@ def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) 
         dag_id=names.remediation_dag_id(remediation.name),
         description=remediation.description or f"Acts when {remediation.on} fires",
         doc_md=remediation_runbook(remediation),
-        **endless_dag_settings(remediation.owner, tags=("remediation",)),
+        **continuous_dag_settings(remediation.owner, tags=("remediation",)),
     ) as dag:
-        _process("remediation", "deltaworks.remediation", environment, remediation=remediation.name)
+        _process_task("remediation", "deltaworks.remediation", environment, remediation=remediation.name)
     return dag
 
 
 def rules_dag(catalog: Catalog) -> DAG | None:
     """The DAG of the process that judges the rules of all pipelines; None where none declares any."""
-    judged = {name: spec for name, spec in catalog.pipelines.items() if spec.alerts}
-    if not judged:
+    pipelines = {name: spec for name, spec in catalog.pipelines.items() if spec.alerts}
+    if not pipelines:
         return None
-    owners = ", ".join(sorted({spec.owner for spec in judged.values()}))
+    owners = ", ".join(sorted({spec.owner for spec in pipelines.values()}))
     with DAG(
         dag_id=RULES_DAG,
-        description=f"Judges the rules of {', '.join(judged)}",
-        doc_md=rules_runbook(judged),
-        **endless_dag_settings(owners, tags=("rules", *judged)),
+        description=f"Judges the rules of {', '.join(pipelines)}",
+        doc_md=rules_runbook(pipelines),
+        **continuous_dag_settings(owners, tags=("rules", *pipelines)),
     ) as dag:
-        _process("judge", "deltaworks.rules", catalog.environment, rules=PROCESS)
+        _process_task("judge", "deltaworks.rules", catalog.environment, rules=PROCESS)
     return dag
 
 
-def _process(task_id: str, module: str, environment: EnvironmentSpec, **subject: str) -> None:
+def _process_task(task_id: str, module: str, environment: EnvironmentSpec, **subject: str) -> None:
     """The one task of a DAG of a light process, in the pool of relays."""
     ProcessOperator(
         task_id=task_id,
@@ -89,7 +89,7 @@ def _process(task_id: str, module: str, environment: EnvironmentSpec, **subject:
         environment=environment,
         arguments=[word for option, name in subject.items() for word in (f"--{option}", name)],
         **pool_settings(environment.shares.relay.pool or RELAY_POOL, priority=RELAY_PRIORITY),
-        **endless_retries(),
+        **continuous_retries(),
     )
 
 
@@ -100,9 +100,9 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         dag_id=names.stream_dag_id(spec.pipeline),
         description=spec.description,
         doc_md=stream_runbook(spec),
-        **endless_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
+        **continuous_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
     ) as dag:
-        _ingest("ingest_stream", environment, share, pipeline=spec.pipeline)
+        _ingest_task("ingest_stream", environment, share, pipeline=spec.pipeline)
     return dag
 
 
@@ -120,13 +120,13 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
         dag_id=group.dag_id,
         description=f"The streams of {', '.join(group.members)}",
         doc_md=group_runbook(group),
-        **endless_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
+        **continuous_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),
     ) as dag:
-        _ingest("ingest_group", environment, share, group=group.name)
+        _ingest_task("ingest_group", environment, share, group=group.name)
     return dag
 
 
-def _ingest(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
+def _ingest_task(job: str, environment: EnvironmentSpec, share: Share, **subject: Any) -> None:
     """The one task of a DAG of streams. It has no time-out: the job ends itself."""
     SparkJobOperator(
         task_id="ingest",
@@ -137,5 +137,5 @@ def _ingest(job: str, environment: EnvironmentSpec, share: Share, **subject: Any
         **subject,
         **pool_settings(share.pool, priority=share.priority),
         execution_timeout=None,
-        **endless_retries(),
+        **continuous_retries(),
     )

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Where Airflow's own requests go. What plugins serve may ask Airflow in turn, and would wait for itself.
-_OF_AIRFLOW = ("/api/", "/execution/", "/ui/")
-_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_AIRFLOW_PATHS = ("/api/", "/execution/", "/ui/")
+_READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class OneWriter:
+class SerializedWrites:
     """Middleware: at most one request to Airflow itself that may write is under way; those that read pass by."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -32,12 +32,12 @@ class OneWriter:
             await self._app(scope, receive, send)
             return
         # Before its turn: who is slow to send what it writes, or never does, holds up nobody else.
-        sent = await _whole(receive)
-        async with self._writing:
-            await self._app(scope, _replayed(sent, receive), send)
+        sent = await _read_request(receive)
+        async with self._write_lock:
+            await self._app(scope, _replay_messages(sent, receive), send)
 
 
-async def _whole(receive: Receive) -> list[Message]:
+async def _read_request(receive: Receive) -> list[Message]:
     """The messages of a request up to the end of its body, or until its sender is gone."""
     messages = [await receive()]
     while messages[-1]["type"] == "http.request" and messages[-1].get("more_body", False):
@@ -45,12 +45,12 @@ async def _whole(receive: Receive) -> list[Message]:
     return messages
 
 
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
+def _replay_messages(messages: list[Message], receive: Receive) -> Receive:
     """What gives these messages again, and then what still comes."""
-    kept = iter(messages)
+    buffered = iter(messages)
 
     async def replay() -> Message:
-        for message in kept:
+        for message in buffered:
             return message
         return await receive()
 
@@ -58,14 +58,14 @@ def _replayed(messages: list[Message], receive: Receive) -> Receive:
 
 
 def _may_write(scope: Scope) -> bool:
-    if scope["type"] != "http" or scope["method"] in _READING:
+    if scope["type"] != "http" or scope["method"] in _READ_METHODS:
         return False
     # A server below a prefix is asked with it, or without it by a proxy that takes it away.
-    return str(scope["path"]).removeprefix(scope.get("root_path", "")).startswith(_OF_AIRFLOW)
+    return str(scope["path"]).removeprefix(scope.get("root_path", "")).startswith(_AIRFLOW_PATHS)
 
 
-def root_middlewares(sql_alchemy_conn: str) -> list[dict[str, Any]]:
+def middlewares_for_database(sql_alchemy_conn: str) -> list[dict[str, Any]]:
     """What the plugin registers for an Airflow with this database."""
     if not sql_alchemy_conn.startswith("sqlite"):
         return []
-    return [{"middleware": OneWriter, "name": "One writer at a time"}]
+    return [{"middleware": SerializedWrites, "name": "One writer at a time"}]

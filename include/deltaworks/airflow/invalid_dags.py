@@ -15,7 +15,7 @@ from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
 from deltaworks.airflow.operation_dags import pipeline_operations, relay_operations
-from deltaworks.airflow.runbooks import misdeclared_runbook
+from deltaworks.airflow.runbooks import invalid_runbook
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
 from deltaworks.specs.catalog import Catalog
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 TAG: Final = "declared wrongly"
 
 
-class RefusedOperator(BaseOperator):
+class FailingOperator(BaseOperator):
     """Fails with what is wrong with a declaration."""
 
     def __init__(self, *, error: str, **kwargs: Any) -> None:
@@ -44,7 +44,7 @@ class RefusedOperator(BaseOperator):
         raise AirflowFailException(self.error)
 
 
-def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str], tags: Iterable[str] = ()) -> DAG:
+def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str], tags: Iterable[str] = ()) -> DAG:
     """The DAG that stands for another while its declaration is wrong.
 
     Args:
@@ -52,11 +52,11 @@ def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[s
             is no longer in its DAG, as removed. Those that come later in a run under way fail like all others.
         tags: by which people look for the other, besides its kind and its subject.
     """
-    _, name = names.named_in(dag_id)
+    _, name = names.split_dag_id(dag_id)
     with DAG(
         dag_id=dag_id,
         description=f"{name} is declared wrongly: nothing starts it until that is mended",
-        doc_md=misdeclared_runbook(dag_id, name, error),
+        doc_md=invalid_runbook(dag_id, name, error),
         schedule=None,
         start_date=names.START_DATE,
         catchup=False,
@@ -67,26 +67,28 @@ def misdeclared_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[s
         default_args={"owner": "deltaworks"},
     ) as dag:
         limit = timedelta(minutes=1)
-        chain(*(RefusedOperator(task_id=task_id, error=str(error), execution_timeout=limit) for task_id in task_ids))
+        chain(*(FailingOperator(task_id=task_id, error=str(error), execution_timeout=limit) for task_id in task_ids))
     return dag
 
 
-def misdeclared_operation_dags(catalog: Catalog) -> Iterator[DAG]:
+def invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
-    of_gold, of_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
-    of_feeds = catalog.wrong_pipelines("feeds")
+    with_gold, with_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
+    with_feeds = catalog.wrong_pipelines("feeds")
     for name, error in catalog.wrong_pipelines().items():
         if not catalog.environment.has_operation_dags(name):
             continue
-        for declared in pipeline_operations(mutable=name in of_mutations, gold=name in of_gold, feeds=name in of_feeds):
-            yield _misdeclared_operation_dag(declared, name, error, gold=name in of_gold)
+        for declared in pipeline_operations(
+            mutable=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds
+        ):
+            yield _invalid_operation_dag(declared, name, error, gold=name in with_gold)
     for name, error in catalog.wrong_relays().items():
         for declared in relay_operations():
-            yield _misdeclared_operation_dag(declared, name, error, gold=False)
+            yield _invalid_operation_dag(declared, name, error, gold=False)
 
 
-def _misdeclared_operation_dag(declared: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
-    return misdeclared_dag(
+def _invalid_operation_dag(declared: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
+    return invalid_dag(
         declared.dag_id(name),
         error,
         task_ids=declared.task_ids(gold=gold),
