@@ -28,7 +28,7 @@ _validate_backfill_params(
 )
 from airflow.sdk import DAG
 from deltaworks.airflow.names import cron
-from deltaworks.airflow.scheduled_dags import _timetable
+from deltaworks.airflow.scheduled_dags import _gold_timetable
 
 def first_run(timetable):
     new = DAG("new", schedule=timetable, catchup=False)
@@ -42,7 +42,7 @@ print(json.dumps({
     "to_the_end_of_a_date": runs(dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 1, 23, 59, tzinfo=utc)),
     "unfinished": runs(soon - dt.timedelta(days=3), soon),
     "now": now.isoformat(),
-    "first": [first_run(make("* * * * *")) for make in (cron, _timetable)],
+    "first": [first_run(make("* * * * *")) for make in (cron, _gold_timetable)],
     "next": str(dag.next_dagrun_info(last_automated_run_info=None).logical_date),
 }))
 """

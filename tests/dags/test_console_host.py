@@ -243,7 +243,7 @@ def test_a_run_that_waits_for_a_person_is_on_the_overview_until_it_is_answered(
     answer()
     from deltaworks.airflow import console_host
 
-    monkeypatch.setattr(console_host, "_QUESTIONS_SECONDS", -1.0)
+    monkeypatch.setattr(console_host, "_APPROVALS_CACHE_SECONDS", -1.0)
     assert server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"] == []
 
 

@@ -454,7 +454,7 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(
     def unreachable() -> Any:
         raise OSError("no lake")
 
-    monkeypatch.setattr(job_alerts, "_control", unreachable)
+    monkeypatch.setattr(job_alerts, "_open_control", unreachable)
 
     job_alerts.alert_on_failure(context_of(LocalObjects(Path("none"))))
     job_alerts.resolve_on_success(context_of(LocalObjects(Path("none"))))
@@ -479,7 +479,7 @@ def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
 
     declared = [(alert.interval, alert.callback.path, alert.callback.kwargs) for alert in dag.deadline or []]
 
-    path, told = "deltaworks.airflow.job_alerts.tell_deadline", {"dag_id": "gold__games", "minutes": 30.0}
+    path, told = "deltaworks.airflow.job_alerts.alert_on_missed_deadline", {"dag_id": "gold__games", "minutes": 30.0}
     assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, told)])
 
 
@@ -490,7 +490,7 @@ def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
     from deltaworks.specs.project import load_catalog
 
     environment = load_catalog().environment
-    monkeypatch.setattr(job_alerts, "_control", lambda: (objects, environment))
+    monkeypatch.setattr(job_alerts, "_open_control", lambda: (objects, environment))
 
     job_alerts.alert_on_missed_deadline(
         dag_id="maintenance__games", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}

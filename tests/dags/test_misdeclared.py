@@ -168,4 +168,4 @@ def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
 def test_the_dag_files_leave_no_wrong_pipeline_out() -> None:
     for name in ("streams", "gold", "maintenance", "mutations", "operations"):
         text = (REPOSITORY / "dags" / f"{name}.py").read_text()
-        assert "wrong_pipelines(" in text or "misdeclared_operation_dags(catalog)" in text, name
+        assert "wrong_pipelines(" in text or "invalid_operation_dags(catalog)" in text, name

@@ -99,7 +99,7 @@ def test_policies_survive_serialization() -> None:
 
     assert isinstance(ContinuousRetryPolicy.deserialize(policy.serialize()), ContinuousRetryPolicy)
     assert isinstance(JobRetryPolicy.deserialize(JobRetryPolicy().serialize()), JobRetryPolicy)
-    former = {"__type": "EndlessRetryPolicy", "first_seconds": 5, "longest_seconds": 300, "healthy_seconds": 600}
+    former = {"__type": "ContinuousRetryPolicy", "first_seconds": 5, "longest_seconds": 300, "healthy_seconds": 600}
     assert isinstance(ContinuousRetryPolicy.deserialize(former), ContinuousRetryPolicy)
 
 

@@ -313,12 +313,12 @@ def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -
     (code / "include/environments/local.yaml").write_text(ENVIRONMENT.replace("file:///lake", f"file://{code}/lake"))
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
-from deltaworks.airflow.operation_dags import offered_operations, operation_dag
+from deltaworks.airflow.operation_dags import available_operations, operation_dag
 from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog()
 games = catalog.pipeline("games")
-declared = next(item for item in offered_operations(games) if item.name == "count_rows")
+declared = next(item for item in available_operations(games) if item.name == "count_rows")
 dag = operation_dag(declared, games, catalog.environment)
 print(dag.dag_id, dag.task_ids, dag.params.get_param("table").schema["enum"] == [t.name for t in games.tables])
 """

@@ -55,9 +55,9 @@ class OperationApproval(ApprovalOperator):
 
     Args:
         spec: the pipeline whose rows are at stake; None where it is a namespace of personal data.
-        counted_by: the task whose results the question shows.
+        count_task_id: the task whose results the question shows.
         namespace: that namespace.
-        answer_within: less than the DAG's own time-out, so that the question fails and not the whole run.
+        answer_timeout: less than the DAG's own time-out, so that the question fails and not the whole run.
         notifiers: called when the question is open.
 
     Raises:

@@ -138,7 +138,7 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
 def available_operations(spec: PipelineSpec) -> list[Operation]:
     """The operations of a pipeline that have a DAG of their own, in the order of the registry; none it can never do.
 
-    Where the environment names the pipelines whose operations have DAGs, others have none: `operated_pipelines`.
+    Where the environment names the pipelines whose operations have DAGs, others have none: `pipelines_with_operation_dags`.
     """
     offered = pipeline_operations(
         mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
