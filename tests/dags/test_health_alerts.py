@@ -426,7 +426,7 @@ def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjec
 
 
 def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: LocalObjects) -> None:
-    from deltaworks.gold.inputs import note_fresh
+    from deltaworks.gold.inputs import record_refreshed
     from deltaworks.specs.gold import GoldTableSpec
 
     checks = {"max_age_minutes": 60}
@@ -440,7 +440,7 @@ def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: Loc
     ages = [0, 59, 61, 62]
     stale = [alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=age)) for age in ages]
     assert stale == [[], [], ["games.daily"], ["games.daily"]], "counted from when it was first looked for"
-    note_fresh(PipelineHome(objects, "games"), "daily", now=NOW + timedelta(minutes=63))
+    record_refreshed(PipelineHome(objects, "games"), "daily", now=NOW + timedelta(minutes=63))
 
     assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=64)) == []
     assert open_ones(objects) == set()

@@ -20,7 +20,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GOLD_LOOP = "deltaworks.gold.loop:GoldLoop"
+GOLD_LOOP = "deltaworks.gold.refresh_loop:GoldLoop"
 #: How long the end of a run waits for a build, whose jobs are cancelled.
 END_SECONDS = 30.0
 

@@ -13,18 +13,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, TimestampType
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.gold.input_views import InputViews, rows_within
-from deltaworks.gold.intervals import broken_intervals
+from deltaworks.gold.input_views import InputViews, filter_part
+from deltaworks.gold.intervals import interval_failures
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.specs.gold import ChecksSpec, GoldTableSpec, view_name
 
 #: Of each check that is broken so many examples are named.
-_NAMED = 3
+_MAX_EXAMPLES = 3
 #: What a row says while it is written whose grain column does not lie in its date.
-_BESIDE_ITS_DATE = "GOLD_GRAIN_BESIDE_DATE"
+_GRAIN_OUTSIDE_DATE = "GOLD_GRAIN_OUTSIDE_DATE"
 
 
-def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: str, sql_path: Path) -> DataFrame:
+def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: str, sql_path: Path) -> DataFrame:
     """What the SQL gives, cut to the dates or values that are rebuilt.
 
     Raises:
@@ -53,7 +53,7 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
     if plan.table.affects == "all":
         return answer
     if plan.table.affects == "same":
-        _check_text(plan, answer, sql_path)
+        _require_text_partition(plan, answer, sql_path)
     elif not isinstance(answer.schema[column].dataType, DateType):
         raise ConfigError(
             "GOLD_PARTITION_NOT_DATE",
@@ -62,14 +62,14 @@ def answer_of(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sql: st
             hint=f"Cast it to date, or declare `affects: all` for {plan.table.name!r}.",
         )
     if grain is not None:
-        return _within_hours(plan, answer, grain.column, sql_path)
+        return _filter_hours(plan, answer, grain.column, sql_path)
     if plan.output.values is None:
         # A row without a value belongs to no partition that a later, partial rebuild could replace.
         return answer.filter(F.col(column).isNotNull())
-    return rows_within(answer, plan.output, column)
+    return filter_part(answer, plan.output, column)
 
 
-def _within_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:
+def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:
     """The answer cut to hours. A row that a later rebuild of its hour would not replace fails the write."""
     column = plan.table.partition_by
     if not isinstance(answer.schema[grain].dataType, TimestampType):
@@ -79,29 +79,29 @@ def _within_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path)
             f"does not tell which hours of {plan.table.name!r} a row is of.",
             hint=f"Take date_trunc('minute', event_time) AS {grain}, or leave `grain` out.",
         )
-    inside = F.to_date(F.col(grain)) == F.col(column)
+    is_in_date = F.to_date(F.col(grain)) == F.col(column)
     rows = answer.filter(F.col(column).isNotNull())
     if plan.output.values is not None:
         # What lies beside its date stays, to be seen: cut off here, it would be missed by every rebuild.
-        beside = ~F.coalesce(inside, F.lit(False))
-        rows = rows.filter(F.expr(plan.output.condition(column, grain)) | beside)
-    checked = F.when(inside, F.col(grain)).otherwise(F.raise_error(F.lit(_BESIDE_ITS_DATE)).cast("timestamp"))
+        is_outside_date = ~F.coalesce(is_in_date, F.lit(False))
+        rows = rows.filter(F.expr(plan.output.condition(column, grain)) | is_outside_date)
+    checked = F.when(is_in_date, F.col(grain)).otherwise(F.raise_error(F.lit(_GRAIN_OUTSIDE_DATE)).cast("timestamp"))
     return rows.withColumn(grain, checked)
 
 
-def beside_its_date(table: GoldTableSpec, sql_path: Path, error: Exception) -> ConfigError | None:
+def grain_outside_date_error(table: GoldTableSpec, sql_path: Path, error: Exception) -> ConfigError | None:
     """What an error of Spark's says of a row whose grain column does not lie in its date; None of any other."""
-    if table.grain is None or _BESIDE_ITS_DATE not in str(error):
+    if table.grain is None or _GRAIN_OUTSIDE_DATE not in str(error):
         return None
     return ConfigError(
-        _BESIDE_ITS_DATE,
+        _GRAIN_OUTSIDE_DATE,
         f"{sql_path}: {table.grain.column!r} of a row does not lie in its {table.partition_by!r}, or has no value, so "
         "that no rebuild of an hour would replace the row.",
         hint=f"Derive both from one instant: to_date({table.grain.column}) AS {table.partition_by}.",
     )
 
 
-def _check_text(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:
+def _require_text_partition(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:
     column = plan.table.partition_by
     if not isinstance(answer.schema[column].dataType, StringType):
         raise ConfigError(
@@ -112,7 +112,7 @@ def _check_text(plan: GoldPlan, answer: DataFrame, sql_path: Path) -> None:
         )
 
 
-def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | None) -> list[str]:
+def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame | None) -> list[str]:
     """What the rows of a build break of what is declared, a sentence each.
 
     Reads the answer once, and once more for each of `unique`, `intervals` and `max_drop`: it should be held in memory.
@@ -124,35 +124,35 @@ def broken_checks(table: GoldTableSpec, answer: DataFrame, before: DataFrame | N
         ConfigError: GOLD_CHECK_INVALID, a check names a column the answer does not have.
     """
     checks = table.checks
-    named = {*checks.unique, *checks.not_null}
+    checked_columns = {*checks.unique, *checks.not_null}
     if checks.intervals is not None:
-        named |= {*checks.intervals.by, checks.intervals.start, checks.intervals.end}
-    missing = sorted(named - {*answer.columns})
+        checked_columns |= {*checks.intervals.by, checks.intervals.start, checks.intervals.end}
+    missing = sorted(checked_columns - {*answer.columns})
     if missing:
         raise ConfigError(
             "GOLD_CHECK_INVALID",
             f"The checks of gold table {table.name!r} name {', '.join(missing)}, no column of its answer.",
             hint=f"Its columns are {', '.join(answer.columns)}.",
         )
-    broken = _counts(checks, answer)
+    failures = _row_count_failures(checks, answer)
     if checks.unique:
-        broken += _copies(checks, answer)
+        failures += _uniqueness_failures(checks, answer)
     if checks.intervals is not None:
-        broken += broken_intervals(checks.intervals, answer)
-    if checks.max_drop is not None and before is not None:
-        broken += _drops(table.partition_by, checks.max_drop, answer, before)
-    return broken
+        failures += interval_failures(checks.intervals, answer)
+    if checks.max_drop is not None and published is not None:
+        failures += _row_drop_failures(table.partition_by, checks.max_drop, answer, published)
+    return failures
 
 
-def refuse_broken(pipeline: str, broken: dict[str, list[str]]) -> None:
+def raise_failed_checks(pipeline: str, failed_by_table: dict[str, list[str]]) -> None:
     """Say which tables were not published.
 
     Raises:
         ContractError: GOLD_CHECK_FAILED, naming each table with what is broken.
     """
-    if not broken:
+    if not failed_by_table:
         return
-    listed = "; ".join(f"{table}: {', '.join(checks)}" for table, checks in broken.items())
+    listed = "; ".join(f"{table}: {', '.join(checks)}" for table, checks in failed_by_table.items())
     raise ContractError(
         "GOLD_CHECK_FAILED",
         f"Answers of {pipeline!r} break their checks and were not published: {listed}.",
@@ -160,29 +160,29 @@ def refuse_broken(pipeline: str, broken: dict[str, list[str]]) -> None:
     )
 
 
-def _counts(checks: ChecksSpec, answer: DataFrame) -> list[str]:
+def _row_count_failures(checks: ChecksSpec, answer: DataFrame) -> list[str]:
     nulls = [F.sum(F.col(column).isNull().cast("long")).alias(column) for column in checks.not_null]
     counts = answer.agg(F.count(F.lit(1)).alias("_rows"), *nulls).collect()[0].asDict()
     rows = int(counts["_rows"])
-    broken = [f"{rows} rows where at least {checks.min_rows} are expected"] if rows < checks.min_rows else []
-    return broken + [f"{counts[column]} rows without {column}" for column in checks.not_null if counts[column]]
+    failures = [f"{rows} rows where at least {checks.min_rows} are expected"] if rows < checks.min_rows else []
+    return failures + [f"{counts[column]} rows without {column}" for column in checks.not_null if counts[column]]
 
 
-def _copies(checks: ChecksSpec, answer: DataFrame) -> list[str]:
-    twice = answer.groupBy(*checks.unique).count().filter("count > 1")
-    examples = twice.limit(_NAMED).collect()
+def _uniqueness_failures(checks: ChecksSpec, answer: DataFrame) -> list[str]:
+    duplicated = answer.groupBy(*checks.unique).count().filter("count > 1")
+    examples = duplicated.limit(_MAX_EXAMPLES).collect()
     if not examples:
         return []
     named = "; ".join(", ".join(str(row[column]) for column in checks.unique) for row in examples)
-    return [f"{twice.count()} values of ({', '.join(checks.unique)}) are there more than once, such as {named}"]
+    return [f"{duplicated.count()} values of ({', '.join(checks.unique)}) are there more than once, such as {named}"]
 
 
-def _drops(column: str, most: float, answer: DataFrame, before: DataFrame) -> list[str]:
-    had = before.groupBy(column).agg(F.count(F.lit(1)).alias("_had"))
-    has = answer.groupBy(column).agg(F.count(F.lit(1)).alias("_has"))
-    kept = had.join(has, on=column, how="left").withColumn("_has", F.coalesce("_has", F.lit(0)))
-    less = kept.filter(F.col("_has") < F.col("_had") * (1 - most)).orderBy(column)
+def _row_drop_failures(column: str, max_drop: float, answer: DataFrame, published: DataFrame) -> list[str]:
+    published_counts = published.groupBy(column).agg(F.count(F.lit(1)).alias("_had"))
+    new_counts = answer.groupBy(column).agg(F.count(F.lit(1)).alias("_has"))
+    compared = published_counts.join(new_counts, on=column, how="left").withColumn("_has", F.coalesce("_has", F.lit(0)))
+    dropped = compared.filter(F.col("_has") < F.col("_had") * (1 - max_drop)).orderBy(column)
     return [
         f"{column} {row[column]} would fall from {row['_had']} rows to {row['_has']}"
-        for row in less.limit(_NAMED).collect()
+        for row in dropped.limit(_MAX_EXAMPLES).collect()
     ]

@@ -31,20 +31,20 @@ from deltaworks.tables.touched_hours import hour_of
 
 log = logging.getLogger(__name__)
 #: Folders that are listed at most: they are, one after the other.
-MOST_FOLDERS = 8
+MAX_FOLDERS = 8
 #: Up to so many files are named one by one, each of which Spark asks the storage about; above, folders are listed.
-MOST_NAMED = 8
+MAX_NAMED_FILES = 8
 #: Files of folders that are left out, or else taken, by their names in a condition.
-_MOST_TOLD_APART = 4_000
+_MAX_FILTERED_NAMES = 4_000
 #: Reader features that ask nothing of whoever reads the files of a snapshot.
-_PLAIN = frozenset({"timestampNtz", "vacuumProtocolCheck"})
-_LISTS_FEATURES = 3
+_PLAIN_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+_TABLE_FEATURES_VERSION = 3
 #: Paths whose spelling is the same in a log, in an address and on every storage.
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_.=-]+/)*[A-Za-z0-9_.=-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class FileScan:
     """What is read of a table at one version.
 
     Args:
@@ -60,49 +60,52 @@ class Scan:
     time_column: str = ""
 
 
-def scanned_rows(spark: SparkSession, lake: Lake, table: DeltaTable, scan: Scan) -> DataFrame | None:
+def read_plain_files(spark: SparkSession, lake: Lake, table: DeltaTable, scan: FileScan) -> DataFrame | None:
     """The rows of the files in which rows of the part may be; None where the table has to be read through Delta.
 
     Args:
         table: open at the version.
     """
-    if not is_plain(table):
+    if not has_plain_files(table):
         return None
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     partitions = list(table.metadata().partition_columns)
-    files = list(files_of(table, scan))
+    files = list(file_paths(table, scan))
     folders = {path.rpartition("/")[0] for path in files}
-    if len(folders) > MOST_FOLDERS or not all(_lies_in_its_partition(path, partitions) for path in files):
+    if len(folders) > MAX_FOLDERS or not all(_has_partition_path(path, partitions) for path in files):
         return None
     if not files:
         return spark.createDataFrame([], schema)
     uri = lake.storage.spark_uri(scan.key)
     reader = spark.read.schema(schema).option("basePath", uri)
     rows: DataFrame | None
-    if len(files) <= MOST_NAMED:
+    if len(files) <= MAX_NAMED_FILES:
         rows = reader.parquet(*(f"{uri}/{path}" for path in files))
     else:
         listed = reader.parquet(*(f"{uri}/{folder}".rstrip("/") for folder in sorted(folders)))
-        rows = _of_snapshot(listed, uri, files)
+        rows = _filter_snapshot_files(listed, uri, files)
         if rows is None:
             log.warning("%s: the files of version %s cannot be told apart by folders", scan.key, scan.version)
             return None
     return rows.select(*(F.col(f"`{name}`") for name in schema.names))
 
 
-def rows_in(table: DeltaTable | None) -> int | None:
+def row_count(table: DeltaTable | None) -> int | None:
     """The rows of an open table's files, by its log; None where one says nothing of them. A table that is not there has
     none."""
     counts = [] if table is None else pa.table(table.get_add_actions()).column("num_records").to_pylist()
     return None if None in counts else sum(counts)
 
 
-def is_plain(table: DeltaTable) -> bool:
+def has_plain_files(table: DeltaTable) -> bool:
     """Whether the rows of the open table are those of its files, as they are."""
     protocol = table.protocol()
     if protocol.min_reader_version == 1:
         return True
-    return protocol.min_reader_version == _LISTS_FEATURES and not set(protocol.reader_features or ()) - _PLAIN
+    return (
+        protocol.min_reader_version == _TABLE_FEATURES_VERSION
+        and not set(protocol.reader_features or ()) - _PLAIN_FEATURES
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ class AddedFile:
     date: dt.date | None
 
 
-def added_files(table: DeltaTable, scan: Scan) -> Iterator[AddedFile]:
+def added_files(table: DeltaTable, scan: FileScan) -> Iterator[AddedFile]:
     """The open table's files in which rows of the scan's part may be. Reads its log alone."""
     partitions = table.metadata().partition_columns
     added = pa.table(table.get_add_actions(flatten=True))
@@ -130,19 +133,19 @@ def added_files(table: DeltaTable, scan: Scan) -> Iterator[AddedFile]:
         "last": f"max.{scan.time_column}",
     }
     present = {name: column for name, column in sources.items() if column in added.column_names}
-    hours = _hours(scan.part)
+    hours = _all_hours(scan.part)
     for row in added.select(list(present.values())).rename_columns(list(present)).to_pylist():
-        if ("partition" not in row or _may_hold(scan.part, row["partition"])) and _within(row, hours):
+        if ("partition" not in row or _may_contain(scan.part, row["partition"])) and _overlaps(row, hours):
             date = row.get("date")
             yield AddedFile(row["path"], row["size"], row.get("rows"), date if isinstance(date, dt.date) else None)
 
 
-def files_of(table: DeltaTable, scan: Scan) -> Iterator[str]:
+def file_paths(table: DeltaTable, scan: FileScan) -> Iterator[str]:
     """The paths of the open table's files in which rows of the part may be. Reads its log alone."""
     return (file.path for file in added_files(table, scan))
 
 
-def _may_hold(part: Part, value: Any) -> bool:
+def _may_contain(part: Part, value: Any) -> bool:
     """Whether rows of a partition are in the part, in some of its hours too."""
     if part.values is None:
         return True
@@ -150,10 +153,10 @@ def _may_hold(part: Part, value: Any) -> bool:
         return False
     if isinstance(value, dt.datetime):
         value = value.date()
-    return part.has(value) or value in {hour.date() for hour in part.hours or ()}
+    return part.contains(value) or value in {hour.date() for hour in part.hours or ()}
 
 
-def _hours(part: Part) -> frozenset[dt.datetime] | None:
+def _all_hours(part: Part) -> frozenset[dt.datetime] | None:
     """All hours of the part; None where files are not to be chosen by them."""
     if not part.hours or part.values is None or part.since is not None:
         return None
@@ -161,53 +164,53 @@ def _hours(part: Part) -> frozenset[dt.datetime] | None:
     return frozenset((*part.hours, *hours_of_dates(dates)))
 
 
-def _within(row: Mapping[str, Any], hours: frozenset[dt.datetime] | None) -> bool:
+def _overlaps(row: Mapping[str, Any], hours: frozenset[dt.datetime] | None) -> bool:
     first, last = row.get("first"), row.get("last")
     if hours is None or not isinstance(first, dt.datetime) or not isinstance(last, dt.datetime):
         return True
-    hour, end = hour_of(_utc(first)), _utc(last)
+    hour, end = hour_of(_to_utc(first)), _to_utc(last)
     return any(hour <= one <= end for one in hours)
 
 
-def _utc(instant: dt.datetime) -> dt.datetime:
+def _to_utc(instant: dt.datetime) -> dt.datetime:
     return instant.replace(tzinfo=dt.UTC) if instant.tzinfo is None else instant.astimezone(dt.UTC)
 
 
-def _lies_in_its_partition(path: str, partitions: list[str]) -> bool:
+def _has_partition_path(path: str, partitions: list[str]) -> bool:
     """Whether Spark takes the values of partitions from the path, as the log has them."""
     folders = path.split("/")[:-1]
     spelled = all(folder.startswith(f"{name}=") for folder, name in zip(folders, partitions, strict=False))
     return bool(_PLAIN_PATH.fullmatch(path)) and spelled and len(folders) == len(partitions)
 
 
-def _of_snapshot(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
+def _filter_snapshot_files(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
     """The rows of these files among those of folders; None where one was not listed, or they cannot be told apart.
 
     Folders have files of other versions too, and those of a batch that is not committed yet.
     """
-    listed_files = {_below(uri, address) for address in listed.inputFiles()}
+    listed_files = {_relative_path(uri, address) for address in listed.inputFiles()}
     if not listed_files.issuperset(files):
         return None
-    others = listed_files - set(files)
-    if not others:
+    foreign_files = listed_files - set(files)
+    if not foreign_files:
         return listed
     # By their last names, since Spark spells the addresses of rows in another way than those of files.
-    names, other_names = {_name(path) for path in files}, {_name(path) for path in others}
-    if names & other_names or not all(map(_PLAIN_PATH.fullmatch, other_names)):
+    names, foreign_names = {_base_name(path) for path in files}, {_base_name(path) for path in foreign_files}
+    if names & foreign_names or not all(map(_PLAIN_PATH.fullmatch, foreign_names)):
         return None
-    fewer, condition = (other_names, "NOT IN") if len(other_names) < len(names) else (names, "IN")
-    if len(fewer) > _MOST_TOLD_APART:
+    shorter_list, condition = (foreign_names, "NOT IN") if len(foreign_names) < len(names) else (names, "IN")
+    if len(shorter_list) > _MAX_FILTERED_NAMES:
         return None
     # As one text, since a call into the JVM for each name costs more than the whole scan.
-    listing = ", ".join(literal(name, "string") for name in sorted(fewer))
-    return listed.filter(F.expr(f"_metadata.file_name {condition} ({listing})"))
+    name_list = ", ".join(literal(name, "string") for name in sorted(shorter_list))
+    return listed.filter(F.expr(f"_metadata.file_name {condition} ({name_list})"))
 
 
-def _below(uri: str, address: str) -> str:
+def _relative_path(uri: str, address: str) -> str:
     """The path of a file below the table, by its address; the address itself where it lies elsewhere."""
     root = re.sub(r"^[a-z0-9]+:/*", "", uri)
     return unquote(address).partition(f"{root}/")[2] or address
 
 
-def _name(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rpartition("/")[2]

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.gold.model_tables import ScoresOf
+from deltaworks.gold.model_tables import ScoredInput
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other
 from deltaworks.specs.models import MODEL_COLUMNS
@@ -49,14 +49,14 @@ class PinnedInput:
     version: int | None
     table_id: str | None
     columns: Mapping[str, str]
-    of_events: bool = True
+    has_events: bool = True
     date_column: str = DATE_COLUMN
-    compared_by: str = ""
+    diff_column: str = ""
     time_column: str = ""
-    scores: ScoresOf | None = None
+    scored_input: ScoredInput | None = None
     last_seq: Mapping[dt.date, int | None] | None = None
     #: Open at the version: reading its log again would be as many requests again.
-    opened: DeltaTable | None = field(default=None, repr=False, compare=False)
+    delta_table: DeltaTable | None = field(default=None, repr=False, compare=False)
 
 
 def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str, PinnedInput]:
@@ -64,40 +64,40 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     pinned = {}
     events = {table.name for table in spec.event_tables}
     deduplicated = events if spec.gold.dedupe is not None else set()
-    dated = {table.name: table.partition_by for table in spec.gold.tables}
-    dated |= {reference.name: "" for reference in spec.references}
-    compared = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
-    compared |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
-    scores = {model.name: ScoresOf(model.features, model.at) for model in spec.models}
-    dated |= dict.fromkeys(scores, "")
-    compared |= dict.fromkeys(scores, "valid_from_date")
-    times = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
-    times |= {table.name: TIME_COLUMN for table in spec.tables if TIME_COLUMN in table.column_types()}
+    date_columns = {table.name: table.partition_by for table in spec.gold.tables}
+    date_columns |= {reference.name: "" for reference in spec.references}
+    diff_columns = {table.name: table.checks.intervals.start for table in spec.gold.tables if table.checks.intervals}
+    diff_columns |= {reference.name: reference.dated_by for reference in spec.references if reference.dated_by}
+    scores = {model.name: ScoredInput(model.features, model.at) for model in spec.models}
+    date_columns |= dict.fromkeys(scores, "")
+    diff_columns |= dict.fromkeys(scores, "valid_from_date")
+    time_columns = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
+    time_columns |= {table.name: TIME_COLUMN for table in spec.tables if TIME_COLUMN in table.column_types()}
     for name in names:
-        other = place_in_other(name)
-        key = paths.table(*(other or (spec.pipeline, name)))
+        external_place = place_in_other(name)
+        key = paths.table(*(external_place or (spec.pipeline, name)))
         table = lake.open(key)
-        if other is not None and table is not None:
+        if external_place is not None and table is not None:
             # A gold table has one, which its pipeline declares; here its log says it.
-            dated[name] = table.metadata().partition_columns[0]
+            date_columns[name] = table.metadata().partition_columns[0]
         pinned[name] = PinnedInput(
             name=name,
             key=key,
             version=table.version() if table else None,
             table_id=str(table.metadata().id) if table else None,
-            columns=columns_of(spec, name),
-            of_events=name in events,
-            date_column=dated.get(name, DATE_COLUMN),
-            compared_by=compared.get(name, ""),
-            time_column=times.get(name, ""),
-            scores=scores.get(name),
+            columns=declared_columns(spec, name),
+            has_events=name in events,
+            date_column=date_columns.get(name, DATE_COLUMN),
+            diff_column=diff_columns.get(name, ""),
+            time_column=time_columns.get(name, ""),
+            scored_input=scores.get(name),
             last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in deduplicated else None,
-            opened=table,
+            delta_table=table,
         )
     return pinned
 
 
-def columns_of(spec: PipelineSpec, name: str) -> Mapping[str, str]:
+def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
     """The columns of a table that gold may read, with their types; none are declared of a gold table."""
     if place_in_other(name) is not None or name in {table.name for table in spec.gold.tables}:
         return {}
@@ -118,7 +118,7 @@ class BuiltFrom:
     reason: str = ""
 
     @property
-    def traceable(self) -> bool:
+    def is_traceable(self) -> bool:
         """Whether the table's content follows from `versions`."""
         return not self.reason
 
@@ -131,16 +131,16 @@ def read_built_from(lake: Lake, key: str, table: DeltaTable | None = None) -> Bu
     """
     table = table or lake.open(key)
     if table is None:
-        return _unknown("it does not exist yet")
+        return _untraceable("it does not exist yet")
     for commit in commit_history(lake, key, newest=table.version()):
         if BUILT_FROM in commit.metadata:
             return BuiltFrom(commit.metadata[BUILT_FROM], str(commit.metadata.get(FINGERPRINT)))
         if commit.changes_rows:
-            return _unknown(f"its version {commit.version} ({commit.operation}) is not a build")
-    return _unknown("its log no longer says what it was built from")
+            return _untraceable(f"its version {commit.version} ({commit.operation}) is not a build")
+    return _untraceable("its log no longer says what it was built from")
 
 
-def _unknown(reason: str) -> BuiltFrom:
+def _untraceable(reason: str) -> BuiltFrom:
     return BuiltFrom({}, "", reason)
 
 
@@ -157,7 +157,7 @@ def fingerprint(table: GoldTableSpec, sql: str, dedupe: DedupeSpec | None, input
     return hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def note_fresh(home: PipelineHome, table: str, *, now: dt.datetime | None = None) -> None:
+def record_refreshed(home: PipelineHome, table: str, *, now: dt.datetime | None = None) -> None:
     """Say that a build has just brought the table up to date, or found that it is."""
     at = now.isoformat() if now else iso_now()
     home.objects.put(paths.gold_state(home.pipeline, table), json.dumps({"at": at}).encode())

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: So many values of `by` are named of each kind of mistake.
-_NAMED = 3
+_MAX_EXAMPLES = 3
 
 
-def broken_intervals(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
+def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
     """What the rows of an answer break of what intervals are, a sentence for each kind of mistake.
 
     Reads the answer once, ordered within each value of `by`.
@@ -33,26 +33,26 @@ def broken_intervals(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
     start, end = F.col(intervals.start), F.col(intervals.end)
     ordered = Window.partitionBy(*intervals.by).orderBy(start.asc_nulls_first(), end.asc_nulls_last())
     following, last = F.lead(start).over(ordered), F.lead(F.lit(False), 1, True).over(ordered)
-    mistake = (
+    problem = (
         F.when(start.isNull(), f"without {intervals.start}")
         .when(end.isNotNull() & (end <= start), f"where {intervals.end} does not lie behind {intervals.start}")
         .when(~last & (end.isNull() | (end > following)), "that overlap the next")
         .when(~last & (end < following), "with a gap before the next")
     )
     texts = [F.col(name).cast("string") for name in intervals.by]
-    wrong = answer.select(*intervals.by, mistake.alias("_mistake")).filter("_mistake IS NOT NULL")
-    kinds = wrong.groupBy("_mistake").agg(
+    invalid_rows = answer.select(*intervals.by, problem.alias("_mistake")).filter("_mistake IS NOT NULL")
+    kinds = invalid_rows.groupBy("_mistake").agg(
         F.count(F.lit(1)).alias("_count"),
-        F.slice(F.array_sort(F.collect_set(F.concat_ws(", ", *texts))), 1, _NAMED).alias("_values"),
+        F.slice(F.array_sort(F.collect_set(F.concat_ws(", ", *texts))), 1, _MAX_EXAMPLES).alias("_values"),
     )
-    of = ", ".join(intervals.by)
+    key_columns = ", ".join(intervals.by)
     return [
-        f"{row['_count']} intervals {row['_mistake']}, of ({of}) {'; '.join(row['_values'])}"
+        f"{row['_count']} intervals {row['_mistake']}, of ({key_columns}) {'; '.join(row['_values'])}"
         for row in sorted(kinds.collect(), key=lambda row: str(row["_mistake"]))
     ]
 
 
-def differing_from(lake: Lake, key: str, *, column: str, before: int | None, after: int) -> Changes:
+def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None, after: int) -> Changes:
     """The first date of `column` among the rows that two versions of a table do not both have, as a change of it.
 
     Nothing has changed where both have the same rows, however often they were written again. All rows of both

@@ -19,7 +19,7 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.gold.references import ReferenceResult, refresh_references, take_over
+from deltaworks.gold.references import ReferenceResult, refresh_references, replace_if_changed
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS, ModelSpec, instant_sql
 from deltaworks.tables.arrow_types import arrow_schema
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 OPERATION = "refresh_models"
 #: Of the rows of this table; with other columns it is made again.
-_DIGESTED = json.dumps(list(MODEL_COLUMNS.items()))
+_COLUMNS_JSON = json.dumps(list(MODEL_COLUMNS.items()))
 
 
 @dataclass(frozen=True, slots=True)
-class ScoresOf:
+class ScoredInput:
     """The input whose rows a model gives scores to, and the column with their instants."""
 
-    features: str
-    at: str
+    table: str
+    time_column: str
 
 
-def refresh_kept_tables(
+def refresh_external_inputs(
     catalog: Catalog, pipeline: str, *, names: Sequence[str] | None = None
 ) -> list[ReferenceResult]:
     """Make reference tables what their files are, and tables of models what is published. Needs no JVM; idempotent.
@@ -53,30 +53,30 @@ def refresh_kept_tables(
         ContractError: REFERENCE_UNREADABLE, REFERENCE_INVALID or MODEL_UNREADABLE.
         ConcurrencyError: REFERENCE_CONTENDED.
     """
-    done = refresh_references(catalog, pipeline, names=names)
+    results = refresh_references(catalog, pipeline, names=names)
     models = [model for model in catalog.pipeline(pipeline).models if names is None or model.name in names]
     if models:
         lake, runs = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline).models
-        done += [_refresh(lake, pipeline, model, runs) for model in models]
-    return done
+        results += [_refresh(lake, pipeline, model, runs) for model in models]
+    return results
 
 
 def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> ReferenceResult:
     # A record never changes: which there are is all that can.
     numbers = runs.numbers(model.name)
-    digest = hashlib.sha256(json.dumps([_DIGESTED, numbers]).encode()).hexdigest()
-    return take_over(
-        lake, pipeline, model.name, digest, lambda: published_table(runs.all(model.name)), operation=OPERATION
+    digest = hashlib.sha256(json.dumps([_COLUMNS_JSON, numbers]).encode()).hexdigest()
+    return replace_if_changed(
+        lake, pipeline, model.name, digest, lambda: published_models(runs.all(model.name)), operation=OPERATION
     )
 
 
-def published_table(runs: Sequence[ModelRun]) -> pa.Table:
+def published_models(runs: Sequence[ModelRun]) -> pa.Table:
     """The published ones of trainings, a row each."""
-    rows = [row for run in runs if (row := _row(run)) is not None]
+    rows = [row for run in runs if (row := _model_row(run)) is not None]
     return pa.Table.from_pylist(rows, schema=arrow_schema(MODEL_COLUMNS))
 
 
-def _row(run: ModelRun) -> dict[str, Any] | None:
+def _model_row(run: ModelRun) -> dict[str, Any] | None:
     valid_from = parse_iso(run.until)
     if run.model is None or valid_from is None:
         return None
@@ -93,7 +93,7 @@ def _row(run: ModelRun) -> dict[str, Any] | None:
     }
 
 
-def scored_rows(models: DataFrame, features: DataFrame, scores: ScoresOf) -> DataFrame:
+def score_rows(models: DataFrame, features: DataFrame, scored_input: ScoredInput) -> DataFrame:
     """The rows of features that a model was in force for, each with `model`, `score` and `threshold`.
 
     Raises:
@@ -103,12 +103,12 @@ def scored_rows(models: DataFrame, features: DataFrame, scores: ScoresOf) -> Dat
 
     published = sorted(models.collect(), key=lambda row: (row["valid_from"], row["number"]))
     parts = []
-    instant = _instant(features, scores) if published else ""
+    instant = _instant_expression(features, scored_input) if published else ""
     for number, model in enumerate(published, start=1):
-        rows = features.where(f"{instant} >= {_seconds(model)}")
+        rows = features.where(f"{instant} >= {_valid_from_seconds(model)}")
         if number < len(published):
-            rows = rows.where(f"{instant} < {_seconds(published[number])}")
-        parts.append(_scored(rows, model, scores))
+            rows = rows.where(f"{instant} < {_valid_from_seconds(published[number])}")
+        parts.append(_score_with(rows, model, scored_input))
     if not parts:
         return features.where("false").select(
             "*", *(F.lit(None).cast(kind).alias(name) for name, kind in SCORE_COLUMNS.items())
@@ -116,31 +116,35 @@ def scored_rows(models: DataFrame, features: DataFrame, scores: ScoresOf) -> Dat
     return reduce(lambda above, below: above.unionAll(below), parts)
 
 
-def _instant(features: DataFrame, scores: ScoresOf) -> str:
-    kind = features.schema[scores.at].dataType.typeName() if scores.at in features.columns else ""
-    instant = instant_sql(scores.at, kind)
+def _instant_expression(features: DataFrame, scored_input: ScoredInput) -> str:
+    kind = (
+        features.schema[scored_input.time_column].dataType.typeName()
+        if scored_input.time_column in features.columns
+        else ""
+    )
+    instant = instant_sql(scored_input.time_column, kind)
     if instant is None:
         raise ConfigError(
             "MODEL_COLUMN_MISSING",
-            f"{scores.features} has no timestamp or date {scores.at!r}, which says the instant of a row.",
+            f"{scored_input.table} has no timestamp or date {scored_input.time_column!r}, which says the instant of a row.",
             hint="Add it to its SQL, or mend `at` of the model.",
         )
     return instant
 
 
-def _seconds(model: Row) -> int:
+def _valid_from_seconds(model: Row) -> int:
     # Rounded up: a row of the second in which a model came was not scored by it.
     return -int(-model["valid_from"].timestamp() // 1)
 
 
-def _scored(rows: DataFrame, model: Row, scores: ScoresOf) -> DataFrame:
+def _score_with(rows: DataFrame, model: Row, scored_input: ScoredInput) -> DataFrame:
     from pyspark.sql import functions as F
 
     missing = [name for name in model["columns"] if name not in rows.columns]
     if missing:
         raise ConfigError(
             "MODEL_COLUMN_MISSING",
-            f"{model['model']} takes {', '.join(missing)}, which {scores.features} no longer has.",
+            f"{model['model']} takes {', '.join(missing)}, which {scored_input.table} no longer has.",
             hint=f"Bring the columns back, or withdraw the model: delete its folder, models/…/{model['model']}.",
         )
     inputs = (F.expr(value).alias(f"x{index}") for index, value in enumerate(model["inputs"]))

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.gold.build import selected_gold
-from deltaworks.gold.inputs import note_fresh, pin_inputs
-from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.build import select_gold_tables
+from deltaworks.gold.inputs import pin_inputs, record_refreshed
+from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, plan_job
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -36,10 +36,10 @@ def pending_gold(
         ContractError, ConcurrencyError: what `refresh_references` raises.
     """
     spec, lake = catalog.pipeline(pipeline), Lake(catalog.environment.lake)
-    refresh_kept_tables(catalog, pipeline)
+    refresh_external_inputs(catalog, pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
-    for table in selected_gold(spec, tables):
+    for table in select_gold_tables(spec, tables):
         if behind := sorted(name for name in table.reads if name in results and results[name].for_spark):
             reason = f"{', '.join(behind)}, which it reads, is to be built"
             results[table.name] = GoldTableResult(table.name, True, reason, {}, for_spark=1)
@@ -49,5 +49,5 @@ def pending_gold(
         work = int(job.plan.has_work)
         results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, for_spark=work)
         if not work and dates is None and job.built_from:
-            note_fresh(home, table.name)
+            record_refreshed(home, table.name)
     return list(results.values())

@@ -25,18 +25,18 @@ from deltaworks.gold.parts import (
     Dates,
     Part,
     affected_hours,
-    needed_part,
-    part_of_hours,
-    shifted,
-    shifted_hours,
-    touched_hours,
-    widened,
+    hours_of_changes,
+    part_from_hours,
+    required_part,
+    shift_dates,
+    shift_hours,
+    widen_dates,
 )
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
 #: More values than these are not named one by one in a query.
-MOST_KEYS = 5_000
+MAX_KEYS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class GoldPlan:
         if self.table.grain is not None:
             affects = self.table.affects_of(name)
             everything = Part(DATE_COLUMN, None, None, frozenset())
-            return needed_part(self.output, affects) if isinstance(affects, AffectsSpec) else everything
+            return required_part(self.output, affects) if isinstance(affects, AffectsSpec) else everything
         if isinstance(self.table.affects, str | AffectsSpec):
             return self.input
         affects = self.table.affects_of(name)
@@ -83,7 +83,7 @@ class GoldPlan:
             return Part(DATE_COLUMN, None)
         back = [-offset for offset in affects.days]
         since = self.since and self.since + dt.timedelta(days=min(back))
-        return Part(DATE_COLUMN, frozenset(shifted(self.output_dates, back)), since)
+        return Part(DATE_COLUMN, frozenset(shift_dates(self.output_dates, back)), since)
 
     @property
     def full(self) -> bool:
@@ -131,7 +131,7 @@ def plan_rebuild(
     if not any(changes.values()):
         return GoldPlan(table, frozenset(), frozenset(), "its inputs have not changed")
     if table.affects == "same":
-        return _same_plan(table, changes)
+        return _plan_values(table, changes)
     if table.affects == "all":
         return full_plan(table, "its inputs changed, and any change affects all of it")
     if table.grain is not None:
@@ -146,23 +146,23 @@ def _plan_dates(
     date_columns: Mapping[str, str],
     last_seq: Mapping[str, Mapping[dt.date, int | None]],
 ) -> GoldPlan:
-    touched: set[dt.date] = set()
+    changed: set[dt.date] = set()
     output: set[dt.date] = set()
     since: dt.date | None = None
-    across = dedupe.across_days if dedupe else 0
+    window = dedupe.across_days if dedupe else 0
     for name, change in changes.items():
         affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
             return full_plan(table, f"{name} changed, and any change of it affects all")
-        dates = _dates(change, column)
+        dates = _changed_dates(change, column)
         if dates is None:
-            return full_plan(table, f"{name}: {change.reason or _undated(column)}")
-        touched |= dates
+            return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
+        changed |= dates
         if isinstance(affects, AffectsSpec):
-            around = _with_moved_copies(dates, across, _first_seq(change, column), last_seq.get(name))
-            output |= shifted(around, affects.days)
+            in_window = _dates_with_moved_duplicates(dates, window, _first_seq(change, column), last_seq.get(name))
+            output |= shift_dates(in_window, affects.days)
         elif dates:
-            first = min(dates) - dt.timedelta(days=across if column == DATE_COLUMN else 0)
+            first = min(dates) - dt.timedelta(days=window if column == DATE_COLUMN else 0)
             since = first if since is None else min(since, first)
     rebuilt = frozenset(date for date in output if since is None or date < since)
     onwards = "" if since is None else f", and with them every date from {since} on"
@@ -170,14 +170,14 @@ def _plan_dates(
         table,
         output_dates=rebuilt,
         input_dates=_input_dates(table, rebuilt),
-        reason=f"{len(touched)} date(s) of its inputs changed{onwards}",
+        reason=f"{len(changed)} date(s) of its inputs changed{onwards}",
         since=since,
     )
 
 
-def _with_moved_copies(
+def _dates_with_moved_duplicates(
     dates: set[dt.date],
-    across: int,
+    window: int,
     first_seq: Mapping[dt.date, int],
     last_seq: Mapping[dt.date, int | None] | None,
 ) -> frozenset[dt.date]:
@@ -185,9 +185,9 @@ def _with_moved_copies(
 
     Rows that were only added, and arrived after all rows of a date, are the first of none of them.
     """
-    near = widened(dates, across)
+    dates_in_window = widen_dates(dates, window)
     if last_seq is None:
-        return near
+        return dates_in_window
 
     def is_moved_by(date: dt.date, changed: dt.date) -> bool:
         if date not in last_seq:
@@ -197,84 +197,84 @@ def _with_moved_copies(
 
     return frozenset(
         date
-        for date in near
-        if date in dates or any(abs((date - one).days) <= across and is_moved_by(date, one) for one in dates)
+        for date in dates_in_window
+        if date in dates or any(abs((date - one).days) <= window and is_moved_by(date, one) for one in dates)
     )
 
 
 def _first_seq(change: Changes, column: str) -> dict[dt.date, int]:
     """The least `_seq` of the rows that came to each date, of those in which all partitions say it."""
     first: dict[dt.date, int] = {}
-    silent: set[str | None] = set()
+    unknown: set[str | None] = set()
     for partition in change.partitions:
         value = dict(partition).get(column)
         seq = change.first_seq.get(partition)
         if seq is None or value is None:
-            silent.add(value)
-        elif value not in silent:
+            unknown.add(value)
+        elif value not in unknown:
             date = dt.date.fromisoformat(value)
             first[date] = min(seq, first.get(date, seq))
-    return {date: seq for date, seq in first.items() if date.isoformat() not in silent}
+    return {date: seq for date, seq in first.items() if date.isoformat() not in unknown}
 
 
 def _plan_hours(
     table: GoldTableSpec, changes: Mapping[str, Changes], dedupe: DedupeSpec | None, date_columns: Mapping[str, str]
 ) -> GoldPlan:
-    touched: set[dt.datetime] = set()
+    changed: set[dt.datetime] = set()
     output: set[dt.datetime] = set()
     since: dt.date | None = None
     for name, change in changes.items():
         affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
             return full_plan(table, f"{name} changed, and any change of it affects all")
-        hours = touched_hours(change, column)
+        hours = hours_of_changes(change, column)
         if hours is None:
-            return full_plan(table, f"{name}: {change.reason or _undated(column)}")
-        touched |= hours
+            return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
+        changed |= hours
         # Only what is of dates of bronze tables can be copies of events.
-        across = (dedupe.across_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
-        around = shifted_hours(hours, range(-across, across + 1))
+        window = (dedupe.across_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
+        in_window = shift_hours(hours, range(-window, window + 1))
         if isinstance(affects, AffectsSpec):
-            output |= affected_hours(around, affects)
-        elif around:
-            first = min(around).date()
+            output |= affected_hours(in_window, affects)
+        elif in_window:
+            first = min(in_window).date()
             since = first if since is None else min(since, first)
-    part = part_of_hours(table.partition_by, output, since)
+    part = part_from_hours(table.partition_by, output, since)
     onwards = "" if since is None else f", and with them every date from {since} on"
     return GoldPlan(
         table,
         output_dates=frozenset(date for date in part.values or () if isinstance(date, dt.date)),
         input_dates=frozenset(),
-        reason=f"{len(touched)} hour(s) of its inputs changed{onwards}",
+        reason=f"{len(changed)} hour(s) of its inputs changed{onwards}",
         since=since,
         output_hours=part.hours or frozenset(),
     )
 
 
-def _undated(column: str) -> str:
+def _undated_reason(column: str) -> str:
     return f"not distinguished by dates of {column}" if column else "it has no dates"
 
 
 def _input_dates(table: GoldTableSpec, output: frozenset[dt.date]) -> frozenset[dt.date]:
     days = table.affects.days if isinstance(table.affects, AffectsSpec) else ()
-    return frozenset(shifted(output, [-offset for offset in days]))
+    return frozenset(shift_dates(output, [-offset for offset in days]))
 
 
-def _same_plan(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan:
-    touched: set[str] = set()
+def _plan_values(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan:
+    changed: set[str] = set()
     for name, change in changes.items():
         values = change.values(table.partition_by)
         if values is None:
             return full_plan(table, f"{name}: {change.reason or f'not distinguished by {table.partition_by}'}")
         # Rows without a value are in no part of the answer.
-        touched |= {value for value in values if value is not None}
-    reason = f"{len(touched)} {table.partition_by} of its inputs changed"
-    if len(touched) > MOST_KEYS:
-        return full_plan(table, f"{reason}, more than {MOST_KEYS}")
-    return GoldPlan(table, output_dates=None, input_dates=None, reason=reason, keys=frozenset(touched))
+        changed |= {value for value in values if value is not None}
+    reason = f"{len(changed)} {table.partition_by} of its inputs changed"
+    if len(changed) > MAX_KEYS:
+        return full_plan(table, f"{reason}, more than {MAX_KEYS}")
+    return GoldPlan(table, output_dates=None, input_dates=None, reason=reason, keys=frozenset(changed))
 
 
-def dates_of(text: str) -> frozenset[dt.date] | None:
+def parse_dates(text: str) -> frozenset[dt.date] | None:
     """The dates a text names: `2026-01-01`, `2026-01-01,2026-01-03` or `2026-01-01..2026-01-07` (both included); None
     for an empty text.
 
@@ -295,7 +295,7 @@ def dates_of(text: str) -> frozenset[dt.date] | None:
     return frozenset(dates) or None
 
 
-def _dates(change: Changes, column: str) -> set[dt.date] | None:
+def _changed_dates(change: Changes, column: str) -> set[dt.date] | None:
     """The dates that changed, None where that is not known."""
     values = change.values(column)
     if values is None or None in values:

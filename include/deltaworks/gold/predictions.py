@@ -18,11 +18,11 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
 CAUSE = "FAILURE_PREDICTED"
-_NAMED = 10
-_WHAT = {"begins": "to begin", "absent": "to stay away"}
+_MAX_NAMED_ROWS = 10
+_EXPECTATIONS = {"begins": "to begin", "absent": "to stay away"}
 
 
-def warn_of_predictions(
+def update_prediction_alerts(
     catalog: Catalog, pipeline: str, *, tables: Collection[str], now: dt.datetime | None = None
 ) -> None:
     """Raise or resolve the warning of every model whose scores are in one of these gold tables, by its newest rows.
@@ -32,37 +32,39 @@ def warn_of_predictions(
     spec = catalog.pipeline(pipeline)
     for model in spec.models:
         if model.warnings in tables:
-            _warn(catalog, spec, model, now or utc_now())
+            _update_alert(catalog, spec, model, now or utc_now())
 
 
-def _warn(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> None:
+def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> None:
     objects = PipelineHome.open(catalog.environment.lake, spec.pipeline).objects
     subject = f"{spec.pipeline}.{model.name}"
-    rows = _alarming(Lake(catalog.environment.lake), spec, model, now)
+    rows = _rows_above_threshold(Lake(catalog.environment.lake), spec, model, now)
     if not rows:
         resolve_alert(objects, cause=CAUSE, subject=subject, summary=f"{subject} predicts nothing any more.", now=now)
         return
     names = [f"{'/'.join(str(row[name]) for name in model.of)} {row['score']:.2f}" for row in rows]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    more = f" and {len(names) - _MAX_NAMED_ROWS} more" if len(names) > _MAX_NAMED_ROWS else ""
     raise_alert(
         objects,
         cause=CAUSE,
         subject=subject,
         summary=(
-            f"{rows[0]['model']} expects what {model.label} describes {_WHAT[model.predicts]} within "
-            f"{_horizon(model)} for {', '.join(names[:_NAMED])}{more}."
+            f"{rows[0]['model']} expects what {model.label} describes {_EXPECTATIONS[model.predicts]} within "
+            f"{_describe_horizon(model)} for {', '.join(names[:_MAX_NAMED_ROWS])}{more}."
         ),
         severity="warning",
         detail={
             "model": rows[0]["model"],
             "threshold": rows[0]["threshold"],
-            "rows": [{name: str(row[name]) for name in (*model.of, model.at, "score")} for row in rows[:_NAMED]],
+            "rows": [
+                {name: str(row[name]) for name in (*model.of, model.at, "score")} for row in rows[:_MAX_NAMED_ROWS]
+            ],
         },
         now=now,
     )
 
 
-def _alarming(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> list[dict[str, Any]]:
+def _rows_above_threshold(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime) -> list[dict[str, Any]]:
     """The newest row of each entity that is not older than the horizon, where its score reaches the threshold, the
     highest score first."""
     declared = {table.name: table for table in spec.gold.tables}[str(model.warnings)]
@@ -73,7 +75,7 @@ def _alarming(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime
     table = lake.rows(paths.table(spec.pipeline, declared.name), columns=columns, filters=filters)
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in [] if table is None else table.to_pylist():
-        at = _instant(row[model.at])
+        at = _row_instant(row[model.at])
         if at is None or not now - horizon < at <= now:
             continue
         entity = tuple(row[name] for name in model.of)
@@ -83,7 +85,7 @@ def _alarming(lake: Lake, spec: PipelineSpec, model: ModelSpec, now: dt.datetime
     return sorted(rows, key=lambda row: -row["score"])
 
 
-def _instant(value: Any) -> dt.datetime | None:
+def _row_instant(value: Any) -> dt.datetime | None:
     """When a row was there; a date's is its end."""
     if isinstance(value, dt.datetime):
         return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
@@ -92,5 +94,5 @@ def _instant(value: Any) -> dt.datetime | None:
     return None
 
 
-def _horizon(model: ModelSpec) -> str:
+def _describe_horizon(model: ModelSpec) -> str:
     return f"{model.horizon_minutes} minutes" if model.horizon_minutes is not None else f"{model.horizon_days} days"

@@ -37,8 +37,8 @@ OPERATION = "refresh_references"
 #: Key of `userMetadata`: the digest of the file and the columns a table was made from.
 DIGEST = "reference"
 #: How often a run begins again behind another one that has replaced the table meanwhile.
-_MOST_TRIES = 5
-_NAMED = 3
+_MAX_ATTEMPTS = 5
+_MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,13 @@ def refresh_references(catalog: Catalog, pipeline: str, *, names: Sequence[str] 
 
 
 def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> ReferenceResult:
-    content = _content(catalog, pipeline, reference)
+    content = _read_content(catalog, pipeline, reference)
     digest = _digest(reference, content)
-    return take_over(lake, pipeline, reference.name, digest, lambda: read_reference(reference, content))
+    return replace_if_changed(lake, pipeline, reference.name, digest, lambda: read_reference(reference, content))
 
 
-def take_over(
-    lake: Lake, pipeline: str, name: str, digest: str, read: Callable[[], pa.Table], *, operation: str = OPERATION
+def replace_if_changed(
+    lake: Lake, pipeline: str, name: str, digest: str, read_rows: Callable[[], pa.Table], *, operation: str = OPERATION
 ) -> ReferenceResult:
     """Make a table the rows that have a digest, in one commit; nothing where its own have it. Idempotent.
 
@@ -92,62 +92,64 @@ def take_over(
     """
     key = paths.table(pipeline, name)
     rows: pa.Table | None = None
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         table = lake.open(key)
         # Looked up before the digest: whoever replaces the table after this takes the step, and this run begins again.
         step = reference_step(pipeline, name, 0)
         ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
-        if table is not None and _digest_of(lake, key, table) == digest:
+        if table is not None and _stored_digest(lake, key, table) == digest:
             return ReferenceResult(name, False, table.count(), table.version())
         if rows is None:
-            rows = read()
+            rows = read_rows()
         batch = ordinal + 1
-        made = user_metadata(pipeline=pipeline, batch=batch, operation=operation, **{DIGEST: digest})
+        metadata = user_metadata(pipeline=pipeline, batch=batch, operation=operation, **{DIGEST: digest})
         if table is None:
             created = user_metadata(pipeline=pipeline, batch=batch, operation="create_table")
             table = lake.ensure(key, rows.schema, user_metadata=created)
         file = write_file(lake.filesystem, arrow_path(lake.storage, key), rows, partition={})
-        done = commit_step(
+        committed = commit_step(
             table,
             [file.add_action()],
             step=reference_step(pipeline, name, batch),
-            user_metadata=made,
+            user_metadata=metadata,
             recreate_as=Schema.from_arrow(rows.schema),
         )
-        if done.landed_now:
-            return ReferenceResult(name, True, rows.num_rows, done.version)
+        if committed.landed_now:
+            return ReferenceResult(name, True, rows.num_rows, committed.version)
     raise ConcurrencyError(
         "REFERENCE_CONTENDED",
-        f"{key}: {_MOST_TRIES} times another run replaced it meanwhile, from something else than this one.",
+        f"{key}: {_MAX_ATTEMPTS} times another run replaced it meanwhile, from something else than this one.",
         hint="Runs that see different files of one pipeline replace each other's tables: deploy one version of them.",
     )
 
 
-def _content(catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> bytes:
+def _read_content(catalog: Catalog, pipeline: str, reference: ReferenceSpec) -> bytes:
     """The file's bytes, wherever it is kept."""
     if reference.object is not None:
         stored = open_objects(catalog.environment.lake).get(reference.object)
         if stored is None:
-            raise _unreadable(reference, f"there is no object {reference.object} in the lake", "Put it there")
+            raise _unreadable_error(reference, f"there is no object {reference.object} in the lake", "Put it there")
         content = stored.data
     else:
         folder = catalog.folder(pipeline).resolve()
         path = (folder / str(reference.file)).resolve()
         if not path.is_relative_to(folder):
-            raise _unreadable(reference, f"{reference.file} leads out of {folder}", "Keep the file in that folder")
-        content = _read(path, reference)
+            raise _unreadable_error(
+                reference, f"{reference.file} leads out of {folder}", "Keep the file in that folder"
+            )
+        content = _read_file(path, reference)
     if len(content) > MAX_REFERENCE_BYTES:
         text = f"{reference.file or reference.object} has more than {MAX_REFERENCE_BYTES >> 20} MiB"
-        raise _unreadable(reference, text, "Land it as events of a pipeline instead")
+        raise _unreadable_error(reference, text, "Land it as events of a pipeline instead")
     return content
 
 
-def _read(path: Path, reference: ReferenceSpec) -> bytes:
+def _read_file(path: Path, reference: ReferenceSpec) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(MAX_REFERENCE_BYTES + 1)
     except OSError as error:
-        raise _unreadable(reference, f"{path}: {error.strerror}", "Put the file there, or mend `file`") from error
+        raise _unreadable_error(reference, f"{path}: {error.strerror}", "Put the file there, or mend `file`") from error
 
 
 def _digest(reference: ReferenceSpec, content: bytes) -> str:
@@ -155,7 +157,7 @@ def _digest(reference: ReferenceSpec, content: bytes) -> str:
     return hashlib.sha256(b"\0".join([declared.encode(), content])).hexdigest()
 
 
-def _digest_of(lake: Lake, key: str, table: DeltaTable) -> str | None:
+def _stored_digest(lake: Lake, key: str, table: DeltaTable) -> str | None:
     """The digest in the newest commit that changed rows; None where that has none."""
     for commit in commit_history(lake, key, newest=table.version()):
         if DIGEST in commit.metadata:
@@ -188,24 +190,24 @@ def read_reference(reference: ReferenceSpec, content: bytes) -> pa.Table:
             ),
         )
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-        raise _invalid(reference, " ".join(str(error).strip("\"'").split())) from error
+        raise _invalid_error(reference, " ".join(str(error).strip("\"'").split())) from error
     nulls = [name for name in reference.key if rows.column(name).null_count]
     if nulls:
-        raise _invalid(reference, f"{', '.join(nulls)} of its key is empty in {_places(rows, nulls)}")
+        raise _invalid_error(reference, f"{', '.join(nulls)} of its key is empty in {_describe_null_rows(rows, nulls)}")
     keys = rows.select(list(reference.key)).group_by(list(reference.key)).aggregate([([], "count_all")])
-    twice = keys.filter(pc.greater(keys.column("count_all"), 1)).select(list(reference.key))
-    if twice.num_rows:
-        named = "; ".join(", ".join(map(str, row.values())) for row in twice.slice(0, _NAMED).to_pylist())
-        raise _invalid(reference, f"{twice.num_rows} keys are there more than once, such as {named}")
+    duplicated = keys.filter(pc.greater(keys.column("count_all"), 1)).select(list(reference.key))
+    if duplicated.num_rows:
+        named = "; ".join(", ".join(map(str, row.values())) for row in duplicated.slice(0, _MAX_EXAMPLES).to_pylist())
+        raise _invalid_error(reference, f"{duplicated.num_rows} keys are there more than once, such as {named}")
     return rows.combine_chunks()
 
 
-def _places(rows: pa.Table, columns: Sequence[str]) -> str:
+def _describe_null_rows(rows: pa.Table, columns: Sequence[str]) -> str:
     missing = [row for row in range(rows.num_rows) if any(not rows.column(name)[row].is_valid for name in columns)]
     return f"{len(missing)} rows, the first of them row {missing[0] + 1} behind the header"
 
 
-def _invalid(reference: ReferenceSpec, problem: str) -> ContractError:
+def _invalid_error(reference: ReferenceSpec, problem: str) -> ContractError:
     return ContractError(
         "REFERENCE_INVALID",
         f"The reference table {reference.name!r} cannot be made from {reference.file or reference.object}: {problem}.",
@@ -213,9 +215,9 @@ def _invalid(reference: ReferenceSpec, problem: str) -> ContractError:
     )
 
 
-def _unreadable(reference: ReferenceSpec, problem: str, remedy: str) -> ContractError:
+def _unreadable_error(reference: ReferenceSpec, problem: str, advice: str) -> ContractError:
     return ContractError(
         "REFERENCE_UNREADABLE",
         f"The file of the reference table {reference.name!r} cannot be read: {problem}.",
-        hint=f"{remedy}. Readers keep the table of before.",
+        hint=f"{advice}. Readers keep the table of before.",
     )

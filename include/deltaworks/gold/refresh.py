@@ -18,8 +18,8 @@ from deltaworks.control.locks.exclusive import ExclusiveLock, maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import ERASE, user_metadata
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.gold.answer import broken_checks, refuse_broken
-from deltaworks.gold.build import rebuild_gold, selected_gold
+from deltaworks.gold.answer import failed_checks, raise_failed_checks
+from deltaworks.gold.build import rebuild_gold, select_gold_tables
 from deltaworks.gold.input_views import InputViews
 from deltaworks.gold.inputs import (
     BUILT_FROM,
@@ -29,7 +29,7 @@ from deltaworks.gold.inputs import (
     pin_inputs,
     read_built_from,
 )
-from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.plan import full_plan
 from deltaworks.gold.shadow import (
     GoldRefreshResult,
@@ -40,7 +40,7 @@ from deltaworks.gold.shadow import (
     remove_shadow,
     shadow_state,
 )
-from deltaworks.gold.table_build import TableJob, build_table, plan_job, rows_before
+from deltaworks.gold.table_build import TableJob, build_table, plan_job, published_rows
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
@@ -52,7 +52,7 @@ from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 
 OPERATION = "refresh_gold"
 #: How often a shadow catches up with builds that continue meanwhile. Each time there is less to catch up with.
-MOST_CATCH_UPS = 5
+MAX_CATCH_UPS = 5
 
 
 def refresh_gold(
@@ -77,32 +77,34 @@ def refresh_gold(
         ConfigError: GOLD_TABLE_UNKNOWN, and what a build raises.
         ContractError: GOLD_SWAP_UNSUPPORTED; GOLD_CHECK_FAILED, after all tables were tried; SWAP_UNVERIFIED; what
             `refresh_references` raises.
-        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, GOLD_SWAP_BEHIND, COMMIT_CONTENDED.
+        ConcurrencyError: MAINTENANCE_RUNNING, MAINTENANCE_LOCK_LOST, GOLD_SWAP_OVERTAKEN, COMMIT_CONTENDED.
         TransientError: SWAP_COPY_DAMAGED.
     """
     if dry_run:
         return plan_refresh(catalog, pipeline, tables=tables)
     spec = catalog.pipeline(pipeline)
-    selection = selected_gold(spec, tables)
-    refresh_kept_tables(catalog, pipeline, names=[name for table in selection for name in table.reads])
+    selection = select_gold_tables(spec, tables)
+    refresh_external_inputs(catalog, pipeline, names=[name for table in selection for name in table.reads])
     results: dict[str, GoldRefreshResult] = {}
     for table in selection:
-        held = sorted(name for name in table.reads if name in results and results[name].broken)
-        if held:
-            reason = f"{', '.join(held)}, which it reads, broke its checks"
+        blocking = sorted(name for name in table.reads if name in results and results[name].failed_checks)
+        if blocking:
+            reason = f"{', '.join(blocking)}, which it reads, broke its checks"
             results[table.name] = GoldRefreshResult(
-                table=table.name, dry_run=False, built_from={}, reason=reason, broken=(reason,)
+                table=table.name, dry_run=False, built_from={}, reason=reason, failed_checks=(reason,)
             )
             continue
-        results[table.name] = _Refresh(spark, catalog, spec, table, fault).run()
+        results[table.name] = _TableRefresh(spark, catalog, spec, table, fault).run()
     swapped = [name for name, result in results.items() if result.swapped]
     if swapped:
-        rebuild_gold(spark, catalog, pipeline, tables=_with_readers(spec, swapped))
-    refuse_broken(pipeline, {name: list(result.broken) for name, result in results.items() if result.broken})
+        rebuild_gold(spark, catalog, pipeline, tables=_with_downstream_tables(spec, swapped))
+    raise_failed_checks(
+        pipeline, {name: list(result.failed_checks) for name, result in results.items() if result.failed_checks}
+    )
     return list(results.values())
 
 
-class _Refresh:
+class _TableRefresh:
     """The refresh of one table."""
 
     def __init__(
@@ -120,39 +122,39 @@ class _Refresh:
         self._key = paths.table(spec.pipeline, table.name)
         self._lake = Lake(catalog.environment.lake)
         self._objects = open_objects(catalog.environment.lake)
-        self._fault_of_table = fault
+        self._fault_hook = fault
 
     def _fault(self, point: str) -> None:
-        self._fault_of_table(f"{self._table.name} {point}")
+        self._fault_hook(f"{self._table.name} {point}")
 
     def run(self) -> GoldRefreshResult:
         """All of it, or what is left of one that was interrupted."""
         started = time.monotonic()
-        against = reasons_against_swap(self._lake, self._objects, self._key)
+        blockers = reasons_against_swap(self._lake, self._objects, self._key)
         if self._lake.open(self._key) is None:
             reason = "it does not exist yet: the next build makes it"
             return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=reason)
-        if against:
+        if blockers:
             raise ContractError(
                 "GOLD_SWAP_UNSUPPORTED",
-                f"{self._key} has {', '.join(against)}, so that no other files can be swapped in.",
+                f"{self._key} has {', '.join(blockers)}, so that no other files can be swapped in.",
                 hint="Build it with `full`, which is one commit of Spark's; or drop what is named from the table.",
             )
         folder = paths.gold_shadows(self._spec.pipeline, self._table.name)
         work = f"a refresh of {self._table.name}"
         with maintenance_lock(self._objects, self._spec.pipeline, work=work, folder=folder) as lock:
             shadows = find_shadows(self._lake, self._spec.pipeline, self._table.name)
-            for key in shadows.left_over:
+            for key in shadows.orphaned_keys:
                 remove_shadow(self._lake, key)
-            if shadows.swapped is not None:
-                return self._settled(shadows, shadows.swapped, started)
-            return self._swapped(shadows, lock, started)
+            if shadows.swapped_key is not None:
+                return self._finish_swapped(shadows, shadows.swapped_key, started)
+            return self._build_and_swap(shadows, lock, started)
 
-    def _settled(self, shadows: Shadows, key: str, started: float) -> GoldRefreshResult:
+    def _finish_swapped(self, shadows: Shadows, key: str, started: float) -> GoldRefreshResult:
         """The end of a refresh that was killed after its swap."""
         state = shadow_state(self._lake, self._objects, key)
         if state is not None:
-            settle_swap(self._lake, self._objects, self._key, state, version=self._version_of(shadows.last))
+            settle_swap(self._lake, self._objects, self._key, state, version=self._swap_version(shadows.last_swapped))
         remove_shadow(self._lake, key)
         return GoldRefreshResult(
             table=self._table.name,
@@ -163,28 +165,28 @@ class _Refresh:
             reason="was swapped in by a run that was interrupted after it",
         )
 
-    def _swapped(self, shadows: Shadows, lock: ExclusiveLock, started: float) -> GoldRefreshResult:
+    def _build_and_swap(self, shadows: Shadows, lock: ExclusiveLock, started: float) -> GoldRefreshResult:
         key, before = shadows.next_key, content_at(self._lake, self._key)
-        for _ in range(MOST_CATCH_UPS):
-            job = self._caught_up(key)
+        for _ in range(MAX_CATCH_UPS):
+            job = self._catch_up(key)
             if self._lake.open(key) is None:
                 return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=job.plan.reason)
             self._fault("built")
-            broken = self._broken(key, job)
+            broken = self._failed_checks(key, job)
             lock.check()
             self._fault("checked")
             state = state_at(self._lake, self._objects, key)
             built = read_built_from(self._lake, key)
-            swapped = not broken and self._swap(state, built, job, shadows.last + 1, lock)
+            swapped = not broken and self._swap(state, built, job, shadows.last_swapped + 1, lock)
             if broken or swapped:
                 break
         else:
             raise ConcurrencyError(
-                "GOLD_SWAP_BEHIND",
-                f"Builds of {self._key} were ahead of its shadow each of {MOST_CATCH_UPS} times.",
+                "GOLD_SWAP_OVERTAKEN",
+                f"Builds of {self._key} were ahead of its shadow each of {MAX_CATCH_UPS} times.",
                 hint="Pause its gold DAG and run this again: it continues with the shadow that is there.",
             )
-        version = self._version_of(shadows.last + 1) if swapped else None
+        version = self._swap_version(shadows.last_swapped + 1) if swapped else None
         if swapped:
             self._fault("swapped")
             settle_swap(self._lake, self._objects, self._key, state, version=version)
@@ -201,28 +203,28 @@ class _Refresh:
             version=version,
             shadow=key if broken else "",
             built_from=built.versions,
-            broken=tuple(broken),
+            failed_checks=tuple(broken),
             seconds=time.monotonic() - started,
             reason=f"not swapped in: {'; '.join(broken)}" if broken else "",
         )
 
-    def _caught_up(self, key: str) -> TableJob:
+    def _catch_up(self, key: str) -> TableJob:
         """Bring the shadow at `key` up to the inputs as they are now; all of it is built where it is not there."""
         inputs = pin_inputs(self._lake, self._spec, self._table.reads)
         job = plan_job(self._catalog, self._spec, self._lake, self._table, inputs, key=key)
         with InputViews(self._spark, self._lake, inputs, self._spec.gold.dedupe) as views:
-            build_table(self._spark, self._lake, self._spec, job, views, checked=False)
+            build_table(self._spark, self._lake, self._spec, job, views, run_checks=False)
         return job
 
-    def _broken(self, key: str, job: TableJob) -> list[str]:
+    def _failed_checks(self, key: str, job: TableJob) -> list[str]:
         """What the whole shadow breaks of the table's checks, held against the table that readers have."""
         if not self._table.checks.before_commit:
             return []
         rows = self._spark.read.format("delta").load(self._lake.storage.spark_uri(key))
-        whole = full_plan(job.plan.table, "")
-        return broken_checks(self._table, rows, rows_before(self._spark, self._lake, self._key, whole))
+        everything = full_plan(job.plan.table, "")
+        return failed_checks(self._table, rows, published_rows(self._spark, self._lake, self._key, everything))
 
-    def _version_of(self, ordinal: int) -> int | None:
+    def _swap_version(self, ordinal: int) -> int | None:
         """The version a swap has made; None where the log no longer has its commit."""
         opened, step = self._lake.open(self._key), gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
         for commit in () if opened is None else commit_history(self._lake, self._key, newest=opened.version()):
@@ -233,7 +235,7 @@ class _Refresh:
     def _swap(self, state: TableState, built: BuiltFrom, job: TableJob, ordinal: int, lock: ExclusiveLock) -> bool:
         """Swap the shadow in; False where a build got ahead of it, or people were erased from what it is built from."""
         step = gold_refresh_step(self._spec.pipeline, self._table.name, ordinal)
-        made = user_metadata(
+        metadata = user_metadata(
             pipeline=self._spec.pipeline,
             batch=",".join(f"{name}@{version}" for name, version in built.versions.items()),
             operation=OPERATION,
@@ -245,7 +247,7 @@ class _Refresh:
             step=step,
             # A build that was planned before the swap, by another definition perhaps, must not land on top of it.
             raises=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
-            user_metadata=made,
+            user_metadata=metadata,
             operation="WRITE",
             parameters={"mode": "Overwrite", "shadow": state.key},
         )
@@ -253,28 +255,28 @@ class _Refresh:
         def refuse_behind() -> None:
             lock.check()
             # By another definition the table cannot say so: it may never have had rows of these people.
-            if is_behind(built, read_built_from(self._lake, self._key)) or purged_since(self._lake, job.inputs):
-                raise _BehindError
+            if is_behind(built, read_built_from(self._lake, self._key)) or was_erased_since(self._lake, job.inputs):
+                raise _ShadowBehindError
 
         try:
             swap_in(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
-        except _BehindError:
+        except _ShadowBehindError:
             return False
         return True
 
 
-class _BehindError(Exception):
+class _ShadowBehindError(Exception):
     """The table has been built from newer inputs than its shadow, or an erasure has purged one of these since."""
 
 
 def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:
     """Whether the table has what its shadow has not yet. By another definition it is about to be replaced."""
-    if not table.traceable or table.fingerprint != shadow.fingerprint:
+    if not table.is_traceable or table.fingerprint != shadow.fingerprint:
         return False
     return any(version > shadow.versions.get(name, -1) for name, version in table.versions.items())
 
 
-def purged_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
+def was_erased_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
     """Whether rows of erased people were taken out of one of these inputs behind the version that is pinned of it."""
     for pinned in inputs.values():
         opened = None if pinned.version is None else lake.open(pinned.key)
@@ -287,7 +289,7 @@ def purged_since(lake: Lake, inputs: Mapping[str, PinnedInput]) -> bool:
     return False
 
 
-def _with_readers(spec: PipelineSpec, names: Sequence[str]) -> list[str]:
+def _with_downstream_tables(spec: PipelineSpec, names: Sequence[str]) -> list[str]:
     """The tables called `names` and those that read them, directly or through others."""
     selection = set(names)
     for table in build_order(spec.gold.tables):

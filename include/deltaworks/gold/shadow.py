@@ -14,7 +14,7 @@ from pyarrow import fs
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError
-from deltaworks.gold.build import selected_gold
+from deltaworks.gold.build import select_gold_tables
 from deltaworks.gold.inputs import pin_inputs, read_built_from
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path, remove_folder
@@ -29,28 +29,32 @@ class Shadows:
 
     pipeline: str
     table: str
-    last: int
+    last_swapped: int
     numbers: tuple[int, ...]
 
     @property
     def next_key(self) -> str:
         """Where the next refresh works."""
-        return paths.gold_shadow(self.pipeline, self.table, self.last + 1)
+        return paths.gold_shadow(self.pipeline, self.table, self.last_swapped + 1)
 
     @property
-    def begun(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Whether a refresh was interrupted before its swap: its shadow is taken on."""
-        return self.last + 1 in self.numbers
+        return self.last_swapped + 1 in self.numbers
 
     @property
-    def swapped(self) -> str | None:
+    def swapped_key(self) -> str | None:
         """The shadow that was swapped in and has not been removed yet."""
-        return paths.gold_shadow(self.pipeline, self.table, self.last) if self.last in self.numbers else None
+        return (
+            paths.gold_shadow(self.pipeline, self.table, self.last_swapped)
+            if self.last_swapped in self.numbers
+            else None
+        )
 
     @property
-    def left_over(self) -> list[str]:
+    def orphaned_keys(self) -> list[str]:
         """Shadows that belong to no refresh of this table any more, as of one that was dropped and made again."""
-        kept = (self.last, self.last + 1)
+        kept = (self.last_swapped, self.last_swapped + 1)
         return [paths.gold_shadow(self.pipeline, self.table, number) for number in self.numbers if number not in kept]
 
 
@@ -97,7 +101,7 @@ class GoldRefreshResult:
     version: int | None = None
     shadow: str = ""
     built_from: Mapping[str, int]
-    broken: tuple[str, ...] = ()
+    failed_checks: tuple[str, ...] = ()
     seconds: float = 0.0
     reason: str = ""
 
@@ -111,35 +115,35 @@ def plan_refresh(catalog: Catalog, pipeline: str, *, tables: Sequence[str] | Non
     spec = catalog.pipeline(pipeline)
     lake, objects = Lake(catalog.environment.lake), open_objects(catalog.environment.lake)
     results = []
-    for table in selected_gold(spec, tables):
+    for table in select_gold_tables(spec, tables):
         key = paths.table(pipeline, table.name)
         before, shadows = content_at(lake, key), find_shadows(lake, pipeline, table.name)
         inputs = pin_inputs(lake, spec, table.reads)
         versions = {name: pinned.version for name, pinned in inputs.items() if pinned.version is not None}
-        against = reasons_against_swap(lake, objects, key)
+        blockers = reasons_against_swap(lake, objects, key)
         results.append(
             GoldRefreshResult(
                 table=table.name,
                 dry_run=True,
                 rows_before=before.rows,
                 bytes_before=before.bytes,
-                shadow=shadows.next_key if shadows.begun else shadows.swapped or "",
+                shadow=shadows.next_key if shadows.is_in_progress else shadows.swapped_key or "",
                 built_from=versions,
-                reason=f"cannot: {', '.join(against)}" if against else _reason(lake, shadows),
+                reason=f"cannot: {', '.join(blockers)}" if blockers else _reason(lake, shadows),
             )
         )
     return results
 
 
 def _reason(lake: Lake, shadows: Shadows) -> str:
-    if shadows.swapped is not None:
+    if shadows.swapped_key is not None:
         return "was swapped in before, and is to be looked at and removed"
-    if not shadows.begun:
+    if not shadows.is_in_progress:
         return "would be built, checked and swapped in"
     built = read_built_from(lake, shadows.next_key)
     return (
         f"continues with the shadow of {dict(built.versions)}"
-        if built.traceable
+        if built.is_traceable
         else "continues where it was interrupted"
     )
 

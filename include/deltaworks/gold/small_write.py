@@ -36,7 +36,7 @@ from deltaworks.tables.touched_hours import hours_of
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
-def same_columns(state: TableState, answer: DataFrame) -> bool:
+def has_same_columns(state: TableState, answer: DataFrame) -> bool:
     """Whether a table has the answer's columns, in its order."""
     present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
     return [(f.name, f.dataType.simpleString()) for f in present] == [
@@ -44,7 +44,7 @@ def same_columns(state: TableState, answer: DataFrame) -> bool:
     ]
 
 
-def write_small(
+def write_small_answer(
     answer: DataFrame,
     lake: Lake,
     state: TableState,
@@ -75,9 +75,9 @@ def write_small(
     if rows is None:
         return None
     replacement = Replacement(
-        rows=_by_file(rows, part, table),
+        rows=_rows_by_file(rows, part, table),
         fate=fate,
-        staying=_staying(part, table),
+        staying=_remaining_rows(part, table),
         predicate=predicate,
         step=step,
         user_metadata=user_metadata,
@@ -85,7 +85,7 @@ def write_small(
     return replace_rows(lake, lake.objects, state.key, replacement, expected=state)
 
 
-def create_small(
+def create_small_table(
     answer: DataFrame,
     lake: Lake,
     key: str,
@@ -132,7 +132,7 @@ def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:
         if text is None:
             return Fate.STAYS
         value = text if table.affects == "same" else dt.date.fromisoformat(text)
-        if part.has(value):
+        if part.contains(value):
             return Fate.GOES
         replaced = {hour for hour in part.hours or () if hour.date() == value}
         if not replaced:
@@ -147,17 +147,17 @@ def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:
     return fate
 
 
-def _staying(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
+def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
     """What stays of files that are divided, cut where hours are replaced: else its bounds would span those again, and
     it would be divided by every build of them."""
     replaced = sorted(part.hours or ())
 
     def staying(rows: pa.Table) -> list[pa.Table]:
-        left = rows.filter(pc.invert(_in_hours(rows, part, table)))
-        times = left.column("" if table.grain is None else table.grain.column)
+        remaining = rows.filter(pc.invert(_in_hours(rows, part, table)))
+        times = remaining.column("" if table.grain is None else table.grain.column)
         cuts = pa.array(replaced, times.type).cast(pa.int64()).to_numpy()
-        behind = np.searchsorted(cuts, pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), side="right")
-        return [left.filter(pa.array(behind == number)) for number in np.unique(behind)]
+        slots = np.searchsorted(cuts, pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), side="right")
+        return [remaining.filter(pa.array(slots == number)) for number in np.unique(slots)]
 
     return staying
 
@@ -169,11 +169,11 @@ def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArr
     return pc.is_in(hours, value_set=pa.array(sorted(part.hours or ()), hours.type), skip_nulls=True)
 
 
-def _by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.Table]:
+def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.Table]:
     """The rows of each single hour, and those of whole dates together."""
     if table.grain is None or not part.hours:
         return [rows]
-    apart = _in_hours(rows, part, table)
+    is_single_hour = _in_hours(rows, part, table)
     hours = pc.floor_temporal(rows.column(table.grain.column), unit="hour")
     single = [rows.filter(pc.equal(hours, pa.scalar(hour, hours.type))) for hour in sorted(part.hours)]
-    return [*single, rows.filter(pc.invert(apart))]
+    return [*single, rows.filter(pc.invert(is_single_hour))]

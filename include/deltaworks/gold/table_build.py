@@ -14,18 +14,18 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.gold.answer import answer_of, beside_its_date, broken_checks
-from deltaworks.gold.input_views import InputViews, rows_within
+from deltaworks.gold.answer import compute_answer, failed_checks, grain_outside_date_error
+from deltaworks.gold.input_views import InputViews, filter_part
 from deltaworks.gold.inputs import (
     BuiltFrom,
     PinnedInput,
     fingerprint,
     read_built_from,
 )
-from deltaworks.gold.intervals import differing_from
+from deltaworks.gold.intervals import changes_by_row_diff
 from deltaworks.gold.plan import GoldPlan, dated_plan, full_plan, plan_rebuild
-from deltaworks.gold.small_write import same_columns
-from deltaworks.gold.table_write import overtaken, write_answer
+from deltaworks.gold.small_write import has_same_columns
+from deltaworks.gold.table_write import overtaken_error, write_answer
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -55,8 +55,8 @@ class GoldTableResult:
     duplicates_dropped: int = 0
     version: int | None = None
     seconds: float = 0.0
-    broken: tuple[str, ...] = ()
-    sound: bool = True
+    failed_checks: tuple[str, ...] = ()
+    checks_passed: bool = True
     for_spark: int = 0
 
 
@@ -73,7 +73,7 @@ class TableJob:
     sql_path: Path
     fingerprint: str
     inputs: Mapping[str, PinnedInput]
-    stays: BuiltFrom | None = None
+    previous_build: BuiltFrom | None = None
 
     @property
     def built_from(self) -> dict[str, int]:
@@ -110,7 +110,7 @@ def plan_job(
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
     digest = fingerprint(table, sql, spec.gold.dedupe, own)
-    stays = None
+    previous_build = None
     unbuilt = sorted(name for name, pinned in own.items() if pinned.version is None and not pinned.columns)
     if unbuilt or all(pinned.version is None for pinned in own.values()):
         reason = f"{', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
@@ -119,18 +119,27 @@ def plan_job(
         built = read_built_from(lake, key, opened)
         newer = _inputs_ahead(lake, built, own, digest)
         if newer and (full or dates is not None):
-            raise overtaken(key)
+            raise overtaken_error(key)
         if newer:
             reason = f"another build has landed meanwhile, of newer versions of {', '.join(newer)}"
             plan = GoldPlan(table, frozenset(), frozenset(), reason)
         elif full:
             plan = full_plan(table, "a full rebuild was asked for")
         elif dates is not None:
-            plan = dated_plan(table, dates) if built.traceable else full_plan(table, built.reason)
-            stays = built if built.traceable else None
+            plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
+            previous_build = built if built.is_traceable else None
         else:
             plan = _plan(lake, spec, table, own, built=built, digest=digest, read_changes=read_changes)
-    return TableJob(step=step, plan=plan, key=key, sql=sql, sql_path=path, fingerprint=digest, inputs=own, stays=stays)
+    return TableJob(
+        step=step,
+        plan=plan,
+        key=key,
+        sql=sql,
+        sql_path=path,
+        fingerprint=digest,
+        inputs=own,
+        previous_build=previous_build,
+    )
 
 
 def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSpec) -> Step:
@@ -144,7 +153,7 @@ def _inputs_ahead(lake: Lake, built: BuiltFrom, inputs: Mapping[str, PinnedInput
 
     An input that itself has no such version any more has lost commits: that is no build's doing.
     """
-    if not built.traceable or built.fingerprint != digest:
+    if not built.is_traceable or built.fingerprint != digest:
         return []
     ahead = []
     for name, pinned in inputs.items():
@@ -167,7 +176,7 @@ def _plan(
     digest: str,
     read_changes: Callable[..., Changes],
 ) -> GoldPlan:
-    if not built.traceable:
+    if not built.is_traceable:
         return full_plan(table, built.reason)
     if built.fingerprint != digest:
         return full_plan(table, "its definition changed, or an input was recreated")
@@ -178,10 +187,10 @@ def _plan(
             continue
         before = built.versions.get(name)
         columns[name] = pinned.date_column
-        if pinned.compared_by and table.affects_of(name) == "onwards":
-            columns[name] = pinned.compared_by
-            changes[name] = differing_from(
-                lake, pinned.key, column=pinned.compared_by, before=before, after=pinned.version
+        if pinned.diff_column and table.affects_of(name) == "onwards":
+            columns[name] = pinned.diff_column
+            changes[name] = changes_by_row_diff(
+                lake, pinned.key, column=pinned.diff_column, before=before, after=pinned.version
             )
         else:
             times = "" if table.grain is None else pinned.time_column
@@ -192,7 +201,7 @@ def _plan(
 
 
 def build_table(
-    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, checked: bool = True
+    spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, run_checks: bool = True
 ) -> GoldTableResult:
     """Do what a job says, in one commit; nothing where its answer breaks its checks.
 
@@ -201,7 +210,7 @@ def build_table(
 
     Raises:
         ConcurrencyError: GOLD_OVERTAKEN, another build or a refresh has landed since the job was planned.
-        ConfigError: GOLD_GRAIN_BESIDE_DATE, and what `answer_of` and `broken_checks` raise.
+        ConfigError: GOLD_GRAIN_OUTSIDE_DATE, and what `answer_of` and `broken_checks` raise.
     """
     if not job.plan.has_work:
         return GoldTableResult(job.plan.table.name, True, job.plan.reason, job.built_from)
@@ -209,47 +218,53 @@ def build_table(
     table = job.plan.table
     answer = _answer(spark, job, views)
     state = None if job.plan.full else state_at(lake, lake.objects, job.key)
-    if state is not None and not same_columns(state, answer):
+    if state is not None and not has_same_columns(state, answer):
         job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None), None
         answer = _answer(spark, job, views)
-    checked = checked and table.checks.before_commit
-    if checked:
+    run_checks = run_checks and table.checks.before_commit
+    if run_checks:
         # Looked at several times and then written: computed once.
         answer = answer.persist()
     try:
-        broken = broken_checks(table, answer, _compared(spark, lake, job)) if checked else []
+        broken = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
         if broken:
             seconds = time.monotonic() - started
             reason = f"not published: {'; '.join(broken)}"
             return GoldTableResult(
-                table.name, True, reason, job.built_from, seconds=seconds, broken=tuple(broken), sound=False
+                table.name,
+                True,
+                reason,
+                job.built_from,
+                seconds=seconds,
+                failed_checks=tuple(broken),
+                checks_passed=False,
             )
         version, rows = write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
-        if (own := beside_its_date(table, job.sql_path, error)) is not None:
+        if (own := grain_outside_date_error(table, job.sql_path, error)) is not None:
             raise own from error
         raise
     finally:
-        if checked:
+        if run_checks:
             answer.unpersist()
     return GoldTableResult(
         table=table.name,
         skipped=False,
         reason=job.plan.reason,
         built_from=job.built_from,
-        partitions=job.plan.output.named,
+        partitions=job.plan.output.labels,
         rows=rows,
-        duplicates_dropped=sum(views.copies_dropped([name], job.plan.input_of(name)) for name in table.reads),
+        duplicates_dropped=sum(views.count_duplicates([name], job.plan.input_of(name)) for name in table.reads),
         version=version,
         seconds=time.monotonic() - started,
     )
 
 
 def _answer(spark: SparkSession, job: TableJob, views: InputViews) -> DataFrame:
-    return answer_of(spark, job.plan, views, sql=job.sql, sql_path=job.sql_path)
+    return compute_answer(spark, job.plan, views, sql=job.sql, sql_path=job.sql_path)
 
 
-def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> DataFrame | None:
+def published_rows(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> DataFrame | None:
     """The rows that the table at `key` has now of what is to be written; None where it is not there yet."""
     if lake.open(key) is None:
         return None
@@ -259,9 +274,9 @@ def rows_before(spark: SparkSession, lake: Lake, key: str, plan: GoldPlan) -> Da
     grain = plan.table.grain
     if grain is not None and grain.column not in rows.columns:
         return None
-    return rows_within(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
+    return filter_part(rows, plan.output, plan.table.partition_by, "" if grain is None else grain.column)
 
 
-def _compared(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
+def _rows_for_drop_check(spark: SparkSession, lake: Lake, job: TableJob) -> DataFrame | None:
     """The rows before, where a check asks for them: Spark has to read another log for that."""
-    return None if job.plan.table.checks.max_drop is None else rows_before(spark, lake, job.key, job.plan)
+    return None if job.plan.table.checks.max_drop is None else published_rows(spark, lake, job.key, job.plan)

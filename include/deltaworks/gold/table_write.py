@@ -12,7 +12,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom
 from deltaworks.gold.plan import GoldPlan
-from deltaworks.gold.small_write import create_small, write_small
+from deltaworks.gold.small_write import create_small_table, write_small_answer
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPERATION = "rebuild_gold"
 #: Tells a build's commit from all others, in `userMetadata`.
-_BUILD = "build"
+_BUILD_ID = "build"
 
 
 def write_answer(
@@ -38,34 +38,34 @@ def write_answer(
         state: of the table, where not all of it is rewritten.
         views: of what the answer is made of.
     """
-    stays, build = job.stays or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
-    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD: build}
+    stays, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
+    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD_ID: build}
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
     if state is not None:
-        table, part, predicate = job.plan.table, job.plan.output, _replaced(job.plan)
-        small = write_small(
+        table, part, predicate = job.plan.table, job.plan.output, _replace_condition(job.plan)
+        small = write_small_answer(
             answer, lake, state, table, part, predicate=predicate, step=job.step, user_metadata=metadata
         )
         if small is not None and small.version is not None:
             return small.version, small.rows
         if small is not None:
             # It may be our own commit that landed, and whose reply was lost.
-            return _committed(lake, job.key, build)
+            return _find_commit(lake, job.key, build)
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
-    if job.plan.full and lake.open(job.key) is None and _reads_few(views, job):
-        rows = create_small(
+    if job.plan.full and lake.open(job.key) is None and _has_small_inputs(views, job):
+        rows = create_small_table(
             answer, lake, job.key, job.plan.table, properties=properties, step=job.step, user_metadata=metadata
         )
         if rows is not None:
             return 0, rows
     _write(answer, lake.storage.spark_uri(job.key), job, properties=properties, metadata=metadata)
-    return _committed(lake, job.key, build)
+    return _find_commit(lake, job.key, build)
 
 
-def _reads_few(views: InputViews, job: TableJob) -> bool:
+def _has_small_inputs(views: InputViews, job: TableJob) -> bool:
     """Whether the inputs have no more rows together than an answer that is gathered may have."""
-    rows = views.rows_of(job.plan.table.reads)
+    rows = views.count_rows(job.plan.table.reads)
     return rows is not None and rows <= MOST_ROWS
 
 
@@ -74,17 +74,17 @@ def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[st
     column = job.plan.table.partition_by
     # Rebalanced, a small date becomes one file and a large one is still split.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
-    writer = writer.option("userMetadata", metadata).options(**_guard(job.step))
+    writer = writer.option("userMetadata", metadata).options(**_idempotence_options(job.step))
     written = job.plan.output.values
     if written is None:
         writer = writer.option("overwriteSchema", "true")
         writer = writer.options(**properties)
     else:
-        writer = writer.option("replaceWhere", _replaced(job.plan))
+        writer = writer.option("replaceWhere", _replace_condition(job.plan))
     writer.save(uri)
 
 
-def _replaced(plan: GoldPlan) -> str:
+def _replace_condition(plan: GoldPlan) -> str:
     """The condition of the rows that are replaced."""
     column, grain = plan.table.partition_by, plan.table.grain
     if grain is not None:
@@ -97,23 +97,23 @@ def _replaced(plan: GoldPlan) -> str:
     return " or ".join(replaced)
 
 
-def _guard(step: Step) -> dict[str, str | int]:
+def _idempotence_options(step: Step) -> dict[str, str | int]:
     """By these Delta leaves a write out whose number the table has, and fails one that meets another of its number."""
     return {"txnAppId": step.app_id, "txnVersion": step.version}
 
 
-def _committed(lake: Lake, key: str, build: str) -> tuple[int, int]:
+def _find_commit(lake: Lake, key: str, build: str) -> tuple[int, int]:
     """The version our commit got and the rows it wrote."""
     table = lake.open(key)
     for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
-        if commit.metadata.get(_BUILD) == build:
+        if commit.metadata.get(_BUILD_ID) == build:
             # A build of hours copies the rows that share a file with them.
             rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
             return commit.version, rows
-    raise overtaken(key)
+    raise overtaken_error(key)
 
 
-def overtaken(key: str) -> ConcurrencyError:
+def overtaken_error(key: str) -> ConcurrencyError:
     """The error of a build that would put an older answer over a newer one, or lands after another of its number."""
     return ConcurrencyError(
         "GOLD_OVERTAKEN",

@@ -26,9 +26,9 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
     """Bring gold tables up to date. Idempotent; safe beside appends to their inputs."""
     from deltaworks.gold.build import rebuild_gold
     from deltaworks.gold.pending import pending_gold
-    from deltaworks.gold.plan import dates_of
+    from deltaworks.gold.plan import parse_dates
 
-    dates = dates_of(options.dates) if options.dates else None
+    dates = parse_dates(options.dates) if options.dates else None
     tables = list(options.tables) or None
     if not options.spark:
         return Report(

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.errors import ContractError
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.intervals import broken_intervals
+from deltaworks.gold.intervals import interval_failures
 from deltaworks.specs.gold import IntervalsSpec
 from tests.shared_data import SHARED_DATA
 from tests.spark.gold.made_market import (
@@ -93,7 +93,7 @@ def test_intervals_follow_one_another(
 
     answer = spark.createDataFrame(rows, "ticker string, valid_from int, valid_to int")
 
-    assert broken_intervals(declared, answer) == broken
+    assert interval_failures(declared, answer) == broken
 
 
 def test_intervals_that_overlap_are_not_published(spark: SparkSession, make_project: Callable[..., Any]) -> None:

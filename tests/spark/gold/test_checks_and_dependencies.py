@@ -82,7 +82,7 @@ def test_without_the_checks_what_breaks_them_is_published(
 
 
 def test_every_check_says_what_it_found(spark: SparkSession) -> None:
-    from deltaworks.gold.answer import broken_checks
+    from deltaworks.gold.answer import failed_checks
     from deltaworks.specs.gold import GoldTableSpec
 
     def table(**checks: Any) -> GoldTableSpec:
@@ -92,16 +92,16 @@ def test_every_check_says_what_it_found(spark: SparkSession) -> None:
     answer = spark.createDataFrame([("a", 1), ("a", 1), ("b", None)], "day string, n int")
     before = spark.createDataFrame([("a", 1)] * 5 + [("b", 1), ("c", 1)], "day string, n int")
 
-    assert broken_checks(table(min_rows=4), answer, None) == ["3 rows where at least 4 are expected"]
-    assert broken_checks(table(not_null="n"), answer, None) == ["1 rows without n"]
-    assert broken_checks(table(unique=["day", "n"]), answer, None) == [
+    assert failed_checks(table(min_rows=4), answer, None) == ["3 rows where at least 4 are expected"]
+    assert failed_checks(table(not_null="n"), answer, None) == ["1 rows without n"]
+    assert failed_checks(table(unique=["day", "n"]), answer, None) == [
         "1 values of (day, n) are there more than once, such as a, 1"
     ]
-    assert broken_checks(table(max_drop=0.5), answer, before) == [
+    assert failed_checks(table(max_drop=0.5), answer, before) == [
         "day a would fall from 5 rows to 2",
         "day c would fall from 1 rows to 0",
     ]
-    assert broken_checks(table(max_drop=0.5), answer, None) == []
+    assert failed_checks(table(max_drop=0.5), answer, None) == []
     with pytest.raises(ConfigError) as refused:
-        broken_checks(table(unique="nothing"), answer, None)
+        failed_checks(table(unique="nothing"), answer, None)
     assert refused.value.condition == "GOLD_CHECK_INVALID"

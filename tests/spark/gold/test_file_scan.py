@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.gold.file_scan import MOST_FOLDERS, MOST_NAMED, Scan, scanned_rows
+from deltaworks.gold.file_scan import MAX_FOLDERS, MAX_NAMED_FILES, FileScan, read_plain_files
 from deltaworks.gold.parts import Part
 from tests.spark.gold.made_shop import SHOP, START, event
 
@@ -24,7 +24,7 @@ DAY = START.date()
 def shop(make_project: Callable[..., Any]) -> Any:
     """More files of two dates than are named one by one."""
     made = make_project({"shop": (SHOP, {})})
-    for number in range(MOST_NAMED + 2):
+    for number in range(MAX_NAMED_FILES + 2):
         made.append("shop", "events", [event(0, f"a{number}"), event(1, f"b{number}")])
     return made
 
@@ -34,7 +34,7 @@ def scanned(spark: SparkSession, shop: Any, part: Part, *, version: int | None =
     opened = shop.lake.open(KEY)
     if version is not None:
         opened.load_as_version(version)
-    rows = scanned_rows(spark, shop.lake, opened, Scan(KEY, opened.version(), part, "event_date", "event_time"))
+    rows = read_plain_files(spark, shop.lake, opened, FileScan(KEY, opened.version(), part, "event_date", "event_time"))
     return None if rows is None else sorted(row["event_id"] for row in rows.collect())
 
 
@@ -47,7 +47,7 @@ def folder(shop: Any) -> Path:
 
 
 def test_the_files_of_a_version_are_read_among_those_of_others(spark: SparkSession, shop: Any) -> None:
-    first_day = sorted(f"a{number}" for number in range(MOST_NAMED + 2))
+    first_day = sorted(f"a{number}" for number in range(MAX_NAMED_FILES + 2))
     before = shop.lake.open(KEY).version()
     assert scanned(spark, shop, of_dates(DAY)) == first_day
     shutil.copy(next(folder(shop).glob("*.parquet")), folder(shop) / "part-of-a-batch-that-is-not-committed.parquet")
@@ -62,7 +62,7 @@ def test_the_files_of_a_version_are_read_among_those_of_others(spark: SparkSessi
 
 def test_columns_that_came_later_are_null_before(spark: SparkSession, shop: Any) -> None:
     opened = shop.lake.open(KEY)
-    rows = scanned_rows(spark, shop.lake, opened, Scan(KEY, opened.version(), of_dates(DAY), "event_date"))
+    rows = read_plain_files(spark, shop.lake, opened, FileScan(KEY, opened.version(), of_dates(DAY), "event_date"))
     assert rows is not None
     expected = spark.read.format("delta").load(shop.lake.storage.spark_uri(KEY))
     assert rows.columns == expected.columns
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_by_files_alone_goes_through_delta(spark: SparkSessi
     assert scanned(spark, shop, of_dates(DAY)) is None, "a listing lacks a file, which would be rows that are missing"
     assert scanned(spark, shop, of_dates(DAY + dt.timedelta(days=1))) is not None
 
-    for day in range(2, MOST_FOLDERS + 2):
+    for day in range(2, MAX_FOLDERS + 2):
         shop.append("shop", "events", [event(day, f"c{day}")])
     assert scanned(spark, shop, Part("event_date", None)) is None, "too many folders"
     uri = shop.lake.storage.spark_uri(KEY)

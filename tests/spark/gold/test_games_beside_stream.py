@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.gold import build as build_module
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.loop import GoldLoop
+from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.spark.gold.made_shop import START
 
@@ -66,18 +66,20 @@ def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
     games = make_project({"games": (yaml.safe_dump(DECLARED), sql)})
     reports: list[Any] = []
     looked_up: list[str] = []
-    find = build_module.InputViews._find_copies_here
+    find = build_module.InputViews._find_in_driver
     monkeypatch.setattr(
         build_module.InputViews,
         "_find_copies_here",
         lambda views, name, *rest: looked_up.append(name) or find(views, name, *rest),  # type: ignore[func-returns-value]
     )
-    loop = GoldLoop(spark, games.catalog, "games", pool="gold", is_ours=lambda: True, report=reports.append)
+    loop = GoldRefreshLoop(
+        spark, games.catalog, "games", pool="gold", holds_lease=lambda: True, report_failures=reports.append
+    )
 
     def look() -> None:
-        loop._due = dict.fromkeys(loop._due, 0.0)
+        loop._next_refresh_at = dict.fromkeys(loop._next_refresh_at, 0.0)
         looked_up.clear()
-        loop.look(spark)
+        loop.refresh_due_tables(spark)
 
     games.append("games", "events", [sent(1, "e1", "d1"), sent(2, "e2", "d2", "FR"), sent(30, "e3", "d1")])
     games.append("games", "purchase", [paid(2, "e2", "3.50")])

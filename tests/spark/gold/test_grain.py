@@ -16,8 +16,8 @@ from deltaworks.gold import event_keys
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.input_views import InputViews, view_name
 from deltaworks.gold.inputs import BUILT_FROM, pin_inputs
-from deltaworks.gold.loop import GoldLoop
 from deltaworks.gold.parts import Part
+from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
 from deltaworks.tables import replaced_rows
 from deltaworks.tables.log import commit_history, read_commits
@@ -53,7 +53,7 @@ def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic
     assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
-@pytest.mark.parametrize("most_keys", [event_keys.MOST_KEYS, 0], ids=["driver", "spark"])
+@pytest.mark.parametrize("most_keys", [event_keys.MAX_KEYS, 0], ids=["driver", "spark"])
 def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
     spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, most_keys: int
 ) -> None:
@@ -76,8 +76,8 @@ def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
     [
         ("date_format(event_time, 'HH:mm')", "GOLD_GRAIN_NOT_TIME"),
         ("event_date", "GOLD_GRAIN_NOT_TIME"),
-        ("date_trunc('MINUTE', event_time) + INTERVAL '1' DAY", "GOLD_GRAIN_BESIDE_DATE"),
-        ("CASE WHEN edge = 'FRA' THEN event_time END", "GOLD_GRAIN_BESIDE_DATE"),
+        ("date_trunc('MINUTE', event_time) + INTERVAL '1' DAY", "GOLD_GRAIN_OUTSIDE_DATE"),
+        ("CASE WHEN edge = 'FRA' THEN event_time END", "GOLD_GRAIN_OUTSIDE_DATE"),
     ],
 )
 def test_rows_that_no_rebuild_of_an_hour_would_replace_are_refused(
@@ -134,7 +134,7 @@ def test_an_input_that_is_pinned_anew_within_a_build_is_read_anew(spark: SparkSe
         views.register(["requests"], everything)
         before = spark.table(view_name("requests")).count()
         traffic.land([request(2, "b")])
-        views.add(pin_inputs(traffic.lake, spec, ["requests"]))
+        views.add_inputs(pin_inputs(traffic.lake, spec, ["requests"]))
         views.register(["requests"], everything)
 
         assert (before, spark.table(view_name("requests")).count()) == (1, 2)
@@ -145,7 +145,9 @@ def test_a_loop_and_a_dag_that_build_at_once_leave_what_one_of_them_would(
 ) -> None:
     traffic.land([request(0.5, "first")])
     reports: list[Any] = []
-    loop = GoldLoop(spark, traffic.catalog, "traffic", pool="gold", is_ours=lambda: True, report=reports.append)
+    loop = GoldRefreshLoop(
+        spark, traffic.catalog, "traffic", pool="gold", holds_lease=lambda: True, report_failures=reports.append
+    )
     errors: list[str] = []
     session = spark.newSession()
 
@@ -161,7 +163,7 @@ def test_a_loop_and_a_dag_that_build_at_once_leave_what_one_of_them_would(
     builder.start()
     for number in range(6):
         traffic.land([request(number, f"n{number}")])
-        loop._due[MINUTES] = 0.0
+        loop._next_refresh_at[MINUTES] = 0.0
         builder.join(1.0)
     builder.join()
     loop.close(wait_seconds=60)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.gold.build import GoldResult, rebuild_gold
+from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.tables.arrow_types import arrow_schema
@@ -41,7 +41,7 @@ def activity(number: int, org: str, contact: str, *, day: int = 0, event_id: str
     }
 
 
-def build(spark: SparkSession, project: Any) -> GoldResult:
+def build(spark: SparkSession, project: Any) -> GoldBuildResult:
     return rebuild_gold(spark, project.catalog, "engagement")
 
 

@@ -38,4 +38,4 @@ def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, ma
     assert done["orders"].reason == "it does not exist yet"
     assert all(each.skipped for each in again)
     built = read_built_from(project.lake, paths.table("shop", "daily"))
-    assert (built.traceable, built.versions) == (True, {"orders": 7})
+    assert (built.is_traceable, built.versions) == (True, {"orders": 7})

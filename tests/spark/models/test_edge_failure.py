@@ -19,7 +19,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun
 from deltaworks.errors import ContractError
 from deltaworks.gold.build import rebuild_gold
-from deltaworks.gold.predictions import warn_of_predictions
+from deltaworks.gold.predictions import update_prediction_alerts
 from deltaworks.models.evaluation import MODEL
 from deltaworks.models.repeating import repeat_training
 from deltaworks.models.spans import Fold, TrainingSpan
@@ -108,12 +108,12 @@ def _warns(project: Any, at: dt.datetime) -> None:
     def standing() -> list[tuple[str, str, bool]]:
         return [(alert.cause, alert.subject, alert.standing.open) for alert in alerts(objects)]
 
-    warn_of_predictions(project.catalog, "cdn", tables=["edge_scores"], now=at)
+    update_prediction_alerts(project.catalog, "cdn", tables=["edge_scores"], now=at)
     assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", True)]
     (alert,) = alerts(objects)
     assert alert.standing.severity == "warning"
     assert "edge_failure/1 expects" in alert.summary
-    warn_of_predictions(project.catalog, "cdn", tables=["edge_scores"], now=end_of(20))
+    update_prediction_alerts(project.catalog, "cdn", tables=["edge_scores"], now=end_of(20))
     assert standing() == [("FAILURE_PREDICTED", "cdn.edge_failure", False)]
 
 

@@ -18,7 +18,7 @@ from deltaworks.erasure.purge_table import TablePurger
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.gold.inputs import pin_inputs
-from deltaworks.gold.refresh import purged_since
+from deltaworks.gold.refresh import was_erased_since
 from deltaworks.gold.shadow import find_shadows, shadow_state
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -64,7 +64,7 @@ def test_a_gold_shadow_with_her_rows_goes_whole_and_the_next_refresh_begins_anew
     assert objects_of(lake, SHADOW) == []
     space = lake.namespace
     assert shadow_state(space.lake, space.objects, SHADOW) is None
-    assert not find_shadows(space.lake, "shop", "daily").begun
+    assert not find_shadows(space.lake, "shop", "daily").is_in_progress
 
 
 def test_what_of_a_shadow_is_hers_alone_may_not_go_by_itself(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +79,14 @@ def test_what_of_a_shadow_is_hers_alone_may_not_go_by_itself(lake: PeopleLake, m
     monkeypatch.setattr(remnants, "remove_gold_shadows", piece_by_piece)
     lake.advance()
     assert objects_of(lake, SHADOW), "Bob's file is left, in a table that a refresh would continue with"
-    assert find_shadows(lake.namespace.lake, "shop", "daily").begun
+    assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
 
 
 def test_a_shadow_of_others_stays(lake: PeopleLake) -> None:
     add_rows(lake.namespace.lake, SHADOW, rows_of_both(lake)[1:], ORDERS)
     ask(lake, "player", "ann")
     lake.advance()
-    assert find_shadows(lake.namespace.lake, "shop", "daily").begun
+    assert find_shadows(lake.namespace.lake, "shop", "daily").is_in_progress
 
 
 def test_a_shadow_that_a_refresh_wrote_behind_the_window_is_removed_before_anything_is_certified(
@@ -107,15 +107,15 @@ def test_a_shadow_that_a_refresh_wrote_behind_the_window_is_removed_before_anyth
 def test_a_swap_knows_of_an_erasure_from_what_it_was_built_from(lake: PeopleLake) -> None:
     space = lake.namespace
     inputs = pin_inputs(space.lake, lake.catalog.pipeline("shop"), ("orders",))
-    assert not purged_since(space.lake, inputs)
+    assert not was_erased_since(space.lake, inputs)
     lake.orders(("bob", None, None, 3))
-    assert not purged_since(space.lake, inputs), "what came since is no reason"
+    assert not was_erased_since(space.lake, inputs), "what came since is no reason"
     requests = {"e1": TokenSearch([lake.token("player", "ann")])}
     key = paths.table("shop", "orders")
     TablePurger(space.lake, space.objects, key, pipeline="shop", table="orders", requests=requests).purge(Step("p", 1))
     lake.orders(("bob", None, None, 4))
-    assert purged_since(space.lake, inputs)
-    assert not purged_since(space.lake, pin_inputs(space.lake, lake.catalog.pipeline("shop"), ("orders",)))
+    assert was_erased_since(space.lake, inputs)
+    assert not was_erased_since(space.lake, pin_inputs(space.lake, lake.catalog.pipeline("shop"), ("orders",)))
 
 
 def reprocessed_beside(lake: PeopleLake) -> None:

@@ -52,7 +52,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
     written = _written(job.plan)
     with empty_database() as connection:
         before = None if job.plan.full or not table.by_date else lake.open(job.key)
-        replaced = None if before is None else _sql(job.plan.output.whole_dates(), table.partition_by, "")
+        replaced = None if before is None else _sql(job.plan.output.without_hours(), table.partition_by, "")
         if before is not None and table.grain is not None:
             # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
             connection.register("before", relation_of(lake, before))
@@ -111,10 +111,10 @@ def _register(
     opened.load_as_version(pinned.version)
     connection.register(f"all_{view}", relation_of(lake, opened))
     rows = f"all_{view}"
-    if dedupe is not None and pinned.of_events:
+    if dedupe is not None and pinned.has_events:
         by_hours = plan.table.grain is not None
         across = (dedupe.across_hours or 0) if by_hours else dedupe.across_days
-        near = part.widened_by_hours(across) if by_hours else part.widened(across)
+        near = part.widen_hours(across) if by_hours else part.widen_days(across)
         unit = "hour" if by_hours else "day"
         originals = _ORIGINALS.format(
             around=f"(SELECT * FROM {rows} WHERE {condition(near, pinned)})",
@@ -128,8 +128,8 @@ def _register(
 
 def condition(part: Part, pinned: PinnedInput) -> str:
     """What rows of an input meet that are in a part; any row of one without dates."""
-    if part.by_hours and not pinned.time_column:
-        part = part.whole_dates()
+    if part.is_hourly and not pinned.time_column:
+        part = part.without_hours()
     return _sql(part, pinned.date_column, pinned.time_column) if pinned.date_column else "true"
 
 

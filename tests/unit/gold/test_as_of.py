@@ -83,7 +83,7 @@ class PlannedMarket:
             if job.plan.has_work:
                 build_planned(self._lake, "market", job)
         assert job is not None
-        return job.plan.output.named if job.plan.has_work else ()
+        return job.plan.output.labels if job.plan.has_work else ()
 
     def answer(self) -> Answer:
         rows = self._lake.rows(paths.table("market", "price_with_eps"))

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.gold import event_keys
-from deltaworks.gold.event_keys import RememberedKeys, copies_by_driver
-from deltaworks.gold.file_scan import Scan
-from deltaworks.gold.parts import Part, part_of_hours
+from deltaworks.gold.event_keys import KeyCache, find_duplicates_in_driver
+from deltaworks.gold.file_scan import FileScan
+from deltaworks.gold.parts import Part, part_from_hours
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.compaction import compact_partitions
@@ -38,7 +38,7 @@ class Events:
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         self.lake = Lake(StorageSpec(root=f"file://{folder}"))
         self.root = folder / KEY
-        self.remembered = RememberedKeys(1 << 20)
+        self.remembered = KeyCache(1 << 20)
         self.schema, self._batches = schema, 0
 
     def land(self, *rows: tuple[dt.date, Any], hour: int = 12) -> None:
@@ -63,10 +63,10 @@ class Events:
         part = part or Part("event_date", None if dates is None else frozenset(dates))
         opened = self.lake.open(KEY)
         assert opened is not None
-        around = part.widened_by_hours(across) if part.by_hours else part.widened(across)
-        scan = Scan(KEY, opened.version(), around, "event_date", "event_time")
-        found = copies_by_driver(
-            self.lake, opened, scan, part, by="event_id", across=across, remembered=self.remembered
+        around = part.widen_hours(across) if part.is_hourly else part.widen_days(across)
+        scan = FileScan(KEY, opened.version(), around, "event_date", "event_time")
+        found = find_duplicates_in_driver(
+            self.lake, opened, scan, part, key_column="event_id", window=across, cache=self.remembered
         )
         return None if found is None else (sorted((r["_seq"], r["_position"]) for r in found[0].to_pylist()), found[1])
 
@@ -112,11 +112,11 @@ def test_hours_are_told_apart_by_the_instants_of_rows(events: Events) -> None:
     events.land((DAYS[0], "a"), hour=4)
     events.land((DAYS[0], "a"), hour=9)
     hours = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (4, 9)]
-    assert events.copies(None, part=part_of_hours("event_date", hours)) == ([(2, 0)], {hours[0]: 1})
+    assert events.copies(None, part=part_from_hours("event_date", hours)) == ([(2, 0)], {hours[0]: 1})
 
 
 def test_little_is_remembered_where_little_may_be(events: Events) -> None:
-    events.remembered = RememberedKeys(100)
+    events.remembered = KeyCache(100)
     for number in range(5):
         events.land(*((DAYS[0], f"id-{number}-{place}") for place in range(3)))
     assert events.copies(DAYS[:1]) == ([], {})

@@ -17,7 +17,7 @@ from deltaworks.errors import ConcurrencyError
 from deltaworks.gold import plan as plan_module
 from deltaworks.gold import table_build
 from deltaworks.gold.inputs import pin_inputs
-from deltaworks.gold.parts import DATE_COLUMN, Part, part_of_hours
+from deltaworks.gold.parts import DATE_COLUMN, Part, part_from_hours
 from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
@@ -69,7 +69,7 @@ class PlannedTraffic(Traffic):
         if not job.plan.has_work:
             return ()
         build_planned(self.lake, "traffic", job, self.catalog.pipeline("traffic").gold.dedupe)
-        return job.plan.output.named
+        return job.plan.output.labels
 
 
 def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_hours_touched_are_all_that_differ_and_more_only_by_date(first: Any, ste
         for table in TABLES:
             part = traffic.plan(table).plan.output
             differing = differing_hours(before, after, trend=table == "edge_trend")
-            assert all(part.has(hour) for hour in differing), (table, part, differing)
+            assert all(part.contains(hour) for hour in differing), (table, part, differing)
             traffic.build(table)
             traffic.holds(table)
 
@@ -198,7 +198,7 @@ def test_an_hour_that_changed_affects_hours_and_is_made_of_hours() -> None:
     plan = planned(events=changed("event_date", 0, hours=[5]))
 
     assert plan.output == Part("event_date", frozenset(), None, frozenset([at(4), at(5)]))
-    assert plan.output.named == ("2025-03-02T04", "2025-03-02T05")
+    assert plan.output.labels == ("2025-03-02T04", "2025-03-02T05")
     assert plan.input_of("events") == Part(DATE_COLUMN, frozenset(), None, frozenset([at(4), at(5), at(6)]))
     assert plan.input_of("daily") == Part(DATE_COLUMN, frozenset([FIRST.date()]), None, frozenset())
     assert plan.input_of("names") == Part(DATE_COLUMN, None, None, frozenset())
@@ -221,7 +221,7 @@ def test_a_change_onwards_rebuilds_whole_dates_from_its_own_on() -> None:
 
     assert plan.output == Part("event_date", frozenset(), at(24).date(), frozenset([at(-1), at(0), at(22), at(23)]))
     assert plan.input_of("events").since == at(24).date()
-    assert (plan.output.named or ())[-1:] == ("2025-03-03..",)
+    assert (plan.output.labels or ())[-1:] == ("2025-03-03..",)
 
 
 def test_hours_beside_their_date_tell_nothing_but_the_date() -> None:
@@ -243,7 +243,7 @@ def test_dates_that_are_asked_for_are_built_whole_of_the_hours_they_need() -> No
 
 
 PARTS = st.builds(
-    lambda hours, since: part_of_hours("d", map(at, hours), None if since is None else at(24 * since).date()),
+    lambda hours, since: part_from_hours("d", map(at, hours), None if since is None else at(24 * since).date()),
     st.one_of(
         st.sets(st.integers(-5, 60), max_size=6),
         st.integers(0, 2).map(lambda day: set(range(24 * day, 24 * day + 24))),
@@ -259,14 +259,14 @@ def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
     every = [at(number) for number in range(-12, 96)]
 
     def hours(part: Part) -> set[dt.datetime]:
-        return {hour for hour in every if part.has(hour)}
+        return {hour for hour in every if part.contains(hour)}
 
     assert hours(one.union(other)) == hours(one) | hours(other)
     assert not one.covers(other) or hours(other) <= hours(one)
     around = {hour + HOUR * shift for hour in hours(one) for shift in range(-across, across + 1)}
-    assert around & {*every} <= hours(one.widened_by_hours(across))
-    assert one.since is not None or hours(one.widened_by_hours(across)) == around & {*every}
-    assert hours(one) <= hours(one.whole_dates())
+    assert around & {*every} <= hours(one.widen_hours(across))
+    assert one.since is not None or hours(one.widen_hours(across)) == around & {*every}
+    assert hours(one) <= hours(one.without_hours())
 
     values = ", ".join(f"(TIMESTAMP '{hour:%F %T}' + INTERVAL 59 MINUTE)" for hour in every)
     sql = f"SELECT t FROM (SELECT t, t::DATE AS d FROM (VALUES {values}) v(t)) WHERE {one.condition('d', 't')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.gold.input_views import may_read
+from deltaworks.gold.input_views import may_reference
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from deltaworks.gold.input_views import may_read
     ],
 )
 def test_what_a_query_reads_is_seen(sql: str, column: str) -> None:
-    assert may_read(sql, column)
+    assert may_reference(sql, column)
 
 
 @pytest.mark.parametrize(
     "sql", ["SELECT platform, count(*) FROM events GROUP BY platform", "SELECT COUNT( * ) AS tables FROM events"]
 )
 def test_what_no_query_names_is_left_out(sql: str) -> None:
-    assert not may_read(sql, "country")
+    assert not may_reference(sql, "country")

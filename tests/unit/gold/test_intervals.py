@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.gold.intervals import differing_from
+from deltaworks.gold.intervals import changes_by_row_diff
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.lake import Lake
@@ -51,7 +51,7 @@ def write(folder: Path, rows: list[Row], schema: pa.Schema = SCHEMA) -> None:
 
 def changed(folder: Path, before: int | None = 0, after: int = 1) -> Changes:
     lake = Lake(StorageSpec(root=f"file://{folder}"))
-    return differing_from(lake, "t", column="valid_from", before=before, after=after)
+    return changes_by_row_diff(lake, "t", column="valid_from", before=before, after=after)
 
 
 def first_date(changes: Changes) -> str | None:

@@ -14,9 +14,9 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.model import ModelRun, PublishedModel
 from deltaworks.gold.inputs import pin_inputs
-from deltaworks.gold.intervals import differing_from
-from deltaworks.gold.model_tables import refresh_kept_tables
-from deltaworks.gold.predictions import warn_of_predictions
+from deltaworks.gold.intervals import changes_by_row_diff
+from deltaworks.gold.model_tables import refresh_external_inputs
+from deltaworks.gold.predictions import update_prediction_alerts
 from deltaworks.models.repeating import differences
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -75,10 +75,10 @@ def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_noth
     runs.add(run(day=0))
     runs.add(run(day=7, published=False))
 
-    (first,) = refresh_kept_tables(catalog, "shop")
-    (again,) = refresh_kept_tables(catalog, "shop")
+    (first,) = refresh_external_inputs(catalog, "shop")
+    (again,) = refresh_external_inputs(catalog, "shop")
     runs.add(run(day=14))
-    (later,) = refresh_kept_tables(catalog, "shop")
+    (later,) = refresh_external_inputs(catalog, "shop")
 
     assert (first.rows, first.replaced, again.replaced, again.version) == (1, True, False, first.version)
     assert (later.rows, later.replaced) == (2, True)
@@ -87,8 +87,8 @@ def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_noth
     assert [row["model"] for row in table.to_pylist()] == ["slow/1", "slow/3"]
     # A new model changes what is from its date on, and nothing before.
     (pinned,) = pin_inputs(Lake(catalog.environment.lake), catalog.pipeline("shop"), ["slow"]).values()
-    changes = differing_from(
-        Lake(catalog.environment.lake), pinned.key, column=pinned.compared_by, before=first.version, after=later.version
+    changes = changes_by_row_diff(
+        Lake(catalog.environment.lake), pinned.key, column=pinned.diff_column, before=first.version, after=later.version
     )
     assert changes.values("valid_from_date") == {"2026-03-15"}
 
@@ -98,11 +98,11 @@ def test_a_model_that_is_withdrawn_is_in_the_table_no_more(tmp_path: Path) -> No
     runs = home(catalog).models
     runs.add(run(day=0))
     runs.add(run(day=7))
-    refresh_kept_tables(catalog, "shop")
+    refresh_external_inputs(catalog, "shop")
 
     home(catalog).objects.delete(paths.model_runs("shop", "slow", 2))
 
-    assert refresh_kept_tables(catalog, "shop")[0].rows == 1
+    assert refresh_external_inputs(catalog, "shop")[0].rows == 1
 
 
 def score(minutes: float, shop_name: str, value: float) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def score(minutes: float, shop_name: str, value: float) -> dict[str, Any]:
 def warnings(catalog: Catalog, *scores: dict[str, Any]) -> list[tuple[bool, str, str]]:
     uri = catalog.environment.lake.uri(paths.table("shop", "scores")).removeprefix("file://")
     write_deltalake(uri, pa.Table.from_pylist(list(scores)), mode="overwrite", partition_by=["event_date"])
-    warn_of_predictions(catalog, "shop", tables=["scores"], now=AT)
+    update_prediction_alerts(catalog, "shop", tables=["scores"], now=AT)
     stored = alerts(home(catalog).objects)
     return [(alert.standing.open, str(alert.standing.severity), alert.summary) for alert in stored]
 
@@ -137,7 +137,7 @@ def test_the_newest_scores_warn_and_those_of_before_or_to_come_do_not(tmp_path: 
 def test_a_build_of_other_tables_changes_no_warning(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
 
-    warn_of_predictions(catalog, "shop", tables=["hours"], now=AT)
+    update_prediction_alerts(catalog, "shop", tables=["hours"], now=AT)
 
     assert list(alerts(home(catalog).objects)) == []
 

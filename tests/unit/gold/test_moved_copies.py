@@ -63,7 +63,7 @@ def kept(rows: list[Row], across: int) -> dict[int, list[Row]]:
 def test_every_date_whose_rows_are_others_now_is_built(before: list[Row], added: list[Row], across: int) -> None:
     one, other = kept(before, across), kept(before + added, across)
     output = planned(before, added, across).output
-    assert all(output.has(day(date)) for date in range(7) if one[date] != other[date])
+    assert all(output.contains(day(date)) for date in range(7) if one[date] != other[date])
 
 
 def test_what_arrives_after_all_that_is_near_is_built_alone() -> None:
@@ -78,7 +78,7 @@ def test_without_a_look_at_arrivals_a_moved_copy_would_be_missed(monkeypatch: py
     monkeypatch.setattr(plan_module, "_first_seq", lambda change, column: {day(1): 99})
     before, added = [(0, "a", 5)], [(1, "a", 3)]
     assert kept(before, 1)[0] != kept(before + added, 1)[0]
-    assert not planned(before, added, 1).output.has(day(0))
+    assert not planned(before, added, 1).output.contains(day(0))
 
 
 def test_what_is_not_known_of_arrivals_widens() -> None:

@@ -42,7 +42,7 @@ def test_a_change_onwards_rebuilds_every_date_from_its_own_on() -> None:
     plan = planned(prices=at("event_date", 2, 9), eps_known=at("valid_from", 5, 7))
 
     assert plan.output == Part("price_date", frozenset([day(2)]), day(5))
-    assert plan.output.named == ("2025-03-22", "2025-03-25..")
+    assert plan.output.labels == ("2025-03-22", "2025-03-25..")
     assert plan.input_of("prices") == Part("event_date", frozenset([day(2)]), day(5))
     assert plan.input_of("eps_known") == plan.input_of("splits") == Part("event_date", None)
     assert plan.has_work
@@ -119,10 +119,10 @@ def test_dates_that_are_not_rebuilt_are_what_a_full_rebuild_would_give(
     before, after = answer(prices[0], facts[0]), answer(prices[1], facts[1])
 
     for date in range(15):
-        if not plan.output.has(day(date)):
+        if not plan.output.contains(day(date)):
             assert before.get(date) == after.get(date), date
         else:
-            assert plan.input_of("prices").has(day(date))
+            assert plan.input_of("prices").contains(day(date))
 
 
 @given(
@@ -142,9 +142,9 @@ def test_parts_cover_and_unite_as_the_dates_in_them_do(parts: list[Part], days: 
     every = [day(number) for number in range(-3, 30)]
 
     def dates(part: Part) -> set[dt.date]:
-        return {date for date in every if part.has(date)}
+        return {date for date in every if part.contains(date)}
 
     assert dates(one.union(other)) == dates(one) | dates(other)
     assert not one.covers(other) or dates(other) <= dates(one)
     around = {date + dt.timedelta(days=shift) for date in dates(one) for shift in range(-days, days + 1)}
-    assert dates(one.widened(days)) == around & {*every}
+    assert dates(one.widen_days(days)) == around & {*every}

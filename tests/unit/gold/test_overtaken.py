@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from deltaworks.control import paths
 from deltaworks.errors import ConcurrencyError
 from deltaworks.gold import build, table_build
-from deltaworks.gold.build import GoldResult, rebuild_gold
+from deltaworks.gold.build import GoldBuildResult, rebuild_gold
 from deltaworks.gold.inputs import PinnedInput, pin_inputs, read_built_from
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.table_build import GoldTableResult, build_table
@@ -98,7 +98,7 @@ class Overtaken:
         return build_table(NO_SPARK, traffic.lake, spec, job, views)
 
     def build(self, table: str = MINUTES, **options: Any) -> GoldTableResult:
-        result: GoldResult = rebuild_gold(NO_SPARK, self.traffic.catalog, "traffic", tables=[table], **options)
+        result: GoldBuildResult = rebuild_gold(NO_SPARK, self.traffic.catalog, "traffic", tables=[table], **options)
         return result.table(table)
 
     @property
@@ -174,7 +174,7 @@ def test_one_that_is_overtaken_every_time_ends_and_says_so(gold: Overtaken) -> N
 
     assert gold.answers == 4, "the build and three more"
     assert result.skipped
-    assert result.reason == build._OVERTAKEN
+    assert result.reason == build._OVERTAKEN_REASON
     assert not gold.is_fresh
     gold.meanwhile = lambda: None
     assert not gold.build().skipped, "the next one goes on from there"

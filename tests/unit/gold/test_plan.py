@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
 from deltaworks.gold.parts import Part
-from deltaworks.gold.plan import MOST_KEYS, dated_plan, dates_of, plan_rebuild
+from deltaworks.gold.plan import MAX_KEYS, dated_plan, parse_dates, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.tables.changes import Changes
 
@@ -103,13 +103,13 @@ def test_a_table_that_is_not_made_of_dates_is_not_built_by_date() -> None:
     ],
 )
 def test_dates_are_read_one_by_one_and_as_ranges(text: str, found: list[int]) -> None:
-    assert days(dates_of(text)) == found
+    assert days(parse_dates(text)) == found
 
 
 def test_no_date_means_what_has_changed_and_a_wrong_one_is_refused() -> None:
-    assert dates_of("") is None
+    assert parse_dates("") is None
     with pytest.raises(ConfigError, match="GOLD_DATES_INVALID"):
-        dates_of("2025-03-20..today")
+        parse_dates("2025-03-20..today")
 
 
 def by_org(*values: str | None, column: str = "org_id") -> Changes:
@@ -129,7 +129,7 @@ def test_a_table_of_one_key_is_built_where_any_of_its_inputs_changed() -> None:
 
 def test_a_table_of_one_key_is_built_whole_where_the_key_is_not_told_or_too_many_are() -> None:
     table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
-    many = by_org(*(f"o{number}" for number in range(MOST_KEYS + 1)))
+    many = by_org(*(f"o{number}" for number in range(MAX_KEYS + 1)))
 
     for changed in (by_org("a", column="region"), Changes(everything=True, reason="the log is gone"), many):
         plan = plan_rebuild(table, {"events": changed}, None)

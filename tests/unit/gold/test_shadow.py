@@ -57,23 +57,23 @@ def swap(lake: Lake, ordinal: int) -> None:
 
 
 def test_the_table_itself_says_which_shadow_was_swapped_in(lake: Lake) -> None:
-    assert not find_shadows(lake, "shop", "daily").begun
+    assert not find_shadows(lake, "shop", "daily").is_in_progress
     key = build_shadow(lake, 1)
 
     begun = find_shadows(lake, "shop", "daily")
-    assert (begun.begun, begun.next_key, begun.swapped, begun.left_over) == (True, key, None, [])
+    assert (begun.is_in_progress, begun.next_key, begun.swapped_key, begun.orphaned_keys) == (True, key, None, [])
 
     swap(lake, 1)
 
     swapped = find_shadows(lake, "shop", "daily")
-    assert (swapped.begun, swapped.swapped) == (False, key)
+    assert (swapped.is_in_progress, swapped.swapped_key) == (False, key)
     assert swapped.next_key == paths.gold_shadow("shop", "daily", 2)
 
 
 def test_shadows_of_a_table_that_was_made_anew_are_left_over(lake: Lake) -> None:
     old = build_shadow(lake, 5)
 
-    assert find_shadows(lake, "shop", "daily").left_over == [old]
+    assert find_shadows(lake, "shop", "daily").orphaned_keys == [old]
 
 
 def test_a_shadow_is_removed_log_first_so_that_one_without_a_log_needs_no_looking(
@@ -94,13 +94,13 @@ def test_a_shadow_is_removed_log_first_so_that_one_without_a_log_needs_no_lookin
         remove_shadow(lake, key)
     assert list(folder.rglob("*.parquet"))
     assert shadow_state(lake, objects, key) is None
-    assert find_shadows(lake, "shop", "daily").swapped == key, "it is found again"
+    assert find_shadows(lake, "shop", "daily").swapped_key == key, "it is found again"
 
     monkeypatch.undo()
     remove_shadow(lake, key)
 
     assert not folder.exists()
-    assert find_shadows(lake, "shop", "daily").swapped is None
+    assert find_shadows(lake, "shop", "daily").swapped_key is None
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(

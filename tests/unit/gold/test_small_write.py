@@ -14,9 +14,9 @@ import pytest
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.gold import small_write
-from deltaworks.gold.file_scan import Scan, files_of
-from deltaworks.gold.parts import Part, hours_of_dates, part_of_hours
-from deltaworks.gold.small_write import write_small
+from deltaworks.gold.file_scan import FileScan, file_paths
+from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
+from deltaworks.gold.small_write import write_small_answer
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import replaced_rows
@@ -57,7 +57,7 @@ class Minutes:
 
     def build(self, part: Part, rows: Rows, *, step: int | None = None, state: Any = None) -> ReplaceOutcome | None:
         self._builds += 1
-        outcome = write_small(
+        outcome = write_small_answer(
             answered(self.arrow(rows)),
             self.lake,
             state or self.state(),
@@ -103,7 +103,7 @@ def some_rows(chosen: random.Random, part: Part | None = None) -> Rows:
 def some_part(chosen: random.Random) -> Part:
     hours = chosen.sample(sorted(hours_of_dates(DATES)), chosen.choice((1, 1, 2, 5)))
     whole = hours_of_dates([chosen.choice(DATES)]) if chosen.random() < 0.2 else set()
-    return part_of_hours("event_date", {*hours, *whole}, DATES[1] if chosen.random() < 0.1 else None)
+    return part_from_hours("event_date", {*hours, *whole}, DATES[1] if chosen.random() < 0.1 else None)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_an_hour_that_has_a_file_of_its_own_is_replaced_unread(minutes: Minutes)
     chosen = random.Random(1)
     minutes.append(some_rows(chosen))
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
-    part = part_of_hours("event_date", [hour])
+    part = part_from_hours("event_date", [hour])
     first = minutes.build(part, {(hour, "a"): 1})
     second = minutes.build(part, {(hour, "a"): 2, (hour, "b"): 3})
 
@@ -148,7 +148,7 @@ def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land
     minutes: Minutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
-    part = part_of_hours("event_date", [hour])
+    part = part_from_hours("event_date", [hour])
     minutes.append({(hour, "a"): 1})
     older = minutes.state()
     minutes.append({(hour + dt.timedelta(hours=1), "b"): 7})
@@ -176,9 +176,9 @@ def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
     assert opened is not None
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
-    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
+    assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
     monkeypatch.setattr(small_write, "takes_plain_files", lambda *arguments: True)
-    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
+    assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
     assert minutes.rows() == {(hour, "a"): 1}
 
 
@@ -187,7 +187,7 @@ def test_more_than_the_driver_should_hold_is_left_to_spark(minutes: Minutes, mon
     minutes.append({(hour, "a"): 1})
     monkeypatch.setattr(small_write, "MOST_ROWS", 1)
 
-    assert minutes.build(part_of_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
+    assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
     assert minutes.rows() == {(hour, "a"): 1}
 
 
@@ -203,8 +203,8 @@ def test_files_that_are_read_are_all_that_may_have_rows_of_a_part(minutes: Minut
     paths = [added["path"] for added in minutes.state().files.values()]
     for _ in range(10):
         part = some_part(chosen)
-        scan = Scan(KEY, opened.version(), part, "event_date", "minute")
-        taken = set(files_of(opened, scan))
+        scan = FileScan(KEY, opened.version(), part, "event_date", "minute")
+        taken = set(file_paths(opened, scan))
         needed = {
             path
             for path in paths

@@ -20,7 +20,7 @@ from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.strip_keys import fixed_strip_keys
 from deltaworks.gold.inputs import pin_inputs
-from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.parts import DATE_COLUMN
 from deltaworks.gold.table_build import plan_job
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
@@ -101,15 +101,15 @@ class ShippedLake:
         """Build what has changed, of all gold tables or of those named; the partitions that were, by gold table.
 
         Scores of models are left out: Spark gives them to rows."""
-        refresh_kept_tables(self.catalog, pipeline)
+        refresh_external_inputs(self.catalog, pipeline)
         spec = self.catalog.pipeline(pipeline)
         built = {}
         for table in build_order(table for table in spec.gold.tables if not only or table.name in only):
             pinned, key = pin_inputs(self._lake, spec, table.reads), paths.table(pipeline, table.name)
-            if any(part.scores is not None for part in pinned.values()):
+            if any(part.scored_input is not None for part in pinned.values()):
                 continue
             job = plan_job(self.catalog, spec, self._lake, table, pinned, key=key)
-            built[table.name] = job.plan.output.named if job.plan.has_work else ()
+            built[table.name] = job.plan.output.labels if job.plan.has_work else ()
             if job.plan.has_work:
                 build_planned(self._lake, pipeline, job, spec.gold.dedupe)
         return built

@@ -215,7 +215,7 @@ DECLARATIONS: Final = (
             "take `date_trunc('minute', event_time)`, or leave `grain` out",
         ),
         Trouble(
-            "GOLD_GRAIN_BESIDE_DATE",
+            "GOLD_GRAIN_OUTSIDE_DATE",
             "a row's `grain` column does not lie in its date, so that no rebuild of an hour would replace the row",
             "derive `partition_by` from the grain column, by `to_date`",
         ),

@@ -51,7 +51,7 @@ RUNNING: Final = (
             "deploy one version of the file to all of them, then run the build again",
         ),
         Trouble(
-            "GOLD_SWAP_BEHIND",
+            "GOLD_SWAP_OVERTAKEN",
             "builds were ahead of a shadow each time it had caught up",
             "pause the gold DAG and run it again: it continues with the shadow",
         ),

@@ -24,25 +24,29 @@ from deltaworks.tables.lake import Lake
 log = logging.getLogger(__name__)
 #: A partition's small files are merged from so many on: a minute of a stream whose batches are some seconds apart. A
 #: build opens each of them for every table that reads it; a merge does once.
-FEWEST_FILES: Final = 16
+MIN_FILES: Final = 16
 #: Files from here on are left as they are, so that what was merged is not rewritten again and again.
-SMALL_BYTES: Final = 4 << 20
+SMALL_FILE_BYTES: Final = 4 << 20
 #: What is merged of a partition at once, oldest first: held in memory, in the stream's own process.
-MOST_BYTES: Final = 16 << 20
+MAX_MERGE_BYTES: Final = 16 << 20
 
 
-class _NotNow(Exception):
+class _CompactionDeferred(Exception):
     """The stream ends, or the table is somebody else's turn."""
 
 
-def merged_tables(spec: PipelineSpec, tables: Sequence[GoldTableSpec]) -> Iterator[str]:
+def compactable_inputs(spec: PipelineSpec, tables: Sequence[GoldTableSpec]) -> Iterator[str]:
     """The tables of events that these gold tables read, and whose rows stay as they land."""
     reads = {name for table in tables for name in table.reads}
     yield from (table.name for table in spec.event_tables if table.name in reads and table.mutable is None)
 
 
-def merge_inputs(
-    lake: Lake, spec: PipelineSpec, tables: Sequence[GoldTableSpec], *, goes_on: Callable[[], bool] = lambda: True
+def compact_inputs(
+    lake: Lake,
+    spec: PipelineSpec,
+    tables: Sequence[GoldTableSpec],
+    *,
+    should_continue: Callable[[], bool] = lambda: True,
 ) -> int:
     """Merge small files of what these gold tables read; how many partitions that were. Changes no row.
 
@@ -55,8 +59,8 @@ def merge_inputs(
         TransientError: the storage does not answer.
     """
     home, merged = PipelineHome.open(lake.storage, spec.pipeline), 0
-    for name in merged_tables(spec, tables):
-        turns = _Turns(home, name, goes_on)
+    for name in compactable_inputs(spec, tables):
+        turns = _WriteTurnCheck(home, name, should_continue)
         try:
             turns.check()
             outcome = compact_partitions(
@@ -64,13 +68,13 @@ def merge_inputs(
                 lake.objects,
                 paths.table(spec.pipeline, name),
                 None,
-                below_bytes=SMALL_BYTES,
-                fewest=FEWEST_FILES,
-                most_bytes=MOST_BYTES,
+                below_bytes=SMALL_FILE_BYTES,
+                fewest=MIN_FILES,
+                most_bytes=MAX_MERGE_BYTES,
                 user_metadata=user_metadata(pipeline=spec.pipeline, batch="", operation=OPTIMIZE),
                 before_commit=turns.check,
             )
-        except _NotNow:
+        except _CompactionDeferred:
             continue
         merged += len(outcome.compacted)
         if outcome.compacted:
@@ -78,15 +82,15 @@ def merge_inputs(
     return merged
 
 
-class _Turns:
+class _WriteTurnCheck:
     """Whether a table may be rewritten now."""
 
-    def __init__(self, home: PipelineHome, table: str, goes_on: Callable[[], bool]) -> None:
-        self._home, self._table, self._goes_on = home, table, goes_on
+    def __init__(self, home: PipelineHome, table: str, should_continue: Callable[[], bool]) -> None:
+        self._home, self._table, self._should_continue = home, table, should_continue
 
     def check(self) -> None:
         """Raise where the process ends, or a job has the table's write turn, or waits for it."""
         stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
         turn = TurnRecord.decode(stored.data) if stored is not None else None
-        if not self._goes_on() or (turn is not None and not turn.over):
-            raise _NotNow(self._table)
+        if not self._should_continue() or (turn is not None and not turn.over):
+            raise _CompactionDeferred(self._table)

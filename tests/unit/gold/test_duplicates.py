@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.gold.copies import Arrivals, copies_among, copies_of_rows
-from deltaworks.gold.parts import Part, part_of_hours
+from deltaworks.gold.duplicates import Arrivals, find_duplicates, find_duplicates_in_rows
+from deltaworks.gold.parts import Part, part_from_hours
 from tests.examples import examples
 
 DAY = dt.date(2026, 3, 1)
@@ -33,7 +33,7 @@ def test_a_row_is_a_copy_where_one_of_its_key_near_it_arrived_before(
     rows: list[tuple[int, int, int, int]], across: int
 ) -> None:
     columns = np.array(rows, np.int64).reshape(-1, 4).T
-    assert copies_among(Arrivals(*columns), across).tolist() == by_looking_at_all_pairs(rows, across)
+    assert find_duplicates(Arrivals(*columns), across).tolist() == by_looking_at_all_pairs(rows, across)
 
 
 def arrivals(*rows: tuple[str, int, int]) -> pa.Table:
@@ -44,7 +44,7 @@ def arrivals(*rows: tuple[str, int, int]) -> pa.Table:
 def test_copies_of_neighbouring_dates_are_decided_by_and_left_to_those() -> None:
     rows = arrivals(("a", 1, 0), ("a", 2, 0), ("b", 2, 1), ("a", 3, 0))
     near = np.array([NUMBER - 1, NUMBER, NUMBER, NUMBER + 1])
-    copied, counts = copies_of_rows(rows, near, Part("event_date", frozenset({DAY})), across=1)
+    copied, counts = find_duplicates_in_rows(rows, near, Part("event_date", frozenset({DAY})), window=1)
     assert copied.to_pylist() == [{"_seq": 2, "_position": 0}]
     assert counts == {DAY: 1}
 
@@ -53,12 +53,12 @@ def test_copies_of_hours_are_counted_by_hour() -> None:
     hours = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (5, 6, 9)]
     near = np.array([int(hour.timestamp()) // 3600 for hour in hours])
     rows = arrivals(("a", 1, 0), ("a", 2, 0), ("a", 3, 0))
-    _, counts = copies_of_rows(rows, near, part_of_hours("event_date", hours), across=2)
+    _, counts = find_duplicates_in_rows(rows, near, part_from_hours("event_date", hours), window=2)
     assert counts == {hours[1]: 1}, "nine is three hours from six"
 
 
 def test_no_rows_have_no_copies() -> None:
     rows = arrivals(("a", 1, 0)).slice(0, 0)
-    copied, counts = copies_of_rows(rows, np.empty(0, np.int64), Part("event_date", None), across=1)
+    copied, counts = find_duplicates_in_rows(rows, np.empty(0, np.int64), Part("event_date", None), window=1)
     assert copied.num_rows == 0
     assert counts == {}

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control.clock import iso_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConcurrencyError, DeltaworksError
+from deltaworks.gold.input_compaction import compact_inputs
 from deltaworks.gold.inputs import read_built_from
-from deltaworks.gold.merged_inputs import merge_inputs
-from deltaworks.gold.model_tables import refresh_kept_tables
+from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: A table that fails again and again is tried this often at least.
-LONGEST_WAIT_SECONDS = 900.0
+MAX_BACKOFF_SECONDS = 900.0
 #: How often small files of inputs are looked for: each look lists the files of whole tables.
-MERGES_EVERY_SECONDS = 30.0
+COMPACTION_INTERVAL_SECONDS = 30.0
 #: So many builds in a row may be overtaken by others before that is a failure.
-OVERTAKEN_MOST = 3
+MAX_OVERTAKEN_BUILDS = 3
 
 
-class GoldLoop:
+class GoldRefreshLoop:
     """Builds a pipeline's gold beside its stream. `start` and `close` are for one thread, once each.
 
     Args:
@@ -57,28 +57,28 @@ class GoldLoop:
         pipeline: str,
         *,
         pool: str,
-        is_ours: Callable[[], bool],
-        report: Callable[[tuple[Mapping[str, Any], ...]], None],
+        holds_lease: Callable[[], bool],
+        report_failures: Callable[[tuple[Mapping[str, Any], ...]], None],
     ) -> None:
         self._spark, self._catalog, self._pipeline, self._pool = spark, catalog, pipeline, pool
-        self._is_ours, self._report = is_ours, report
+        self._holds_lease, self._report_failures = holds_lease, report_failures
         self._spec = catalog.pipeline(pipeline)
         self._lake = Lake(catalog.environment.lake)
-        self._group = f"gold.{pipeline}"
+        self._job_group = f"gold.{pipeline}"
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._due = dict.fromkeys((table.name for table in self._spec.gold.refreshed), 0.0)
+        self._next_refresh_at = dict.fromkeys((table.name for table in self._spec.gold.refreshed), 0.0)
         self._failures: dict[str, dict[str, Any]] = {}
-        self._overtaken: dict[str, int] = {}
-        self._merges_due = time.monotonic() + MERGES_EVERY_SECONDS
+        self._overtaken_counts: dict[str, int] = {}
+        self._next_compaction_at = time.monotonic() + COMPACTION_INTERVAL_SECONDS
         #: The definition by which a table was seen built, of those that are this loop's own.
-        self._own: dict[str, str] = {}
+        self._own_fingerprints: dict[str, str] = {}
 
     def start(self) -> None:
         """Begin, with every table at once."""
         from pyspark import InheritableThread
 
-        self._thread = InheritableThread(target=self._loop)
+        self._thread = InheritableThread(target=self._run)
         self._thread.name, self._thread.daemon = f"gold-{self._pipeline}", True
         self._thread.start()
 
@@ -90,105 +90,113 @@ class GoldLoop:
         deadline = time.monotonic() + wait_seconds
         while self._thread.is_alive() and time.monotonic() < deadline:
             # Once is not enough: a build starts one job after another.
-            self._cancel()
+            self._cancel_jobs()
             self._thread.join(timeout=0.5)
 
-    def _cancel(self) -> None:
+    def _cancel_jobs(self) -> None:
         try:
-            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._spark.sparkContext.cancelJobGroup(self._job_group)
         except Exception as error:  # the driver is ending anyway
             log.warning("pipeline=%s gold: jobs could not be cancelled: %s", self._pipeline, error)
 
-    def _loop(self) -> None:
+    def _run(self) -> None:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", self._pool)
-        context.setJobGroup(self._group, f"gold of {self._pipeline}", interruptOnCancel=False)
+        context.setJobGroup(self._job_group, f"gold of {self._pipeline}", interruptOnCancel=False)
         session = self._spark.newSession()
         while not self._closing.is_set():
-            if not self._is_ours():
+            if not self._holds_lease():
                 log.warning("pipeline=%s gold is left to the owner of the lease", self._pipeline)
                 return
-            self.look(session)
-            wait_seconds = min(self._due.values()) - time.monotonic()
+            self.refresh_due_tables(session)
+            wait_seconds = min(self._next_refresh_at.values()) - time.monotonic()
             self._closing.wait(max(0.1, wait_seconds))
 
-    def look(self, session: SparkSession) -> None:
+    def refresh_due_tables(self, session: SparkSession) -> None:
         """Bring all tables that are due up to date at once, each after those it reads. Raises nothing of a build.
 
         Together they pin their inputs, and look for copies of events, once.
         """
         from deltaworks.gold.build import rebuild_gold
 
-        due = [table for table in self._spec.gold.refreshed if self._due[table.name] <= time.monotonic()]
+        due = [table for table in self._spec.gold.refreshed if self._next_refresh_at[table.name] <= time.monotonic()]
         if self._closing.is_set() or not due:
             return
         began = time.monotonic()
-        ready = [table for table in due if self._has_its_kept_tables(table)]
+        ready = [table for table in due if self._refresh_external_inputs(table)]
         try:
             if ready:
-                rebuild_gold(session, self._catalog, self._pipeline, tables=[table.name for table in ready], watch=self)
+                rebuild_gold(
+                    session, self._catalog, self._pipeline, tables=[table.name for table in ready], listener=self
+                )
         except Exception as error:
             for table in ready:
-                self.failed(table, error)
+                self.on_failed(table, error)
         ended = time.monotonic()
         for table in due:
             failures = int(self._failures.get(table.name, {}).get("failures", 0))
-            wait_seconds = wait_seconds_after(table.refresh_seconds or 0.0, failures, built_seconds=ended - began)
-            self._due[table.name] = ended + wait_seconds
-        self._merge_inputs()
+            wait_seconds = next_wait_seconds(table.refresh_seconds or 0.0, failures, built_seconds=ended - began)
+            self._next_refresh_at[table.name] = ended + wait_seconds
+        self._compact_inputs()
 
-    def _merge_inputs(self) -> None:
+    def _compact_inputs(self) -> None:
         """Merge small files of what the tables read. Where that cannot be done builds take longer, and nothing else."""
-        if self._merges_due > time.monotonic():
+        if self._next_compaction_at > time.monotonic():
             return
         try:
-            merge_inputs(self._lake, self._spec, self._spec.gold.refreshed, goes_on=self._goes_on)
+            compact_inputs(self._lake, self._spec, self._spec.gold.refreshed, should_continue=self._should_continue)
         except Exception as error:
             log.warning("pipeline=%s small files of gold's inputs were not merged: %s", self._pipeline, error)
-        self._merges_due = time.monotonic() + MERGES_EVERY_SECONDS
+        self._next_compaction_at = time.monotonic() + COMPACTION_INTERVAL_SECONDS
 
-    def _goes_on(self) -> bool:
-        return not self._closing.is_set() and self._is_ours()
+    def _should_continue(self) -> bool:
+        return not self._closing.is_set() and self._holds_lease()
 
-    def _has_its_kept_tables(self, table: GoldTableSpec) -> bool:
+    def _refresh_external_inputs(self, table: GoldTableSpec) -> bool:
         """Whether reference tables and those of models that it reads are what they are kept as, by now."""
         try:
-            refresh_kept_tables(self._catalog, self._pipeline, names=list(table.reads))
+            refresh_external_inputs(self._catalog, self._pipeline, names=list(table.reads))
         except Exception as error:
-            self.failed(table, error)
+            self.on_failed(table, error)
             return False
         return True
 
-    def leaves(self, job: TableJob) -> str:
+    def skip_reason(self, job: TableJob) -> str:
         """Why a table is not built by this loop; empty where it is."""
-        if not self._goes_on():
+        if not self._should_continue():
             return "the stream ends"
-        return "another definition has built it" if self._is_another_definition(job.plan.table.name, job) else ""
+        return (
+            "another definition has built it" if self._was_built_by_other_definition(job.plan.table.name, job) else ""
+        )
 
-    def ended(self, job: TableJob, result: GoldTableResult) -> None:
+    def on_built(self, job: TableJob, result: GoldTableResult) -> None:
         """Take note of a table that was built, or is up to date."""
         name = job.plan.table.name
         if job.built_from and result.skipped != job.plan.has_work:
-            self._own[name] = job.fingerprint
+            self._own_fingerprints[name] = job.fingerprint
         if not result.skipped:
             log.info("pipeline=%s table=%s version=%s rows=%d", self._pipeline, name, result.version, result.rows)
-        self._note_success(name)
+        self._record_success(name)
 
-    def failed(self, table: GoldTableSpec, error: Exception) -> None:
+    def on_failed(self, table: GoldTableSpec, error: Exception) -> None:
         """Take note of a table that could not be built; what was cancelled by the end of the stream is none."""
         if not self._closing.is_set():
-            self._note_failure(table, as_deltaworks_error(error))
+            self._record_failure(table, as_deltaworks_error(error))
 
-    def _is_another_definition(self, name: str, job: TableJob) -> bool:
+    def _was_built_by_other_definition(self, name: str, job: TableJob) -> bool:
         """Whether a table that was of this loop's definition is of another one now: it would be built in turns."""
         built = read_built_from(self._lake, job.key)
-        return built.traceable and built.fingerprint != job.fingerprint and self._own.get(name) == job.fingerprint
+        return (
+            built.is_traceable
+            and built.fingerprint != job.fingerprint
+            and self._own_fingerprints.get(name) == job.fingerprint
+        )
 
-    def _note_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
+    def _record_failure(self, table: GoldTableSpec, error: DeltaworksError) -> None:
         if isinstance(error, ConcurrencyError):
             # Another builder was faster: what it left is seen by the next look.
-            self._overtaken[table.name] = self._overtaken.get(table.name, 0) + 1
-            if self._overtaken[table.name] < OVERTAKEN_MOST:
+            self._overtaken_counts[table.name] = self._overtaken_counts.get(table.name, 0) + 1
+            if self._overtaken_counts[table.name] < MAX_OVERTAKEN_BUILDS:
                 return
         log.warning("pipeline=%s table=%s could not be built: %s", self._pipeline, table.name, error)
         before = self._failures.get(table.name, {})
@@ -200,15 +208,15 @@ class GoldLoop:
             "failures": int(before.get("failures", 0)) + 1,
             "since": before.get("since") or iso_now(),
         }
-        self._report(tuple(self._failures.values()))
+        self._report_failures(tuple(self._failures.values()))
 
-    def _note_success(self, name: str) -> None:
-        self._overtaken.pop(name, None)
+    def _record_success(self, name: str) -> None:
+        self._overtaken_counts.pop(name, None)
         if self._failures.pop(name, None) is not None:
-            self._report(tuple(self._failures.values()))
+            self._report_failures(tuple(self._failures.values()))
 
 
-def wait_seconds_after(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
+def next_wait_seconds(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
     """How long tables are left alone behind a look that took `built_seconds`.
 
     They are due that long after the look began. One that took longer than two thirds of it is followed by half its own
@@ -217,4 +225,4 @@ def wait_seconds_after(refresh_seconds: float, failures: int, *, built_seconds: 
     """
     if not failures:
         return min(refresh_seconds, max(refresh_seconds - built_seconds, built_seconds / 2))
-    return max(refresh_seconds, min(refresh_seconds * 2.0 ** min(failures, 16), LONGEST_WAIT_SECONDS))
+    return max(refresh_seconds, min(refresh_seconds * 2.0 ** min(failures, 16), MAX_BACKOFF_SECONDS))

@@ -15,8 +15,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 from deltaworks.gold import build as build_module
-from deltaworks.gold import loop as loop_module
-from deltaworks.gold.loop import LONGEST_WAIT_SECONDS, GoldLoop, wait_seconds_after
+from deltaworks.gold import refresh_loop as loop_module
+from deltaworks.gold.refresh_loop import MAX_BACKOFF_SECONDS, GoldRefreshLoop, next_wait_seconds
 from deltaworks.gold.table_build import GoldTableResult, TableJob
 from deltaworks.specs.gold import GoldTableSpec
 from tests.spark.gold.made_traffic import request
@@ -38,14 +38,14 @@ class Stage:
         monkeypatch.setattr(build_module, "InputViews", MagicMock())
         self.loop = self.opened()
 
-    def opened(self, spark: Any = None) -> GoldLoop:
-        return GoldLoop(
+    def opened(self, spark: Any = None) -> GoldRefreshLoop:
+        return GoldRefreshLoop(
             spark,
             self.traffic.catalog,
             "traffic",
             pool="gold",
-            is_ours=lambda: self.is_ours,
-            report=self.reports.append,
+            holds_lease=lambda: self.is_ours,
+            report_failures=self.reports.append,
         )
 
     def _build(self, spark: Any, lake: Any, spec: Any, job: TableJob, views: Any) -> GoldTableResult:
@@ -61,8 +61,8 @@ class Stage:
     def look(self) -> list[str]:
         """Look as if every table were due; what was built."""
         self.built.clear()
-        self.loop._due = dict.fromkeys(self.loop._due, 0.0)
-        self.loop.look(None)  # type: ignore[arg-type]
+        self.loop._next_refresh_at = dict.fromkeys(self.loop._next_refresh_at, 0.0)
+        self.loop.refresh_due_tables(None)  # type: ignore[arg-type]
         return list(self.built)
 
     def redefine(self) -> None:
@@ -84,7 +84,7 @@ def test_what_changed_is_built_where_it_is_declared_and_due(stage: Stage) -> Non
     stage.traffic.holds(TABLE)
     assert stage.look() == []
     stage.traffic.land([request(2, "b")])
-    stage.loop.look(None)  # type: ignore[arg-type]
+    stage.loop.refresh_due_tables(None)  # type: ignore[arg-type]
     assert stage.built == [], "it is not due"
     assert stage.look() == [TABLE]
     stage.traffic.holds(TABLE)
@@ -132,7 +132,7 @@ def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_
 
     assert stage.look() == [TABLE]
     assert merges == [], "not before the first minute is over"
-    stage.loop._merges_due = 0.0
+    stage.loop._next_compaction_at = 0.0
     stage.look()
     assert merges == [TABLE]
     stage.look()
@@ -141,11 +141,11 @@ def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_
 
 
 def test_tries_become_rarer_and_never_stop() -> None:
-    waits = [wait_seconds_after(60, failures) for failures in range(6)]
+    waits = [next_wait_seconds(60, failures) for failures in range(6)]
 
     assert waits == [60, 120, 240, 480, 900, 900]
-    assert wait_seconds_after(60, 10_000) == LONGEST_WAIT_SECONDS
-    assert wait_seconds_after(3_600, 3) == 3_600
+    assert next_wait_seconds(60, 10_000) == MAX_BACKOFF_SECONDS
+    assert next_wait_seconds(3_600, 3) == 3_600
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_tries_become_rarer_and_never_stop() -> None:
 def test_tables_are_due_by_the_beginning_of_their_last_look_and_long_builds_leave_the_stream_room(
     built_seconds: float, waits: float
 ) -> None:
-    assert wait_seconds_after(30, 0, built_seconds=built_seconds) == waits
+    assert next_wait_seconds(30, 0, built_seconds=built_seconds) == waits
 
 
 def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
@@ -173,7 +173,7 @@ def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
 def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.traffic.land([request(1, "a")])
     contended = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
-    monkeypatch.setattr("deltaworks.gold.loop.refresh_kept_tables", MagicMock(side_effect=contended))
+    monkeypatch.setattr("deltaworks.gold.refresh_loop.refresh_kept_tables", MagicMock(side_effect=contended))
 
     stage.look()
     stage.look()
@@ -195,7 +195,7 @@ def test_a_table_that_another_definition_has_built_since_is_left_alone(
     stage.traffic.build(TABLE)
     sql.write_text(before)
     if not protected:
-        monkeypatch.setattr(GoldLoop, "_is_another_definition", lambda *arguments: False)
+        monkeypatch.setattr(GoldRefreshLoop, "_is_another_definition", lambda *arguments: False)
 
     assert stage.look() == ([] if protected else [TABLE]), "else both would rebuild all of it in turns"
     stage.redefine()
@@ -220,7 +220,7 @@ class Context:
         self.cancelled.append(group)
 
 
-def running(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[GoldLoop, Context]:
+def running(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[GoldRefreshLoop, Context]:
     context = Context()
     monkeypatch.setattr("pyspark.InheritableThread", threading.Thread)
     loop = stage.opened(SimpleNamespace(sparkContext=context, newSession=lambda: None))

@@ -11,8 +11,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.locks.turn import TurnRecord
-from deltaworks.gold import merged_inputs
-from deltaworks.gold.merged_inputs import merge_inputs, merged_tables
+from deltaworks.gold import input_compaction
+from deltaworks.gold.input_compaction import compact_inputs, compactable_inputs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> PipelineSpec:
 
 @pytest.fixture
 def lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(merged_inputs, "FEWEST_FILES", FILES)
+    monkeypatch.setattr(input_compaction, "FEWEST_FILES", FILES)
     return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
@@ -47,7 +47,7 @@ def files(lake: Lake, key: str) -> int:
 
 
 def merge(lake: Lake, spec: PipelineSpec, **options: object) -> int:
-    return merge_inputs(lake, spec, spec.gold.tables, **options)  # type: ignore[arg-type]
+    return compact_inputs(lake, spec, spec.gold.tables, **options)  # type: ignore[arg-type]
 
 
 def test_partitions_of_many_small_files_become_one_file_each_and_keep_their_rows(
@@ -78,7 +78,7 @@ def test_of_more_than_fits_the_oldest_are_merged_first(
     assert opened is not None
     before = rows(lake, key)
     sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
-    monkeypatch.setattr(merged_inputs, "MOST_BYTES", 3 * max(sizes))
+    monkeypatch.setattr(input_compaction, "MOST_BYTES", 3 * max(sizes))
 
     assert merge(lake, spec) == 1
     assert (rows(lake, key), files(lake, key)) == (before, FILES - 2)
@@ -123,4 +123,4 @@ def test_tables_that_requests_rewrite_are_left_to_their_turn() -> None:
     mutable = {table.name for table in spec.tables if table.mutable is not None}
 
     assert mutable & {name for table in spec.gold.tables for name in table.reads}
-    assert not mutable & {*merged_tables(spec, spec.gold.tables)}
+    assert not mutable & {*compactable_inputs(spec, spec.gold.tables)}
