@@ -138,7 +138,7 @@ def test_a_topic_that_is_not_there_is_named_and_a_well_one_takes_a_trial(aws: Aw
     assert [problem.blocks for problem in channel_problems(gone, aws.messaging)] == [True]
     well.send(trial_notice())
     (got,) = aws.received(queue)
-    assert got["runbook"] == "https://docs.test/alerts.md#channels"
+    assert got["runbook"] == "https://docs.test/reference/alerts.md#channels"
     with pytest.raises(TransientError) as refused:
         gone.send(trial_notice())
     assert refused.value.condition == "CHANNEL_FAILED"
