@@ -131,7 +131,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     archiver = ArchiveWriter(target, stamp, partial(kafka_to_archive, spec.source.topics))
     cpu = time.process_time()
     with clock:
-        read = batches if spec.archive is None else archiver.through(batches)
+        read = batches if spec.archive is None else archiver.archive(batches)
         output = write_payloads((record.payload for record in reader(read)), spec, stamp, target)
         archived = {} if spec.archive is None else archiver.files()
     events = sum(batch.num_rows for batch in batches)

@@ -187,7 +187,7 @@ class _Log:
 
         with clock:
             planner = SlicePlanner(FileEventLog(Lake(self._storage()), "bench"), bucket=None, prefix=_PREFIX)
-            end = planner.end_of_next(0, SliceLimits(max_files=500, max_bytes=1 << 40))
+            end = planner.next_end_offset(0, SliceLimits(max_files=500, max_bytes=1 << 40))
             rows = planner.rows(0, end).num_rows
         self._check(rows)
 

@@ -16,7 +16,7 @@ from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.rows import MAGIC, Rows, taken_apart
 from deltaworks.sources.kinesis.source import KinesisReader
-from deltaworks.sources.records import ReadFacts, Record
+from deltaworks.sources.records import ReadStatistics, Record
 from tests.fuzz import judging
 from tests.fuzz.cases import Case
 from tests.fuzz.container_inputs import COMPRESSORS
@@ -160,8 +160,8 @@ class KafkaTarget:
 
 def _observed(records: list[Record], spec: Any) -> Observed:
     """What parsing gives, and what the driver makes of the figures a task sends it."""
-    facts, of_all = ReadFacts(), ReadFacts()
-    payloads = list(facts.note(records))
+    facts, of_all = ReadStatistics(), ReadStatistics()
+    payloads = list(facts.count(records))
     of_all.add(facts)
     of_all.as_metadata()
     return observe(spec, payloads)

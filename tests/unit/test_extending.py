@@ -385,7 +385,7 @@ def test_a_source_that_is_added_gives_the_same_payloads_at_every_reading(
     spec: Any = SimpleNamespace(source=module.PagesSourceSpec(kind="pages", url=pages))
 
     source = open_source(catalog(project), spec)
-    first, again = (source.slice_of(Batch(3, 1, 2), batch_id=1, span=lambda: ({}, {})) for _ in range(2))  # type: ignore[arg-type]
+    first, again = (source.slice_of(Batch(3, 1, 2), batch_id=1, offsets=lambda: ({}, {})) for _ in range(2))  # type: ignore[arg-type]
     payloads = [[part.opener(page) for page in part.references] for part in (first, again)]  # type: ignore[attr-defined]
     rows = rows_of(project, "orders", *payloads[0])
 

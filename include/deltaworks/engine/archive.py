@@ -24,7 +24,7 @@ class ArchiveWriter:
         self._stamp = stamp
         self._to_archive = to_archive
 
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, archived on their way: before anything of them is read."""
         for batch in batches:
             if batch.num_rows:

@@ -42,8 +42,8 @@ from deltaworks.events.parse import BatchStamp
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.strip_keys import bring_to_vault
 from deltaworks.sources.base import Slice
-from deltaworks.sources.deaths import Care
-from deltaworks.sources.spans import BatchSpans, Span
+from deltaworks.sources.offset_ranges import OffsetRange, OffsetRanges
+from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
 
@@ -86,7 +86,7 @@ class BatchProcessor:
         self._lake = stores.lake
         self._home = PipelineHome(stores.objects, spec.pipeline)
         self._generations = generations
-        self._spans = BatchSpans(self._home)
+        self._spans = OffsetRanges(self._home)
         self._ledger = stores.ledger
         self._tables = stores.tables
         self._ownership = ownership
@@ -135,13 +135,13 @@ class BatchProcessor:
         """Our number of one of Spark's batches."""
         return self._generations.current.first_batch + spark_batch_id
 
-    def span(self, spark_batch_id: int) -> Span:
+    def span(self, spark_batch_id: int) -> OffsetRange:
         """Between which offsets one of Spark's batches lies: what its offset log says.
 
         Raises:
             TransientError: OFFSET_LOG_UNREADABLE.
         """
-        return self._spans.read(self._generations, spark_batch_id, end_of=self._end_of)
+        return self._spans.read(self._generations, spark_batch_id, read_end_offset=self._end_of)
 
     def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
         return self._home.generations.end_offset(generations, spark_batch_id)
@@ -175,9 +175,9 @@ class BatchProcessor:
         prepared = self._home.prepared.read(self._generations.generation, batch_id)
         resumed = prepared is not None
         if prepared is None:
-            care = self._care(batch_id, on_job)
-            prepared = self._prepare(source, spark_batch_id, batch_id, (start, end), care)
-            care.end()
+            isolation = self._care(batch_id, on_job)
+            prepared = self._prepare(source, spark_batch_id, batch_id, (start, end), isolation)
+            isolation.clear()
             self._careful_next = False
         report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
         if prepared.checkpoint != self._generations.current.ordinal or prepared.offsets.get("end") != end:
@@ -207,21 +207,23 @@ class BatchProcessor:
             return None
         return self._land(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _care(self, batch_id: int, on_job: Callable[[], None]) -> Care:
-        return Care(
+    def _care(self, batch_id: int, on_job: Callable[[], None]) -> CrashIsolation:
+        return CrashIsolation(
             objects=self._home.objects,
             storage=self._lake.storage,
             folder=paths.batch_deaths(self._spec.pipeline, self._generations.generation, batch_id),
-            most_deaths=self._spec.stream.deaths_per_object,
-            payload_seconds=self._spec.stream.object_seconds,
-            at_once=self._careful_next,
-            on_job=on_job,
+            max_crashes=self._spec.stream.crashes_per_object,
+            payload_timeout_seconds=self._spec.stream.object_seconds,
+            start_isolated=self._careful_next,
+            on_job_start=on_job,
         )
 
-    def _prepare(self, source: Slice, spark_batch_id: int, batch_id: int, span: Span, care: Care) -> PreparedBatch:
+    def _prepare(
+        self, source: Slice, spark_batch_id: int, batch_id: int, span: OffsetRange, isolation: CrashIsolation
+    ) -> PreparedBatch:
         spec, (start, end) = self._spec, span
         stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
-        written = self._write(source, stamp, care)
+        written = self._write(source, stamp, isolation)
         return self._home.prepared.fix(
             PreparedBatch(
                 pipeline=spec.pipeline,
@@ -243,7 +245,7 @@ class BatchProcessor:
             )
         )
 
-    def _write(self, source: Slice, stamp: BatchStamp, care: Care) -> Written:
+    def _write(self, source: Slice, stamp: BatchStamp, isolation: CrashIsolation) -> Written:
         if source.is_empty():
             return Written()
         if self._spark is None:
@@ -267,7 +269,7 @@ class BatchProcessor:
                 evolved=evolved,
                 inputs=inputs,
                 duplicates=windows,
-                care=care,
+                isolation=isolation,
             )
 
         written = with_new_columns(one_pass, self._spec, self._tables.evolved())

@@ -32,8 +32,8 @@ from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.sources.base import RecordSlice, Slice
-from deltaworks.sources.deaths import Care, TaskFailed, death_in
-from deltaworks.sources.task_output import TaskOutput, in_task_order
+from deltaworks.sources.task_output import TaskOutput, sort_by_task
+from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files import WrittenFile
@@ -144,7 +144,7 @@ def fan_out(
     evolved: Evolved | None = None,
     inputs: ParserInputs = NOTHING_BESIDE,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
-    care: Care | None = None,
+    isolation: CrashIsolation | None = None,
 ) -> Written:
     """Write all tables of a batch in one Spark pass.
 
@@ -153,19 +153,19 @@ def fan_out(
         evolved: the columns that tables were given while they ran.
         inputs: what is read beside events, fixed.
         duplicates: of tables that flag copies, the files whose ids count.
-        care: how it is read where tasks die; None leaves a death to the caller.
+        isolation: how it is read where tasks die; None leaves a death to the caller.
 
     Raises:
         ContractError: the data is such that the pipeline declares to stop; nothing was committed.
-        ConfigError: OBJECT_FORBIDDEN, WORKERS_DIE, ENRICHMENT_UNREADABLE; nothing was committed.
+        ConfigError: OBJECT_FORBIDDEN, WORKERS_CRASH, ENRICHMENT_UNREADABLE; nothing was committed.
         TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
     work, prove = _of_tasks(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
-        source.archive_by(partial(ArchiveWriter, target, stamp))
-    if care is not None:
-        care.canary = partial(read_canary, spark, spec, prove)
-    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, care=care)
+        source.enable_archive(partial(ArchiveWriter, target, stamp))
+    if isolation is not None:
+        isolation.probe = partial(read_canary, spark, spec, prove)
+    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, isolation=isolation)
     written = merged_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
@@ -214,24 +214,24 @@ def _of_tasks(
 
 
 def _outputs(
-    source: Slice, spark: SparkSession, work: Callable[..., TaskOutput], *, tasks: int, care: Care | None
+    source: Slice, spark: SparkSession, work: Callable[..., TaskOutput], *, tasks: int, isolation: CrashIsolation | None
 ) -> list[TaskOutput]:
     """The outputs of a pass, and of a careful one where tasks die in it."""
     cause: str | None = None
-    if care is None or not care.at_once:
+    if isolation is None or not isolation.start_isolated:
         try:
             return source.read(spark, work, tasks=tasks)
         except Exception as error:
-            cause = death_in(error)
-            if care is None or cause is None:
+            cause = crash_cause(error)
+            if isolation is None or cause is None:
                 raise
             log.warning("a task died: %s; the batch is read again, one task at a time", cause)
             # A second pass, for new columns, would die again.
-            care.at_once = True
+            isolation.start_isolated = True
     try:
-        return source.read_carefully(spark, partial(work, carefully=True), tasks=tasks, care=care)
+        return source.read_isolated(spark, partial(work, carefully=True), tasks=tasks, isolation=isolation)
     except Exception as error:
-        again = death_in(error)
+        again = crash_cause(error)
         if again is None:
             raise
         # Spark names a task's last attempt, and says of the one before that there was one.
@@ -252,7 +252,7 @@ def merged_outputs(
     written, together = Written(), TasksTogether(target)
     skipped = {name: window.skipped_files for name, window in duplicates.items() if window.skipped_files}
     written.facts = {f"duplicates_left_out_{name}": files for name, files in skipped.items()}
-    for output in in_task_order(outputs):
+    for output in sort_by_task(outputs):
         written.findings.add(output.findings)
         for table, files in output.files.items():
             first_ids = output.first_ids.get(table)

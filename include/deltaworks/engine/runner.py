@@ -214,7 +214,7 @@ class IngestRun:
                 raise TransientError("QUERY_ENDED", "The run is ending: its next one lands this batch.")
             try:
                 source = self._source.slice_of(
-                    batch, batch_id=processor.batch_id(spark_batch_id), span=partial(processor.span, spark_batch_id)
+                    batch, batch_id=processor.batch_id(spark_batch_id), offsets=partial(processor.span, spark_batch_id)
                 )
                 report = processor.process(source, spark_batch_id, on_job=begun)
             except DeltaworksError as error:

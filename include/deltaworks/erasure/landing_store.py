@@ -17,7 +17,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.object_names import local_path
 from deltaworks.sources.objects.payloads import is_announced
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client, list_pages
-from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
 
@@ -117,7 +117,7 @@ class LandingStore:
             return bytes(answer["Body"].read()), answer
 
         try:
-            data, answer = through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+            data, answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
         except ClientError as error:
             if error_code(error) in (*GONE, *CHANGED):
                 return None
@@ -153,7 +153,7 @@ class LandingStore:
             return self._put_if_match(request, landed.etag)
 
         try:
-            answer = through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+            answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
         except ClientError as error:
             if error_code(error) in (*GONE, *CHANGED, *_CONFLICT):
                 return None
@@ -198,9 +198,9 @@ class LandingStore:
             ConfigError: ERASURE_LANDING_REFUSED.
         """
         try:
-            through_outages(
+            retry_outages(
                 lambda: self._client.delete_object(Bucket=bucket, Key=key, VersionId=version_id),
-                patience_seconds=_PATIENCE_SECONDS,
+                retry_seconds=_PATIENCE_SECONDS,
             )
         except ClientError as error:
             if error_code(error) not in GONE:

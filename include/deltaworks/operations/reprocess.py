@@ -201,7 +201,7 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
     return [
         f"{_amount(count.objects, count.bytes, count.origins)}, up to batch {count.up_to_batch}; rows in: {how}.",
         listing,
-        *_named("from the archive", count.from_archive),
+        *_named("from the archive", count.archive_frame),
         *_rest(count.gone, count.not_fitting, 0),
         "Nothing was changed; --no-dry-run does it.",
     ]

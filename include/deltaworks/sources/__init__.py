@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.sources.planner_process import keep_pandas_out
+from deltaworks.sources.pandas_blocker import block_pandas_in_planners
 
 # Before any source is imported: those load pyarrow.
-keep_pandas_out()
+block_pandas_in_planners()

@@ -19,17 +19,17 @@ import pyarrow as pa
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.archive import ToArchive
 from deltaworks.events.parse import Payload
-from deltaworks.sources.careful import (
+from deltaworks.sources.offset_ranges import OffsetRange
+from deltaworks.sources.records import ReadStatistics, Record
+from deltaworks.sources.task_isolation import (
     RecordWindows,
-    opened_one_by_one,
-    read_objects,
-    read_records,
-    records_in_windows,
+    isolate_records,
+    open_isolated,
+    read_objects_isolated,
+    read_records_isolated,
 )
-from deltaworks.sources.deaths import Care
-from deltaworks.sources.records import ReadFacts, Record
-from deltaworks.sources.spans import Span
-from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
+from deltaworks.sources.task_output import TaskOutput, sort_by_task, sum_read_statistics
+from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ PayloadOpener = Callable[[Any], Payload]
 #: Turns the rows of a task, as they come, into payloads.
 PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
 #: How many ranges of lost records the ledger names.
-MOST_LOST_NAMED = 5
+MAX_LOST_RANGE_EXAMPLES = 5
 #: What a task reads at least where there is another: in less than that it opens more files than it reads events.
-BYTES_PER_TASK: Final = 4 << 20
+MIN_BYTES_PER_TASK: Final = 4 << 20
 #: What opening an object counts for beside its bytes, since it is a wait.
-BYTES_PER_OPENING: Final = 128 << 10
+OPEN_COST_BYTES: Final = 128 << 10
 _OUTPUT_SCHEMA = "output binary"
 
 
@@ -67,7 +67,9 @@ class Slice(Protocol):
         Reading a slice again gives the same payloads.
         """
 
-    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+    def read_isolated(
+        self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
+    ) -> list[TaskOutput]:
         """As `read`, where tasks died: what they die on is told apart and quarantined, and the rest is read.
 
         Raises:
@@ -84,7 +86,7 @@ class Source(Protocol):
         `start` is an offset as Spark wrote it for a query of this source.
         """
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         """What this batch reads. `batch_id` is ours, not Spark's; `span` reads between which offsets the batch lies."""
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -105,45 +107,47 @@ class ObjectSlice:
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         opener = self.opener
-        shares = balanced(self.references, self.sizes, worth_tasks(self.sizes, tasks))
+        shares = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
 
         def work(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
             for references in share:
                 yield replace(task(map(opener, references)), task=number).encode()
 
         encoded = spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(work).collect()
-        return in_task_order(map(TaskOutput.decode, encoded))
+        return sort_by_task(map(TaskOutput.decode, encoded))
 
-    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
-        opener, record = self.opener, care.opened
+    def read_isolated(
+        self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
+    ) -> list[TaskOutput]:
+        opener, record = self.opener, isolation.marker
 
         def run(references: Sequence[Any]) -> TaskOutput:
-            blamed = care.blamed()
+            blamed = isolation.skip_reasons()
 
             def work(shares: Iterable[Sequence[Any]]) -> Iterator[bytes]:
                 for share in shares:
-                    yield task(opened_one_by_one(share, opener, record=record, blamed=blamed)).encode()
+                    yield task(open_isolated(share, opener, marker=record, skip_reasons=blamed)).encode()
 
             (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(work).collect()
             return TaskOutput.decode(encoded)
 
-        return read_objects(balanced(self.references, self.sizes, tasks), run, care)
+        return read_objects_isolated(split_balanced(self.references, self.sizes, tasks), run, isolation)
 
 
-class RangesSeen(Protocol):
+class ReadRanges(Protocol):
     """Notes which ranges of its stream a task reads. One for each task."""
 
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, noted on their way."""
 
     def ranges(self) -> list[Any]:
         """What was noted, as plain JSON values."""
 
 
-class NothingSeen:
+class NoReadRanges:
     """Of a source that needs no notes of its tasks to say what was lost."""
 
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches."""
         return iter(batches)
 
@@ -152,11 +156,11 @@ class NothingSeen:
         return []
 
 
-def _nothing_lost(ranges: Sequence[Any]) -> Sequence[Payload]:
+def _no_lost_payloads(ranges: Sequence[Any]) -> Sequence[Payload]:
     return ()
 
 
-def _not_expired(error: Exception) -> DeltaworksError | None:
+def _no_expiry_error(error: Exception) -> DeltaworksError | None:
     return None
 
 
@@ -171,15 +175,15 @@ class LossCheck:
         expired: what an error of the pass means, where losses end the stream; None for an error of another kind.
     """
 
-    seen: Callable[[], RangesSeen] = NothingSeen
-    lost: Callable[[Sequence[Any]], Sequence[Payload]] = _nothing_lost
-    expired: Callable[[Exception], DeltaworksError | None] = _not_expired
+    read_ranges: Callable[[], ReadRanges] = NoReadRanges
+    lost_payloads: Callable[[Sequence[Any]], Sequence[Payload]] = _no_lost_payloads
+    expiry_error: Callable[[Exception], DeltaworksError | None] = _no_expiry_error
 
 
 class Archiver(Protocol):
     """Keeps the records of a task as they came."""
 
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, kept on their way."""
 
     def files(self) -> Mapping[str, tuple[WrittenFile, ...]]:
@@ -203,10 +207,10 @@ class RecordSlice:
     def is_empty(self) -> bool:
         return False
 
-    def archive_by(self, make: Callable[[ToArchive], Archiver]) -> None:
+    def enable_archive(self, new_archiver: Callable[[ToArchive], Archiver]) -> None:
         """Keep all records as they come, from the next pass on. `make` is called in every task."""
         if self.to_archive is not None:
-            self._archiver = partial(make, self.to_archive)
+            self._archiver = partial(new_archiver, self.to_archive)
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         """See Slice.
@@ -214,50 +218,55 @@ class RecordSlice:
         Raises:
             DeltaworksError: as `losses.expired` says.
         """
-        return self._all(task, lambda: self._outputs(task, tasks))
+        return self._read_with_losses(task, lambda: self._run_tasks(task, tasks))
 
-    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+    def read_isolated(
+        self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
+    ) -> list[TaskOutput]:
         """See Slice. All records are read by one task, so that their order is that of every other pass.
 
         Raises:
             DeltaworksError: as `losses.expired` says.
         """
-        record = care.opened
+        record = isolation.marker
 
         def run(windows: RecordWindows, blamed: dict[int, str]) -> list[TaskOutput]:
             def noted(payloads: Iterable[Payload]) -> TaskOutput:
-                return task(records_in_windows(payloads, windows, record=record, blamed=blamed))
+                return task(isolate_records(payloads, windows, marker=record, skip_reasons=blamed))
 
-            return self._outputs(noted, 1)
+            return self._run_tasks(noted, 1)
 
-        return self._all(task, lambda: read_records(run, care))
+        return self._read_with_losses(task, lambda: read_records_isolated(run, isolation))
 
-    def _all(self, task: Task, read: Callable[[], list[TaskOutput]]) -> list[TaskOutput]:
+    def _read_with_losses(self, task: Task, read: Callable[[], list[TaskOutput]]) -> list[TaskOutput]:
         """The outputs of a pass, and behind them that of what was lost before it could be read."""
         try:
             outputs = read()
         except Exception as error:
-            expired = self.losses.expired(error)
+            expired = self.losses.expiry_error(error)
             if expired is None:
                 raise
             raise expired from error
-        self.metadata = total_read(outputs).as_metadata()
-        lost = self.losses.lost([seen for output in outputs for seen in output.seen])
+        self.metadata = sum_read_statistics(outputs).as_metadata()
+        lost = self.losses.lost_payloads([seen for output in outputs for seen in output.read_ranges])
         if not lost:
             return outputs
-        self.metadata |= {"ranges_lost": len(lost), "lost_examples": [gap.key for gap in lost[:MOST_LOST_NAMED]]}
+        self.metadata |= {
+            "ranges_lost": len(lost),
+            "lost_examples": [gap.key for gap in lost[:MAX_LOST_RANGE_EXAMPLES]],
+        }
         # A few rows at most: they are written here, behind those of all tasks.
         return [*outputs, replace(task(lost), task=1 + max((output.task for output in outputs), default=-1))]
 
-    def _outputs(self, task: Task, tasks: int) -> list[TaskOutput]:
-        reader, make_seen, make_archiver = self.reader, self.losses.seen, self._archiver
+    def _run_tasks(self, task: Task, tasks: int) -> list[TaskOutput]:
+        reader, make_seen, make_archiver = self.reader, self.losses.read_ranges, self._archiver
 
         def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            facts, seen = ReadFacts(), make_seen()
+            facts, seen = ReadStatistics(), make_seen()
             archiver = None if make_archiver is None else make_archiver()
-            written = task(facts.note(reader(seen.through(batches if archiver is None else archiver.through(batches)))))
+            written = task(facts.count(reader(seen.track(batches if archiver is None else archiver.archive(batches)))))
             context = TaskContext.get()
             number = 0 if context is None else context.partitionId()
             files = {**written.files, **({} if archiver is None else archiver.files())}
@@ -266,15 +275,15 @@ class RecordSlice:
 
         # A task for every partition of a topic would write a file into every table each.
         rows = self.frame.coalesce(tasks).mapInArrow(work, _OUTPUT_SCHEMA).collect()
-        return in_task_order(TaskOutput.decode(row["output"]) for row in rows)
+        return sort_by_task(TaskOutput.decode(row["output"]) for row in rows)
 
 
-def worth_tasks(sizes: Sequence[int], tasks: int) -> int:
+def useful_task_count(sizes: Sequence[int], tasks: int) -> int:
     """How many tasks objects of these sizes are worth, `tasks` at most: each writes a file into every table."""
-    return max(1, min(tasks, math.ceil((sum(sizes) + len(sizes) * BYTES_PER_OPENING) / BYTES_PER_TASK)))
+    return max(1, min(tasks, math.ceil((sum(sizes) + len(sizes) * OPEN_COST_BYTES) / MIN_BYTES_PER_TASK)))
 
 
-def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
+def split_balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
     """Split references into at most `tasks` runs of about equal size, keeping their order."""
     total = sum(sizes) or 1
     shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
@@ -289,11 +298,11 @@ def balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> lis
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-LAG_SECONDS = 10.0
+LAG_INTERVAL_SECONDS = 10.0
 
 
 class SourceLag:
-    """How far behind its source a query is, read every LAG_SECONDS at most. Not for several threads at once."""
+    """How far behind its source a query is, read every LAG_INTERVAL_SECONDS at most. Not for several threads at once."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -302,7 +311,7 @@ class SourceLag:
 
     def read(self, query: StreamingQuery) -> dict[str, Any]:
         """Heartbeat fields. Never raises: while the source does not answer, they stay as they were."""
-        if time.monotonic() - self._read_at < LAG_SECONDS:
+        if time.monotonic() - self._read_at < LAG_INTERVAL_SECONDS:
             return self._fields
         self._read_at = time.monotonic()
         try:
@@ -319,19 +328,19 @@ class CachedLookup(Generic[_T]):
     Not for several threads at once.
     """
 
-    def __init__(self, lookup: Callable[[], _T | None], *, what: str, every_seconds: float = 600.0) -> None:
+    def __init__(self, lookup: Callable[[], _T | None], *, description: str, interval_seconds: float = 600.0) -> None:
         self._lookup = lookup
-        self._what = what
-        self._every_seconds = every_seconds
+        self._description = description
+        self._interval_seconds = interval_seconds
         self._due_at = 0.0
-        self._answer: _T | None = None
+        self._value: _T | None = None
 
     def read(self) -> _T | None:
         """The newest answer. Never raises: a stream that may not ask is watched without."""
         if time.monotonic() >= self._due_at:
-            self._due_at = time.monotonic() + self._every_seconds
+            self._due_at = time.monotonic() + self._interval_seconds
             try:
-                self._answer = self._lookup()
+                self._value = self._lookup()
             except Exception as error:
-                log.info("%s is not known: %s", self._what, str(error).splitlines()[0] if str(error) else error)
-        return self._answer
+                log.info("%s is not known: %s", self._description, str(error).splitlines()[0] if str(error) else error)
+        return self._value

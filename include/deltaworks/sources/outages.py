@@ -63,23 +63,23 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, OSError | DeltaError)
 
 
-def through_outages(
+def retry_outages(
     call: Callable[[], T],
     *,
-    patience_seconds: float,
-    longest_pause_seconds: float = 15.0,
-    give_up: threading.Event | None = None,
+    retry_seconds: float,
+    max_pause_seconds: float = 15.0,
+    cancelled: threading.Event | None = None,
 ) -> T:
     """Call until it succeeds, fails for good, or has failed for `patience_seconds`; its last error is raised.
 
     Args:
         give_up: once set, ends the pause and the attempts.
     """
-    event = give_up or threading.Event()
+    event = cancelled or threading.Event()
     retrying = Retrying(
         retry=retry_if_exception(is_outage),
-        wait=wait_random_exponential(multiplier=0.2, max=longest_pause_seconds),
-        stop=stop_after_delay(patience_seconds) | stop_when_event_set(event),
+        wait=wait_random_exponential(multiplier=0.2, max=max_pause_seconds),
+        stop=stop_after_delay(retry_seconds) | stop_when_event_set(event),
         sleep=sleep_using_event(event),
         reraise=True,
     )

@@ -23,16 +23,16 @@ class BatchPlanner(Protocol):
     Offsets are plain JSON objects, as they stand in the query's offset log.
     """
 
-    def initial(self) -> dict[str, Any]:
+    def initial_offset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint yet."""
 
-    def end_of_next(self, start: dict[str, Any]) -> dict[str, Any] | None:
+    def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
         """Where the batch after `start` ends; None where there is nothing."""
 
-    def newest(self) -> dict[str, Any] | None:
+    def latest_offset(self) -> dict[str, Any] | None:
         """The newest there is, for the query's progress; None where it is not known."""
 
-    def end_with_what_is_there(self) -> None:
+    def prepare_for_available_now(self) -> None:
         """Have no batch read beyond what is there now."""
 
 
@@ -58,19 +58,19 @@ class _JavaPlanner:
         self._planner = planner
 
     def initialOffset(self) -> str:
-        return json.dumps(self._planner.initial())
+        return json.dumps(self._planner.initial_offset())
 
     def latestOffset(self, start: str) -> str:
-        end = self._planner.end_of_next(json.loads(start))
+        end = self._planner.next_end_offset(json.loads(start))
         # Spark compares offsets as texts: the same one is the sure way to say "nothing new".
         return start if end is None else json.dumps(end)
 
     def reportLatestOffset(self) -> str | None:
-        newest = self._planner.newest()
+        newest = self._planner.latest_offset()
         return None if newest is None else json.dumps(newest)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planner.end_with_what_is_there()
+        self._planner.prepare_for_available_now()
 
     class Java:
         implements = ("io.deltaworks.sources.OffsetPlanner",)

@@ -14,10 +14,10 @@ from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.sources.payload import Compression
 
 #: Of the 63 bits of a `_seq`, 44 count the records of one partition or shard (17 trillion), 19 number these.
-ORDINAL_BITS, NUMBER_BITS = 44, 19
+ORDINAL_BITS, PARTITION_NUMBER_BITS = 44, 19
 
 
-def record_seq(number: int, ordinal: int) -> int:
+def record_seq(partition: int, ordinal: int) -> int:
     """The `_seq` of a record's rows: unique in its stream, and growing with the ordinal.
 
     Args:
@@ -27,14 +27,14 @@ def record_seq(number: int, ordinal: int) -> int:
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED, one of them does not fit.
     """
-    if not (0 <= number < 1 << NUMBER_BITS and 0 <= ordinal < 1 << ORDINAL_BITS):
+    if not (0 <= partition < 1 << PARTITION_NUMBER_BITS and 0 <= ordinal < 1 << ORDINAL_BITS):
         raise ContractError(
             "RECORD_SEQ_EXHAUSTED",
-            f"Record {ordinal} of partition or shard {number} has no place in a 64-bit `_seq`.",
-            hint=f"At most {1 << NUMBER_BITS} partitions or shards of {1 << ORDINAL_BITS} records: "
+            f"Record {ordinal} of partition or shard {partition} has no place in a 64-bit `_seq`.",
+            hint=f"At most {1 << PARTITION_NUMBER_BITS} partitions or shards of {1 << ORDINAL_BITS} records: "
             "read it in a pipeline of its own.",
         )
-    return number << ORDINAL_BITS | ordinal
+    return partition << ORDINAL_BITS | ordinal
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class ReadFacts:
+class ReadStatistics:
     """How much of a stream was read: records, bytes, and when the oldest and the newest of them arrived.
 
     In some streams the producer says when, and may say it in a unit that makes it year 55,000. `beyond_calendar` counts
@@ -58,24 +58,24 @@ class ReadFacts:
     bytes: int = 0
     oldest_us: int | None = None
     newest_us: int | None = None
-    beyond_calendar: int = 0
+    out_of_range_times: int = 0
 
-    def note(self, records: Iterable[Record]) -> Iterator[Payload]:
+    def count(self, records: Iterable[Record]) -> Iterator[Payload]:
         """The payloads, counted on their way."""
         for record in records:
             self.records += 1
             self.bytes += len(record.payload.data or b"")
             at = record.arrived_at_us
-            self.beyond_calendar += not EARLIEST_US <= at <= LATEST_US
+            self.out_of_range_times += not EARLIEST_US <= at <= LATEST_US
             self.oldest_us = at if self.oldest_us is None else min(self.oldest_us, at)
             self.newest_us = at if self.newest_us is None else max(self.newest_us, at)
             yield record.payload
 
-    def add(self, other: ReadFacts) -> None:
+    def add(self, other: ReadStatistics) -> None:
         """Add what another task has read."""
         self.records += other.records
         self.bytes += other.bytes
-        self.beyond_calendar += other.beyond_calendar
+        self.out_of_range_times += other.out_of_range_times
         oldest = [at for at in (self.oldest_us, other.oldest_us) if at is not None]
         newest = [at for at in (self.newest_us, other.newest_us) if at is not None]
         self.oldest_us, self.newest_us = min(oldest, default=None), max(newest, default=None)
@@ -88,8 +88,8 @@ class ReadFacts:
                 "oldest_arrived_at": micros_as_iso(self.oldest_us),
                 "newest_arrived_at": micros_as_iso(self.newest_us),
             }
-        if self.beyond_calendar:
-            facts["times_beyond_calendar"] = self.beyond_calendar
+        if self.out_of_range_times:
+            facts["times_out_of_range"] = self.out_of_range_times
         return facts
 
 
@@ -115,10 +115,10 @@ def record_payload(
         reason = Reason(ReasonCode.TOO_LARGE, "", str(error))
     except DamagedContent as error:
         reason = Reason(ReasonCode.MALFORMED, "", str(error))
-    return unreadable(seq, key, value, reason, record=record, arrived_at_us=arrived_at_us)
+    return unreadable_payload(seq, key, value, reason, record=record, arrived_at_us=arrived_at_us)
 
 
-def unreadable(
+def unreadable_payload(
     seq: int,
     key: str,
     value: bytes,
@@ -131,7 +131,7 @@ def unreadable(
     return Payload(seq, key, value, reason, record=record or {}, arrived_at_us=arrived_at_us)
 
 
-def text_of(data: bytes | None) -> str | None:
+def decode_text(data: bytes | None) -> str | None:
     """Bytes as text, also where they are none."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
@@ -142,4 +142,4 @@ def lost_records_payload(seq: int, key: str, detail: str, *, record: Mapping[str
     Args:
         key: names the range, for people and for the ledger.
     """
-    return unreadable(seq, key, b"", Reason(ReasonCode.RECORDS_LOST, "", detail), record=record)
+    return unreadable_payload(seq, key, b"", Reason(ReasonCode.RECORDS_LOST, "", detail), record=record)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deltaworks.errors import DeltaworksError
     from deltaworks.sources.base import Source
-    from deltaworks.sources.rereading import RecordSource
+    from deltaworks.sources.record_source import RecordSource
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
@@ -23,12 +23,12 @@ SOURCES: Mapping[str, str] = {
     "delta": "deltaworks.sources.delta.source:DeltaSource",
 }
 #: By kind, what reads records again: of streams, which keep no objects.
-RECORDS: Mapping[str, str] = {
+RECORD_SOURCES: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.reread:KafkaRecords",
     "kinesis": "deltaworks.sources.kinesis.reread:KinesisRecords",
 }
 #: The errors that servers of a kind and their clients report as text: functions from that text to one of our errors.
-ERRORS: Mapping[str, str] = {
+ERROR_PARSERS: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.errors:error_in",
     "delta": "deltaworks.sources.delta.errors:error_in",
 }
@@ -36,25 +36,25 @@ ERRORS: Mapping[str, str] = {
 
 def open_source(catalog: Catalog, spec: PipelineSpec) -> Source:
     """The source that a pipeline declares."""
-    source: Source = _imported(SOURCES[spec.source.kind])(catalog, spec)
+    source: Source = _import_object(SOURCES[spec.source.kind])(catalog, spec)
     return source
 
 
-def open_records(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
+def open_record_source(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
     """What reads the records of a pipeline's source again.
 
     Raises:
         KeyError: its source is none of records.
     """
-    records: RecordSource = _imported(RECORDS[spec.source.kind])(catalog, spec)
+    records: RecordSource = _import_object(RECORD_SOURCES[spec.source.kind])(catalog, spec)
     return records
 
 
 def source_error(text: str) -> DeltaworksError | None:
     """What a source's foreign error means; None where no source knows it. See `control.job.as_deltaworks_error`."""
-    return next((error for place in ERRORS.values() if (error := _imported(place)(text)) is not None), None)
+    return next((error for place in ERROR_PARSERS.values() if (error := _import_object(place)(text)) is not None), None)
 
 
-def _imported(place: str) -> Any:
-    module, _, name = place.partition(":")
+def _import_object(path: str) -> Any:
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -14,20 +14,20 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import parse_bytes
 
 #: What `.load(path)` gives; it says nothing to these sources.
-_OF_LOAD = "path"
-_LARGEST = (1 << 63) - 1
+_LOAD_PATH_OPTION = "path"
+_MAX_LONG = (1 << 63) - 1
 
 
-def known_options(source: str, options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+def check_option_names(source: str, options: Mapping[str, str], known_names: Collection[str]) -> dict[str, str]:
     """The options by the names of `known`, in whatever case they are given.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, a name that is not known.
     """
-    by_lower = {name.lower(): name for name in (*names, _OF_LOAD)}
+    by_lower = {name.lower(): name for name in (*known_names, _LOAD_PATH_OPTION)}
     for name in options:
         if name.lower() not in by_lower:
-            raise invalid_option(source, name, f"is not known; known are {', '.join(names)}")
+            raise invalid_option(source, name, f"is not known; known are {', '.join(known_names)}")
     return {by_lower[name.lower()]: value for name, value in options.items()}
 
 
@@ -40,7 +40,9 @@ def invalid_option(source: str, name: str, problem: str) -> ConfigError:
     )
 
 
-def unfit_option(source: str, error: ValidationError, names: Mapping[str, str], *, otherwise: str) -> ConfigError:
+def option_validation_error(
+    source: str, error: ValidationError, names: Mapping[str, str], *, fallback: str
+) -> ConfigError:
     """The first mistake a spec found, by the option's name and without the value: it may be a key.
 
     Args:
@@ -49,12 +51,12 @@ def unfit_option(source: str, error: ValidationError, names: Mapping[str, str], 
     """
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     fields = [part for part in first["loc"] if isinstance(part, str) and part in names]
-    name = names[fields[-1]] if fields else otherwise
+    name = names[fields[-1]] if fields else fallback
     return invalid_option(source, name, f"is wrong: {first['msg'].removeprefix('Value error, ')}")
 
 
 def number_option(
-    source: str, options: Mapping[str, str], name: str, default: int, *, low: int = 1, high: int = _LARGEST
+    source: str, options: Mapping[str, str], name: str, default: int, *, minimum: int = 1, maximum: int = _MAX_LONG
 ) -> int:
     """A whole number, or a size such as 64MiB as its bytes.
 
@@ -65,13 +67,13 @@ def number_option(
         value = int(parse_bytes(options.get(name, str(default))))
     except ValueError:
         raise invalid_option(source, name, "must be a whole number; sizes may have a unit, such as 64MiB") from None
-    if not low <= value <= high:
-        bounds = f"{low} or more" if high == _LARGEST else f"between {low} and {high}"
+    if not minimum <= value <= maximum:
+        bounds = f"{minimum} or more" if maximum == _MAX_LONG else f"between {minimum} and {maximum}"
         raise invalid_option(source, name, f"must be {bounds}, not {value}")
     return value
 
 
-def truth_option(source: str, options: Mapping[str, str], name: str, *, default: bool) -> bool:
+def boolean_option(source: str, options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """True or false.
 
     Raises:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deltaworks.events.findings import Findings
-from deltaworks.sources.records import ReadFacts
+from deltaworks.sources.records import ReadStatistics
 from deltaworks.tables.files import WrittenFile
 
 _LENGTH_BYTES = 8
@@ -35,18 +35,18 @@ class TaskOutput:
     files: Mapping[str, tuple[WrittenFile, ...]] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
     first_ids: Mapping[str, bytes] = field(default_factory=dict)
-    read: ReadFacts = field(default_factory=ReadFacts)
-    seen: tuple[Any, ...] = ()
+    read_statistics: ReadStatistics = field(default_factory=ReadStatistics)
+    read_ranges: tuple[Any, ...] = ()
 
     def encode(self) -> bytes:
         """As it travels to the driver: the length of a JSON header, the header, and the hashes as they are."""
         header = {
             "task": self.task,
-            "files": {table: [_as_record(file) for file in files] for table, files in self.files.items()},
+            "files": {table: [_file_record(file) for file in files] for table, files in self.files.items()},
             "findings": self.findings.as_record(),
             "first_ids": {table: len(ids) for table, ids in self.first_ids.items()},
-            "read": asdict(self.read),
-            "seen": self.seen,
+            "read": asdict(self.read_statistics),
+            "seen": self.read_ranges,
         }
         text = json.dumps(header).encode()
         return b"".join([len(text).to_bytes(_LENGTH_BYTES), text, *self.first_ids.values()])
@@ -65,24 +65,24 @@ class TaskOutput:
             files={table: tuple(WrittenFile(**file) for file in files) for table, files in header["files"].items()},
             findings=Findings.from_record(header["findings"]),
             first_ids=first_ids,
-            read=ReadFacts(**header["read"]),
+            read=ReadStatistics(**header["read"]),
             seen=tuple(header["seen"]),
         )
 
 
-def _as_record(file: WrittenFile) -> dict[str, Any]:
+def _file_record(file: WrittenFile) -> dict[str, Any]:
     # `asdict` copies what is inside, which takes longer than all the rest.
     return {name: getattr(file, name) for name in WrittenFile.__slots__}
 
 
-def in_task_order(outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
+def sort_by_task(outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
     """The outputs of a pass in the order of its tasks, which is that of the payloads."""
     return sorted(outputs, key=lambda output: output.task)
 
 
-def total_read(outputs: Iterable[TaskOutput]) -> ReadFacts:
+def sum_read_statistics(outputs: Iterable[TaskOutput]) -> ReadStatistics:
     """How much all tasks read."""
-    total = ReadFacts()
+    total = ReadStatistics()
     for output in outputs:
-        total.add(output.read)
+        total.add(output.read_statistics)
     return total

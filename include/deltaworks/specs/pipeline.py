@@ -113,7 +113,7 @@ class StreamSpec(Spec):
     object_seconds: Annotated[int, NEXT_START] = Field(
         default=600, ge=1, description="a task that has one object open for longer is ended"
     )
-    deaths_per_object: Annotated[int, NEXT_START] = Field(
+    crashes_per_object: Annotated[int, NEXT_START] = Field(
         default=2, ge=1, description="an object that tasks died on so often is quarantined"
     )
     share: Annotated[StreamShareSpec | None, _SHARE] = later_key(

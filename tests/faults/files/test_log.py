@@ -43,9 +43,9 @@ def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[s
     lake = Lake(StorageSpec(root=f"file://{project}/lake"))
     limits = SliceLimits(max_files=500, max_bytes=None)
     batches = FileEventBatches(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
-    start = json.loads(json.dumps(start or batches.initial()))
-    batches.end_with_what_is_there()
-    end = batches.end_of_next(start) or start
+    start = json.loads(json.dumps(start or batches.initial_offset()))
+    batches.prepare_for_available_now()
+    end = batches.next_end_offset(start) or start
     return batches.rows(start, end).column("key").to_pylist(), end
 
 

@@ -27,7 +27,7 @@ def main() -> int:
     from tests.batch_points import at_points_of
 
     # The few events of a fault are read by several tasks, as those of a large batch are: a table gets several files.
-    base.BYTES_PER_TASK = 1  # type: ignore[misc]
+    base.MIN_BYTES_PER_TASK = 1  # type: ignore[misc]
     catalog = load_catalog()
     group, available_now = os.environ.get("DELTAWORKS_TEST_GROUP"), "--available-now" in sys.argv
     pipeline = group or os.environ["DELTAWORKS_TEST_PIPELINE"]

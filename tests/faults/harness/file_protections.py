@@ -117,7 +117,7 @@ def _patience(patch: Patch) -> None:
         return call()
 
     for module in (appender, bucket, payloads, intake, lister):
-        patch.setattr(module, "through_outages", once)
+        patch.setattr(module, "retry_outages", once)
     plain = botocore.config.Config
 
     def impatient(**options: Any) -> Any:

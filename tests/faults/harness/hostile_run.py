@@ -50,7 +50,7 @@ STREAM = {
     "tasks_per_batch": 2,
     "object_seconds": 10,
     "task_memory": "1g",
-    "deaths_per_object": 2,
+    "crashes_per_object": 2,
 }
 _WARM_UP_SECONDS = 15.0
 _SETTLE_SECONDS = 300.0

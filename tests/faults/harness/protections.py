@@ -262,7 +262,7 @@ def _deaths() -> None:
     """A worker that dies is an error like any other: the batch has failed, and nothing of it is read apart."""
     from deltaworks.engine import fan_out
 
-    _replace(fan_out, "death_in", lambda _: None)
+    _replace(fan_out, "crash_cause", lambda _: None)
 
 
 def _gold_number() -> None:

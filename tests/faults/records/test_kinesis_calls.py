@@ -104,7 +104,7 @@ def test_33_reads_that_fail_are_made_again_where_they_were(
     proxy.faults = [FAULTS[fault]]
     landed: list[int] = []
     if not protected:
-        monkeypatch.setattr(client, "through_outages", lambda call, **_: call())
+        monkeypatch.setattr(client, "retry_outages", lambda call, **_: call())
         with pytest.raises(DeltaworksError):
             drained(landed)
         assert tell_records(fault, landed, range(RECORDS), off="waiting")[0] > 0
@@ -144,8 +144,8 @@ def test_33_a_kinesis_that_never_answers_ends_the_task_with_what_can_be_tried_ag
     proxy: FaultProxy, drained: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.faults = [refused("ProvisionedThroughputExceededException", every=1)]
-    plain: Any = client.through_outages
-    monkeypatch.setattr(client, "through_outages", lambda call, **_: plain(call, patience_seconds=2))
+    plain: Any = client.retry_outages
+    monkeypatch.setattr(client, "retry_outages", lambda call, **_: plain(call, patience_seconds=2))
 
     with pytest.raises(TransientError) as ended:
         drained([])

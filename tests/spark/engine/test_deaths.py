@@ -115,7 +115,7 @@ def test_an_object_that_kills_its_reader_is_quarantined_and_its_neighbours_land_
 
 @pytest.mark.integration
 def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[..., Shop]) -> None:
-    shop = make_shop(tables=TABLES, stream={"deaths_per_object": 1, "tasks_per_batch": 1})
+    shop = make_shop(tables=TABLES, stream={"crashes_per_object": 1, "tasks_per_batch": 1})
     evil = dict.fromkeys((1, 3, 4, 6), WAYS["a segmentation fault"])
 
     shop.processor().process(batch(shop, evil, 1, 2, 3, 4, 5, 6), 0)
@@ -128,8 +128,8 @@ def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_sho
     shop = make_shop(tables=TABLES)
     source = batch(shop, {2: WAYS["a segmentation fault"]}, 1, 2, 3)
     folder = paths.batch_deaths("shop", 1, 0)
-    shop.objects.put(f"{folder}/opened.json", b'{"seq": 2}')
-    shop.objects.put(f"{folder}/deaths.json", b'{"2": 1}')
+    shop.objects.put(f"{folder}/open_marker.json", b'{"seq": 2}')
+    shop.objects.put(f"{folder}/crashes.json", b'{"2": 1}')
 
     shop.processor(predecessor_died=True).process(source, 0)
 
@@ -178,13 +178,13 @@ def broken_library(spark: SparkSession, folder: Path) -> Iterator[None]:
 def test_workers_that_die_on_everything_end_the_stream_and_blame_no_object(
     make_shop: Callable[..., Shop], spark: SparkSession, tmp_path: Path
 ) -> None:
-    shop = make_shop(tables=TABLES, stream={"deaths_per_object": 1})
+    shop = make_shop(tables=TABLES, stream={"crashes_per_object": 1})
     processor, source = shop.processor(), shop.land_files(1, 2, 3)
 
     with broken_library(spark, tmp_path / "broken"), pytest.raises(ConfigError) as ended:
         processor.process(source, 0)
 
-    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_DIE", False)
+    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_CRASH", False)
     assert shop.landed() == Counter()
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
 
@@ -197,7 +197,7 @@ def test_a_record_that_kills_its_reader_is_quarantined_with_its_bytes(
     make_shop: Callable[..., Shop], spark: SparkSession
 ) -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "unused:9092", "topics": ["orders"]}
-    shop = make_shop(tables=TABLES, source=kafka, stream={"deaths_per_object": 1, "tasks_per_batch": 2})
+    shop = make_shop(tables=TABLES, source=kafka, stream={"crashes_per_object": 1, "tasks_per_batch": 2})
     values = {seq: payload(seq) for seq in range(1, 200)}
     values[77] = WAYS["a segmentation fault"] + values[77]
     arm = deadly(lambda reference: Payload(0, "", b""))

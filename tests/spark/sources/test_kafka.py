@@ -126,7 +126,7 @@ def test_microseconds_sent_as_milliseconds_stop_nothing(
     assert numbers(project) == [1, 2]
     [batch] = Lake(project.catalog.environment.lake).open(paths.checkpoint_store("shop")).to_pyarrow_table().to_pylist()
     noted = json.loads(batch["source_metadata"])
-    assert (noted["times_beyond_calendar"], noted["newest_arrived_at"][:4]) == (1, "9999")
+    assert (noted["times_out_of_range"], noted["newest_arrived_at"][:4]) == (1, "9999")
 
 
 def test_tombstones_can_be_events(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:

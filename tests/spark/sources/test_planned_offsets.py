@@ -26,20 +26,20 @@ class Counted:
         self.last, self.fails_at = last, fails_at
         self.asked: list[int] = []
 
-    def initial(self) -> dict[str, Any]:
+    def initial_offset(self) -> dict[str, Any]:
         return {"n": 0}
 
-    def end_of_next(self, start: dict[str, Any]) -> dict[str, Any] | None:
+    def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
         self.asked.append(start["n"])
         if self.fails_at is not None and start["n"] >= self.fails_at:
             raise ContractError("LOG_SET_BACK", "It is shorter than it was.", hint="Start over.")
         end = min(start["n"] + 10, self.last)
         return None if end == start["n"] else {"n": end}
 
-    def newest(self) -> dict[str, Any] | None:
+    def latest_offset(self) -> dict[str, Any] | None:
         return {"n": self.last}
 
-    def end_with_what_is_there(self) -> None:
+    def prepare_for_available_now(self) -> None:
         self.last = min(self.last, 35)
 
 

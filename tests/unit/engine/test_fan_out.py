@@ -21,9 +21,9 @@ from deltaworks.engine.fan_out import fan_out, partitioning, write_payloads
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.sources.base import balanced, worth_tasks
-from deltaworks.sources.deaths import Care
+from deltaworks.sources.base import split_balanced, useful_task_count
 from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import WrittenFile
@@ -99,7 +99,7 @@ def _shown(row: dict[str, Any]) -> str:
 
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(1, 8))
 def test_balancing_keeps_the_order_and_loses_nothing(sizes: list[int], tasks: int) -> None:
-    shares = balanced(list(range(len(sizes))), sizes, tasks)
+    shares = split_balanced(list(range(len(sizes))), sizes, tasks)
 
     assert [reference for share in shares for reference in share] == list(range(len(sizes)))
     assert len(shares) <= tasks
@@ -108,7 +108,7 @@ def test_balancing_keeps_the_order_and_loses_nothing(sizes: list[int], tasks: in
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(1, 8))
 def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], tasks: int) -> None:
-    shares = balanced(sizes, sizes, tasks)
+    shares = split_balanced(sizes, sizes, tasks)
 
     part = sum(sizes) / min(tasks, len(sizes))
     assert all(sum(share) <= part + max(sizes) for share in shares)
@@ -120,7 +120,7 @@ def test_no_share_is_larger_than_its_part_and_one_reference(sizes: list[int], ta
     ids=["little", "a few seconds of events", "much", "many to open", "more than there may be", "nothing"],
 )
 def test_little_is_read_by_one_task(sizes: list[int], tasks: int) -> None:
-    assert worth_tasks(sizes, 8) == tasks
+    assert useful_task_count(sizes, 8) == tasks
 
 
 @pytest.mark.parametrize("hot_share", [0.0, 0.9])
@@ -209,14 +209,14 @@ class _Failing:
     def read(self, *_: Any, **__: Any) -> list[TaskOutput]:
         raise RuntimeError(f"org.apache.spark.SparkException: {self._first}")
 
-    def read_carefully(self, *_: Any, **__: Any) -> list[TaskOutput]:
-        raise RuntimeError("deltaworks.sources.deaths.TaskFailed: an_earlier_attempt_died")
+    def read_isolated(self, *_: Any, **__: Any) -> list[TaskOutput]:
+        raise RuntimeError("deltaworks.sources.worker_crashes.TaskFailed: an_earlier_attempt_died")
 
 
 @pytest.mark.parametrize(
     ("first", "named"),
     [
-        ("deltaworks.sources.deaths.TaskFailed: JSONDecodeError", "JSONDecodeError"),
+        ("deltaworks.sources.worker_crashes.TaskFailed: JSONDecodeError", "JSONDecodeError"),
         ("Python worker exited unexpectedly", "the Python worker crashed"),
     ],
 )
@@ -224,9 +224,18 @@ def test_tasks_that_die_with_nothing_to_blame_end_the_batch_with_what_they_died_
     make_spec: Callable[..., PipelineSpec], tmp_path: Path, first: str, named: str
 ) -> None:
     storage = StorageSpec(root=f"file://{tmp_path}")
-    care = Care(objects=open_objects(storage), storage=storage, folder="deaths", most_deaths=2, payload_seconds=1.0)
+    isolation = CrashIsolation(
+        objects=open_objects(storage), storage=storage, folder="deaths", max_crashes=2, payload_timeout_seconds=1.0
+    )
 
     with pytest.raises(TransientError, match=named) as caught:
-        fan_out(Any, _Failing(first), spec=make_spec(), stamp=STAMP, target=target(tmp_path, make_spec()), care=care)
+        fan_out(
+            Any,
+            _Failing(first),
+            spec=make_spec(),
+            stamp=STAMP,
+            target=target(tmp_path, make_spec()),
+            isolation=isolation,
+        )
 
     assert caught.value.condition == "TASKS_DIE"

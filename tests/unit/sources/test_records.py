@@ -24,10 +24,10 @@ from deltaworks.sources.kafka.source import KafkaReader
 from deltaworks.sources.kinesis.rows import ROW_SCHEMA
 from deltaworks.sources.kinesis.shards import shard_number
 from deltaworks.sources.kinesis.source import KinesisReader
-from deltaworks.sources.records import NUMBER_BITS, ORDINAL_BITS, ReadFacts, Record, record_seq
+from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS, ReadStatistics, Record, record_seq
 from deltaworks.specs.sources.records import KafkaSecuritySpec
 
-PLACES = st.tuples(st.integers(0, (1 << NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
+PLACES = st.tuples(st.integers(0, (1 << PARTITION_NUMBER_BITS) - 1), st.integers(0, (1 << ORDINAL_BITS) - 1))
 KAFKA_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -47,7 +47,7 @@ def test_places_are_ordered_as_their_seqs_and_never_share_one(one: tuple[int, in
     assert 0 <= record_seq(*one) < 1 << 63
 
 
-@pytest.mark.parametrize("place", [(-1, 0), (0, -1), (1 << NUMBER_BITS, 0), (0, 1 << ORDINAL_BITS)])
+@pytest.mark.parametrize("place", [(-1, 0), (0, -1), (1 << PARTITION_NUMBER_BITS, 0), (0, 1 << ORDINAL_BITS)])
 def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
     with pytest.raises(ContractError) as refused:
         record_seq(*place)
@@ -222,24 +222,24 @@ YEAR_10000 = 253_402_300_800_000_000
 @pytest.mark.parametrize("at", [MICROS_AS_MILLIS, YEAR_10000, 2**63 - 1, -62_135_596_800_000_001])
 def test_a_record_of_a_time_beyond_the_calendar_is_read_and_noted(at: int) -> None:
     records = kafka({"value": b"{}", "timestamp": at}, {"offset": 1, "value": b"{}"}, with_fields=False)
-    facts = ReadFacts()
-    assert len(list(facts.note(records))) == 2
-    total = ReadFacts()
+    facts = ReadStatistics()
+    assert len(list(facts.count(records))) == 2
+    total = ReadStatistics()
     total.add(facts)
 
     metadata = total.as_metadata()
 
-    assert metadata["times_beyond_calendar"] == 1
+    assert metadata["times_out_of_range"] == 1
     times = (metadata["oldest_arrived_at"], metadata["newest_arrived_at"])
     other = "1970-01-01T00:00:01+00:00"
     assert times in [(other, "9999-12-31T23:59:59.999999+00:00"), ("0001-01-01T00:00:00+00:00", other)]
 
 
 def test_records_of_ordinary_times_have_nothing_noted_of_them() -> None:
-    facts = ReadFacts()
-    list(facts.note(kafka({"value": b"{}", "timestamp": YEAR_10000 - 1})))
+    facts = ReadStatistics()
+    list(facts.count(kafka({"value": b"{}", "timestamp": YEAR_10000 - 1})))
 
-    assert "times_beyond_calendar" not in facts.as_metadata()
+    assert "times_out_of_range" not in facts.as_metadata()
 
 
 def test_a_time_beyond_the_calendar_fits_no_time_column_and_hinders_no_other(make_spec: Callable[..., Any]) -> None:
@@ -261,12 +261,14 @@ def test_a_time_beyond_the_calendar_fits_no_time_column_and_hinders_no_other(mak
 
 @given(st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), max_size=5), max_size=4))
 def test_what_was_read_is_the_sum_of_what_tasks_read(tasks: list[list[tuple[bytes, int]]]) -> None:
-    total = ReadFacts()
+    total = ReadStatistics()
     for task in tasks:
-        own = ReadFacts()
+        own = ReadStatistics()
         records = kafka(*({"value": value, "timestamp": at} for value, at in task), compression="none")
-        assert len(list(own.note(records))) == len(task)
-        total.add(ReadFacts(**json.loads(json.dumps({name: getattr(own, name) for name in ReadFacts.__slots__}))))
+        assert len(list(own.count(records))) == len(task)
+        total.add(
+            ReadStatistics(**json.loads(json.dumps({name: getattr(own, name) for name in ReadStatistics.__slots__})))
+        )
 
     sent = [each for task in tasks for each in task]
     assert (total.records, total.bytes) == (len(sent), sum(len(value) for value, _ in sent))

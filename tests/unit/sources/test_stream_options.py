@@ -7,7 +7,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
-from deltaworks.sources.stream_options import known_options, number_option, storage_root, truth_option
+from deltaworks.sources.stream_options import boolean_option, check_option_names, number_option, storage_root
 
 KNOWN = ("queueUrl", "maxFiles")
 
@@ -20,7 +20,7 @@ def test_every_source_refuses_a_name_it_does_not_know(parse: object) -> None:
 
 
 def test_options_are_known_in_any_case_and_called_as_the_documents_do() -> None:
-    assert known_options("s", {"queueurl": "a", "MAXFILES": "b", "path": "c"}, KNOWN) == {
+    assert check_option_names("s", {"queueurl": "a", "MAXFILES": "b", "path": "c"}, KNOWN) == {
         "queueUrl": "a",
         "maxFiles": "b",
         "path": "c",
@@ -37,14 +37,14 @@ def test_a_number_may_be_a_size(text: str, value: int) -> None:
 )
 def test_a_number_out_of_bounds_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        number_option("s", {"n": text}, "n", 1, high=9)
+        number_option("s", {"n": text}, "n", 1, maximum=9)
 
 
 def test_a_truth_is_true_or_false_and_nothing_else() -> None:
-    assert truth_option("s", {"t": "TRUE"}, "t", default=False)
-    assert truth_option("s", {}, "t", default=True)
+    assert boolean_option("s", {"t": "TRUE"}, "t", default=False)
+    assert boolean_option("s", {}, "t", default=True)
     with pytest.raises(ConfigError, match="'t' must be true or false"):
-        truth_option("s", {"t": "1"}, "t", default=False)
+        boolean_option("s", {"t": "1"}, "t", default=False)
 
 
 @pytest.mark.parametrize(

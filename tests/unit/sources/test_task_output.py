@@ -13,8 +13,8 @@ from deltaworks.engine.fan_out import merged_outputs
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.findings import Findings
-from deltaworks.sources.records import ReadFacts
-from deltaworks.sources.task_output import TaskOutput, in_task_order, total_read
+from deltaworks.sources.records import ReadStatistics
+from deltaworks.sources.task_output import TaskOutput, sort_by_task, sum_read_statistics
 from deltaworks.tables.files import WrittenFile
 
 NAMES = st.text(min_size=1, max_size=8)
@@ -46,8 +46,8 @@ FINDINGS = st.builds(
     failure=st.none() | FAILURES,
 )
 TIMES = st.tuples(COUNTS, COUNTS).map(sorted)
-READ = st.just(ReadFacts()) | st.builds(
-    lambda records, size, times: ReadFacts(records, size, *times), st.integers(1, 99), COUNTS, TIMES
+READ = st.just(ReadStatistics()) | st.builds(
+    lambda records, size, times: ReadStatistics(records, size, *times), st.integers(1, 99), COUNTS, TIMES
 )
 OUTPUTS = st.builds(
     TaskOutput,
@@ -92,8 +92,8 @@ def test_outputs_merge_to_the_same_whole_in_whatever_order_they_come(outputs: li
 
     assert merged.files == expected.files
     assert comparable(merged.findings) == comparable(expected.findings)
-    assert total_read(shuffled) == total_read(in_order)
-    assert in_task_order(shuffled) == in_order
+    assert sum_read_statistics(shuffled) == sum_read_statistics(in_order)
+    assert sort_by_task(shuffled) == in_order
 
 
 @given(PASSES)
@@ -108,8 +108,8 @@ def test_the_whole_holds_every_file_once_in_the_order_of_tasks(outputs: list[Tas
 
 
 @given(st.lists(READ, max_size=5))
-def test_what_was_read_is_added_up(facts: list[ReadFacts]) -> None:
-    total = total_read(TaskOutput(read=read) for read in facts)
+def test_what_was_read_is_added_up(facts: list[ReadStatistics]) -> None:
+    total = sum_read_statistics(TaskOutput(read_statistics=read) for read in facts)
 
     assert total.records == sum(read.records for read in facts)
     assert total.bytes == sum(read.bytes for read in facts)

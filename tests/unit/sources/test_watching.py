@@ -21,7 +21,7 @@ def test_an_answer_is_kept_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch
         return found
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    retention = CachedLookup(look, what="the retention", every_seconds=10)
+    retention = CachedLookup(look, description="the retention", interval_seconds=10)
 
     seen = []
     for clock[0] in (100.0, 109.0, 110.0, 119.0, 120.0):
@@ -35,4 +35,4 @@ def test_nothing_is_known_before_the_first_answer() -> None:
     def away() -> float:
         raise OSError
 
-    assert CachedLookup(away, what="the retention").read() is None
+    assert CachedLookup(away, description="the retention").read() is None

@@ -61,7 +61,7 @@ def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProjec
 
     message = str(refusal(make_project(pipeline=wrong)))
 
-    assert "stream.zzz: unknown key 'zzz'; known keys here are deaths_per_object, driver_memory" in message
+    assert "stream.zzz: unknown key 'zzz'; known keys here are crashes_per_object, driver_memory" in message
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ DECLARATIONS: Final = (
             "put a sound one to the key that is named; the batch is then read again, whole",
         ),
         Trouble(
-            "WORKERS_DIE",
+            "WORKERS_CRASH",
             "Python workers of a stream die on whatever they read, also on a payload that every worker can read; "
             "nothing was quarantined for it",
             "see what they die of in the executor's log, mend the environment, then `deltaworks start`",

@@ -59,7 +59,7 @@ class ReprocessCount:
     not_fitting: int
     tables: tuple[TableCount, ...]
     origins: Mapping[str, int] = field(default_factory=dict)
-    from_archive: tuple[str, ...] = ()
+    archive_frame: tuple[str, ...] = ()
     for_spark: int = 0
 
 
@@ -151,7 +151,7 @@ class ReprocessCounter:
                 for name in names
             ),
             origins={"source": len(parts.source), "archive": len(parts.archive), "gone": len(parts.gone)},
-            from_archive=tuple(one.key for one in parts.archive),
+            archive_frame=tuple(one.key for one in parts.archive),
         )
 
     def _rows_out(self, table: str, ranges: SeqRanges) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from deltaworks.sources.rereading import Kept, RecordRange
+from deltaworks.sources.record_source import RecordRange, RetainedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Provenance:
 
 
 def provenance(
-    ranges: Sequence[RecordRange], kept: Sequence[Kept], *, archived: Set[int], countable: Set[int]
+    ranges: Sequence[RecordRange], kept: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
 ) -> Provenance:
     """Where each part of the ranges comes from.
 
@@ -46,11 +46,11 @@ def provenance(
             target.append(part)
 
     for one, has in zip(ranges, kept, strict=True):
-        maybe_from = min(has.maybe_from, has.surely_from) if one.batch_id in countable else has.surely_from
+        possible_from = min(has.possible_from, has.certain_from) if one.batch_id in countable else has.certain_from
         if one.batch_id in archived:
-            put(archive, one.part(one.first, has.surely_from - 1))
-            put(source, one.part(has.surely_from, one.last))
+            put(archive, one.clip(one.first, has.certain_from - 1))
+            put(source, one.clip(has.certain_from, one.last))
         else:
-            put(gone, one.part(one.first, maybe_from - 1))
-            put(source, one.part(maybe_from, one.last))
+            put(gone, one.clip(one.first, possible_from - 1))
+            put(source, one.clip(possible_from, one.last))
     return Provenance(source=tuple(source), archive=tuple(archive), gone=tuple(gone))

@@ -20,8 +20,8 @@ from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecord
 from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, Stamped, refuse_failure, staged
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.base import PayloadReader
+from deltaworks.sources.record_source import RecordRange
 from deltaworks.sources.records import Record
-from deltaworks.sources.rereading import RecordRange
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -59,7 +59,7 @@ def read_records(spark: SparkSession, lake: Lake, resolver: RecordResolver, part
         did.add(_read(resolver.source.frame(spark, parts.source), parts.source, reader, spec, work))
     if parts.archive:
         rows = _archived(spark, lake, spec, parts.archive)
-        did.add(_read(resolver.source.from_archive(rows), parts.archive, reader, spec, work))
+        did.add(_read(resolver.source.archive_frame(rows), parts.archive, reader, spec, work))
     refuse_failure(did, spec)
     return did
 

@@ -30,8 +30,8 @@ from deltaworks.recovery.reprocess.selection import (
     refuse_scattered,
 )
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
-from deltaworks.sources.registry import open_records
-from deltaworks.sources.rereading import BatchSpan, RecordRange
+from deltaworks.sources.record_source import BatchOffsets, RecordRange
+from deltaworks.sources.registry import open_record_source
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -66,7 +66,7 @@ class RecordResolver:
         self.spec = self._spec = spec
         self._lake = lake
         self._home = home
-        self.source = open_records(catalog, spec)
+        self.source = open_record_source(catalog, spec)
 
     def resolve(self, selection: Selection) -> ResolvedRecords:
         """The selection's records among those of the batches that are complete now.
@@ -94,7 +94,7 @@ class RecordResolver:
         Raises:
             TransientError: the source does not answer.
         """
-        kept = self.source.kept(spark, resolved.records)
+        kept = self.source.retained(spark, resolved.records)
         archived = self._archived(resolved.records)
         return provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
 
@@ -107,7 +107,7 @@ class RecordResolver:
         if not batches:
             raise nothing_selected(self._spec, "no batch is complete yet")
         spans = [
-            BatchSpan(generation=one.generation, batch_id=one.batch_id, start=one.start_offset, end=one.end_offset)
+            BatchOffsets(generation=one.generation, batch_id=one.batch_id, start=one.start_offset, end=one.end_offset)
             for one in batches
             if one.end_offset is not None
         ]
@@ -141,7 +141,7 @@ class RecordResolver:
             records = facts.get(batch, {}).get("records")
             if records is not None and _places(of_batch) == _places(whole[batch]):
                 expected[batch] = int(records)
-            elif all(one.counted for one in of_batch):
+            elif all(one.is_gapless for one in of_batch):
                 expected[batch] = sum(one.last - one.first + 1 for one in of_batch)
         return expected
 
@@ -171,7 +171,7 @@ class RecordResolver:
         return [one for one in ranges if one.batch_id in within]
 
     def _named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange]:
-        named = self.source.named(ranges, text)
+        named = self.source.select(ranges, text)
         if named is None:
             raise ConfigError(
                 "REPROCESS_SELECTION",
@@ -207,7 +207,7 @@ class RecordResolver:
 def _parts(one: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
     low, high = one.seqs
     for first, last in seqs.within(low, high):
-        part = one.part(one.first + first - low, one.first + last - low)
+        part = one.clip(one.first + first - low, one.first + last - low)
         if part is not None:
             yield part
 

@@ -27,7 +27,7 @@ from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
 from deltaworks.events.reasons import QUARANTINE
 from deltaworks.recovery.reprocess.selection import READERS, SourceObject
-from deltaworks.sources.base import balanced
+from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -196,7 +196,7 @@ def reread(
     Raises:
         ContractError: REPROCESS_STOPPED, the data is such that the pipeline declares to stop.
     """
-    slices = balanced(
+    slices = split_balanced(
         objects,
         [max(1, source.size) for source in objects],
         max(1, sum(source.size for source in objects) // TASK_BYTES + 1),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.records import RecordResolver
-from deltaworks.sources.rereading import Kept, RecordRange
+from deltaworks.sources.record_source import RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
@@ -132,10 +132,10 @@ class WaysBack:
             return []
         resolver = RecordResolver(self._catalog, self._spec, self._lake, self._home)
         ranges = resolver.landed()
-        kept = resolver.source.kept(self._spark(), ranges)
+        kept = resolver.source.retained(self._spark(), ranges)
         return [part for one, has in zip(ranges, kept, strict=True) if (part := _not_kept(one, has)) is not None]
 
 
-def _not_kept(one: RecordRange, has: Kept) -> RecordRange | None:
+def _not_kept(one: RecordRange, has: RetainedRange) -> RecordRange | None:
     """What of a range the source surely does not have; what it may have, a stream reads or says that it is gone."""
-    return one.part(one.first, min(has.surely_from, has.maybe_from) - 1)
+    return one.clip(one.first, min(has.certain_from, has.possible_from) - 1)

@@ -28,7 +28,7 @@ def loss_check(reader: str, place: str) -> LossCheck:
             return None
         return expired(reader, place, f"a file of a version that is read was removed, {gone.group(1)}")
 
-    return LossCheck(expired=removed)
+    return LossCheck(expiry_error=removed)
 
 
 def expired(reader: str, place: str, what: str) -> ContractError:

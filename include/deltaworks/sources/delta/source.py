@@ -24,8 +24,8 @@ from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import RecordSlice
 from deltaworks.sources.delta.losses import check_versions, loss_check, refuse_rolled_back
+from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import Record
-from deltaworks.sources.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -157,7 +157,7 @@ class DeltaSource:
                 "which distinguishes inserts from changes; or `skip_change_commits: true`, which skips rewritten rows.",
             )
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
         """The batch's rows as JSON, with their number within the batch."""
         from pyspark.sql import functions as F
 

@@ -120,7 +120,7 @@ class OffsetsSeen:
     def __init__(self) -> None:
         self._runs: dict[TopicPartition, list[Run]] = {}
 
-    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, noted on their way."""
         for batch in batches:
             if batch.num_rows:

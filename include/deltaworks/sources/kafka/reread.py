@@ -18,8 +18,8 @@ from deltaworks.sources.kafka.archived import kafka_from_archive
 from deltaworks.sources.kafka.brokers import KafkaBrokers
 from deltaworks.sources.kafka.offsets import PARTITION_BITS, TopicIds
 from deltaworks.sources.kafka.source import KafkaReader, client_of
-from deltaworks.sources.rereading import LAST_ORDINAL, NOTHING_KEPT, BatchSpan, Kept, RecordRange
-from deltaworks.sources.spans import initial_offset
+from deltaworks.sources.offset_ranges import initial_offset
+from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec
@@ -48,11 +48,11 @@ class KafkaRecords:
         """See RecordSource."""
         return KafkaReader.of(self._source, with_fields=self._with_fields)
 
-    def ranges(self, batches: Sequence[BatchSpan]) -> list[RecordRange]:
+    def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """See RecordSource. Not every offset has a record: transactions and compaction leave holes."""
         return [one for batch in batches for one in self._ranges_of(batch)]
 
-    def _ranges_of(self, batch: BatchSpan) -> list[RecordRange]:
+    def _ranges_of(self, batch: BatchOffsets) -> list[RecordRange]:
         start = batch.start if batch.start is not None else self._beginning(batch)
         ranges = []
         for topic, partitions in batch.end.items():
@@ -74,7 +74,7 @@ class KafkaRecords:
                     )
         return ranges
 
-    def _beginning(self, batch: BatchSpan) -> dict[str, dict[str, int]]:
+    def _beginning(self, batch: BatchOffsets) -> dict[str, dict[str, int]]:
         """Where the query began, for a ledger of an earlier release, which does not say so."""
         noted = initial_offset(self._home, self._home.generations.effective())
         if not noted and self._source.starting_offsets == "latest":
@@ -85,7 +85,7 @@ class KafkaRecords:
             )
         return noted
 
-    def named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+    def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
         """See RecordSource: `topic/partition/first-last`, of which either end may be left out."""
         parts = text.split("/")
         if len(parts) != 3 or not parts[1].isdecimal():
@@ -96,14 +96,16 @@ class KafkaRecords:
         low = int(first or 0)
         high = int(last) if last else (LAST_ORDINAL if separator else low)
         within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
-        return [part for one in within if (part := one.part(low, high)) is not None]
+        return [part for one in within if (part := one.clip(low, high)) is not None]
 
-    def kept(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[Kept]:
+    def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
         """See RecordSource."""
-        by_topic: dict[str, dict[str, Kept]] = {topic: self._kept_of(spark, topic) for topic in self._source.topics}
-        return [by_topic.get(one.stream, {}).get(one.partition, NOTHING_KEPT) for one in ranges]
+        by_topic: dict[str, dict[str, RetainedRange]] = {
+            topic: self._kept_of(spark, topic) for topic in self._source.topics
+        }
+        return [by_topic.get(one.stream, {}).get(one.partition, NOTHING_RETAINED) for one in ranges]
 
-    def _kept_of(self, spark: SparkSession, topic: str) -> dict[str, Kept]:
+    def _kept_of(self, spark: SparkSession, topic: str) -> dict[str, RetainedRange]:
         brokers = KafkaBrokers(client_of(self._source))
         try:
             TopicIds(self._home).check(brokers.topic_ids(spark, [topic]))
@@ -113,7 +115,7 @@ class KafkaRecords:
             raise
         compacted = brokers.compacted(spark, [topic])
         return {
-            str(partition): Kept(LAST_ORDINAL + 1 if compacted else earliest, earliest)
+            str(partition): RetainedRange(LAST_ORDINAL + 1 if compacted else earliest, earliest)
             for (_, partition), earliest in brokers.earliest(spark, [topic]).items()
         }
 
@@ -136,6 +138,6 @@ class KafkaRecords:
         }
         return spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
 
-    def from_archive(self, rows: DataFrame) -> DataFrame:
+    def archive_frame(self, rows: DataFrame) -> DataFrame:
         """See RecordSource."""
         return kafka_from_archive(rows)

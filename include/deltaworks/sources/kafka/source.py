@@ -32,8 +32,8 @@ from deltaworks.sources.kafka.offsets import (
     records_between,
     unread_offsets,
 )
-from deltaworks.sources.records import Record, record_payload, text_of, unreadable
-from deltaworks.sources.spans import Span
+from deltaworks.sources.offset_ranges import OffsetRange
+from deltaworks.sources.records import Record, decode_text, record_payload, unreadable_payload
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -64,8 +64,10 @@ class KafkaSource:
         self._topics = TopicIds(self._home)
         self._spark: SparkSession | None = None
         self._unread: dict[TopicPartition, int] = {}
-        self._retention = CachedLookup(self._retention_seconds, what="the retention of the topics")
-        self._oldest = CachedLookup(self._oldest_ms, what="since when records wait", every_seconds=_OLDEST_LOOK_SECONDS)
+        self._retention = CachedLookup(self._retention_seconds, description="the retention of the topics")
+        self._oldest = CachedLookup(
+            self._oldest_ms, description="since when records wait", interval_seconds=_OLDEST_LOOK_SECONDS
+        )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records, committed ones only, at most `max_records_per_batch` a batch.
@@ -92,7 +94,7 @@ class KafkaSource:
     def _client(self) -> dict[str, str]:
         return client_of(self._source)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
         """The batch's records; the driver sees none of them.
 
         Raises:
@@ -105,12 +107,12 @@ class KafkaSource:
         reader = KafkaReader.of(source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
-            start, end = span()
+            start, end = offsets()
             earliest = brokers.earliest(spark, source.topics)
             return lost_records(source.topics, ranges, start=start, end=end, earliest=earliest)
 
         # Where it is not allowed, Spark ends the query instead.
-        losses = LossCheck(seen=OffsetsSeen, lost=lost) if source.allow_data_loss else LossCheck()
+        losses = LossCheck(read_ranges=OffsetsSeen, lost_payloads=lost) if source.allow_data_loss else LossCheck()
         to_archive = partial(kafka_to_archive, source.topics) if self._archives else None
         return RecordSlice(batch.select(*columns), reader, losses, to_archive=to_archive)
 
@@ -215,7 +217,7 @@ class KafkaReader:
         if self.tombstones_are_events:
             return Payload(seq, key, None, events=((0, ({}, b"{}")),), record=record, arrived_at_us=arrived)
         reason = Reason(ReasonCode.TOMBSTONE, "", "the record has no value")
-        return unreadable(seq, key, b"", reason, record=record, arrived_at_us=arrived)
+        return unreadable_payload(seq, key, b"", reason, record=record, arrived_at_us=arrived)
 
     @staticmethod
     def _fields(columns: Mapping[str, pa.Array], micros: list[int | None]) -> list[dict[str, Any]]:
@@ -226,8 +228,8 @@ class KafkaReader:
                 "topic": topic,
                 "partition": partition,
                 "offset": offset,
-                "key": text_of(key),
-                "headers": {header["key"]: text_of(header["value"]) for header in headers or ()},
+                "key": decode_text(key),
+                "headers": {header["key"]: decode_text(header["value"]) for header in headers or ()},
                 "tombstone": value is None,
                 "timestamp": None if at is None else micros_as_iso(at),
             }

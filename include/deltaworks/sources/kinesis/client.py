@@ -26,7 +26,7 @@ from deltaworks.sources.kinesis.calls import (
 from deltaworks.sources.kinesis.pages import Page, Subscription, parse_page, take_body, take_events
 from deltaworks.sources.kinesis.positions import Position
 from deltaworks.sources.kinesis.shards import Shard
-from deltaworks.sources.outages import error_code, is_outage, through_outages
+from deltaworks.sources.outages import error_code, is_outage, retry_outages
 from deltaworks.specs.storage import AwsSpec
 
 _CLOCKS_AGREE = timedelta(seconds=2)
@@ -161,9 +161,7 @@ class KinesisStream:
         call: Callable[..., Any] = self._subscribe if operation == _SUBSCRIBE else getattr(self._client, operation)
         longest = _LONGEST_PAUSE_SECONDS if operation == _SUBSCRIBE else 15.0
         try:
-            answer = through_outages(
-                lambda: call(**arguments), patience_seconds=patience_seconds, longest_pause_seconds=longest
-            )
+            answer = retry_outages(lambda: call(**arguments), retry_seconds=patience_seconds, max_pause_seconds=longest)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             self._raise(operation, error)
         self._note_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))

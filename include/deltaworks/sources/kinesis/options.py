@@ -16,12 +16,12 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.read import FetchOptions
 from deltaworks.sources.stream_options import (
+    boolean_option,
+    check_option_names,
     invalid_option,
-    known_options,
     number_option,
+    option_validation_error,
     storage_root,
-    truth_option,
-    unfit_option,
 )
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -65,7 +65,7 @@ class KinesisOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
         """
-        named = known_options(_FORMAT, options, _NAMES)
+        named = check_option_names(_FORMAT, options, _NAMES)
         name, arn, region = _stream(named)
         position, timestamp = _initial(named)
         return cls(
@@ -79,11 +79,11 @@ class KinesisOptions:
             max_bytes=number_option(_FORMAT, named, "maxBytes", 256 << 20),
             max_seconds=number_option(_FORMAT, named, "maxSeconds", 30),
             fetch=FetchOptions(
-                deaggregate=truth_option(_FORMAT, named, "deaggregate", default=True),
-                allow_data_loss=truth_option(_FORMAT, named, "allowDataLoss", default=False),
+                deaggregate=boolean_option(_FORMAT, named, "deaggregate", default=True),
+                allow_data_loss=boolean_option(_FORMAT, named, "allowDataLoss", default=False),
             ),
             start_offset=_offset(named),
-            keep_batches=number_option(_FORMAT, named, "keepBatches", 100, low=2),
+            keep_batches=number_option(_FORMAT, named, "keepBatches", 100, minimum=2),
             consumer=_consumer(named),
         )
 
@@ -129,7 +129,7 @@ def _aws(options: Mapping[str, str], region: str) -> AwsSpec:
     try:
         return AwsSpec.model_validate({"region": region, **fields})
     except ValidationError as error:
-        raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
+        raise option_validation_error(_FORMAT, error, names, fallback="accessKey") from None
 
 
 def _state(options: Mapping[str, str]) -> StorageSpec:
@@ -153,7 +153,7 @@ def _state(options: Mapping[str, str]) -> StorageSpec:
     try:
         return StorageSpec.model_validate(fields)
     except ValidationError as error:
-        raise unfit_option(_FORMAT, error, names, otherwise="accessKey") from None
+        raise option_validation_error(_FORMAT, error, names, fallback="accessKey") from None
 
 
 def _initial(options: Mapping[str, str]) -> tuple[InitialPosition, datetime | None]:

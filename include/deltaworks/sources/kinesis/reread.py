@@ -30,7 +30,7 @@ from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import shard_number
 from deltaworks.sources.kinesis.source import COLUMNS, KinesisReader
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.sources.rereading import LAST_ORDINAL, NOTHING_KEPT, BatchSpan, Kept, RecordRange
+from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import KinesisSourceSpec
@@ -61,7 +61,7 @@ class KinesisRecords:
         """See RecordSource."""
         return KinesisReader.of(self._source, with_fields=self._with_fields)
 
-    def ranges(self, batches: Sequence[BatchSpan]) -> list[RecordRange]:
+    def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """See RecordSource."""
         ranges = []
         for batch, following in pairwise([*batches, None]):
@@ -77,7 +77,7 @@ class KinesisRecords:
                     ranges.append(self._range(batch, shard, start, end))
         return ranges
 
-    def _end(self, batch: BatchSpan, offset: Offset, after: Offset | None, shard: str) -> Position | None:
+    def _end(self, batch: BatchOffsets, offset: Offset, after: Offset | None, shard: str) -> Position | None:
         """Where the batch ends in a shard; None where that is the shard's own end and nobody has it on record."""
         if after is not None and shard in after.shards:
             return after.shards[shard]
@@ -95,7 +95,7 @@ class KinesisRecords:
         folder = paths.kinesis_state(self._home.pipeline, generation)
         return QueryState(open_objects(lake.model_copy(update={"root": lake.uri(folder)})))
 
-    def _range(self, batch: BatchSpan, shard: str, start: Position, end: Position | None) -> RecordRange:
+    def _range(self, batch: BatchOffsets, shard: str, start: Position, end: Position | None) -> RecordRange:
         return RecordRange(
             stream=self._source.stream,
             partition=shard,
@@ -103,15 +103,15 @@ class KinesisRecords:
             first=start.rows,
             last=LAST_ORDINAL if end is None else end.rows - 1,
             batch_id=batch.batch_id,
-            counted=end is not None,
-            place={
+            is_gapless=end is not None,
+            details={
                 "start": start.to_json(),
                 "through": None if end is None else end.after,
                 "rows": None if end is None else end.rows - start.rows,
             },
         )
 
-    def named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+    def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
         """See RecordSource: `stream/shard/first-last` by sequence numbers, either of which may be left out; shares that
         have one of these records are read whole."""
         parts = text.split("/")
@@ -122,32 +122,32 @@ class KinesisRecords:
             return None
         low, high = int(first or 0), int(last) if last else (None if separator else int(first))
         within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
-        return [one for one in within if _overlaps(one.place, low, high)]
+        return [one for one in within if _overlaps(one.details, low, high)]
 
-    def kept(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[Kept]:
+    def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
         """See RecordSource. The record behind which a share begins is the only proof that nothing of it is gone."""
         stream = KinesisStream(self._environment.messaging, name=self._source.stream)
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
-            return [NOTHING_KEPT for _ in ranges]
+            return [NOTHING_RETAINED for _ in ranges]
         oldest = {shard: oldest_of(stream, shard) for shard in {one.partition for one in ranges}}
         return [self.kept_of(one, oldest[one.partition]) for one in ranges]
 
     @staticmethod
-    def kept_of(one: RecordRange, oldest: int | None) -> Kept:
+    def kept_of(one: RecordRange, oldest: int | None) -> RetainedRange:
         """What of a share a shard has whose oldest record has this sequence number; None where it has none."""
-        after, through = one.place["start"].get("after"), one.place["through"]
+        after, through = one.details["start"].get("after"), one.details["through"]
         if oldest is None or (through is not None and int(through) < oldest):
-            return NOTHING_KEPT
+            return NOTHING_RETAINED
         if after is not None and oldest <= int(after):
-            return Kept(one.first, one.first)
-        return Kept(LAST_ORDINAL + 1, one.first)
+            return RetainedRange(one.first, one.first)
+        return RetainedRange(LAST_ORDINAL + 1, one.first)
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
         """See RecordSource: whole shares, each read by one task; one that is not whole any more gives no row."""
         aws, name = self._environment.messaging, self._source.stream
         declared, variables = aws.model_dump_json(), resolved_variables(aws)
-        shares = [(one.partition, json.dumps(dict(one.place))) for one in ranges]
+        shares = [(one.partition, json.dumps(dict(one.details))) for one in ranges]
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             set_missing_variables(variables)
@@ -159,7 +159,7 @@ class KinesisRecords:
         frame = spark.createDataFrame(shares, "shard string, place string").repartition(min(len(shares), 32))
         return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
 
-    def from_archive(self, rows: DataFrame) -> DataFrame:
+    def archive_frame(self, rows: DataFrame) -> DataFrame:
         """See RecordSource."""
         return kinesis_from_archive(rows)
 

@@ -28,8 +28,8 @@ from deltaworks.sources.kinesis.options import options_of
 from deltaworks.sources.kinesis.positions import Gap, Offset
 from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
+from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
-from deltaworks.sources.spans import Span
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -54,7 +54,7 @@ class KinesisSource:
         self._pipeline = spec.pipeline
         self._with_fields = reads_record_fields(spec)
         self._archives = spec.archive is not None
-        self._retention = CachedLookup(self._retention_seconds, what=f"the retention of {spec.source.stream}")
+        self._retention = CachedLookup(self._retention_seconds, description=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Records of all shards, parents before their children; see `sources.kinesis`."""
@@ -80,16 +80,16 @@ class KinesisSource:
         folder = paths.kinesis_state(self._pipeline, generation)
         return lake.model_copy(update={"root": lake.uri(folder)})
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> RecordSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
         """The batch's records; the driver sees none of them."""
         reader = KinesisReader.of(self._source, with_fields=self._with_fields)
 
         def lost(ranges: Sequence[Any]) -> list[Payload]:
-            _, end = span()
+            _, end = offsets()
             state = QueryState(open_objects(self._state_storage()))
             return [lost_range(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 
-        losses = LossCheck(lost=lost) if self._source.allow_data_loss else LossCheck()
+        losses = LossCheck(lost_payloads=lost) if self._source.allow_data_loss else LossCheck()
         to_archive = partial(kinesis_to_archive, self._source.stream) if self._archives else None
         return RecordSlice(batch.select(*COLUMNS), reader, losses, to_archive=to_archive)
 

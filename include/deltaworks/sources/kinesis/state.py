@@ -26,7 +26,7 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.positions import BEFORE_ALL, Gap, Offset, Position, Share, ShareEnd, iso, later
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.outages import retry_outages
 
 _THREADS = 8
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class QueryState:
         return first
 
     def _patiently(self, call: Callable[[], T]) -> T:
-        return through_outages(call, patience_seconds=self._patience_seconds)
+        return retry_outages(call, retry_seconds=self._patience_seconds)
 
 
 def _folder(run: str, batch: int) -> str:

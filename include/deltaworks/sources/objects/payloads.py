@@ -32,7 +32,7 @@ from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_key, is_tag, is_version, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, bucket_client
 from deltaworks.sources.objects.replaced import ReplacedTags
-from deltaworks.sources.outages import error_code, is_outage, through_outages
+from deltaworks.sources.outages import error_code, is_outage, retry_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
@@ -233,7 +233,7 @@ _NAMELESS = "Have it sent again under another key."
 
 def _patiently(call: Callable[[], bytes], where: str) -> bytes:
     try:
-        return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+        return retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
     except (ClientError, BotoCoreError) as error:
         if isinstance(error, ParamValidationError):
             raise ObjectUnreadable("OBJECT_UNREADABLE", f"{where} cannot be asked for.", hint=_NAMELESS) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, matching
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.outages import retry_outages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ class SliceLimits:
 
 def patiently(call: Callable[[], T]) -> T:
     """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
-    return through_outages(call, patience_seconds=_PATIENCE_SECONDS)
+    return retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
 
 
 class SlicePlanner:
@@ -57,7 +57,7 @@ class SlicePlanner:
         self._newest = 0
         self._newest_scanned = 0
 
-    def end_of_next(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
+    def next_end_offset(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
         """The end of the slice after `start`; `start` itself when nothing of ours is there yet.
 
         After `skip_after` foreign events in a row it is their end: an empty slice once in a long while keeps
@@ -95,7 +95,7 @@ class SlicePlanner:
     def _ours(self, events: pa.Table) -> pa.Table:
         return matching(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
 
-    def newest(self, after: int, *, scan_rows: int = 100_000) -> int:
+    def latest_seq(self, after: int, *, scan_rows: int = 100_000) -> int:
         """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
         call."""
         if after > self._newest_scanned:
@@ -138,26 +138,26 @@ class FileEventBatches:
         self._target: int | None = None
         self._checked = False
 
-    def initial(self) -> dict[str, Any]:
+    def initial_offset(self) -> dict[str, Any]:
         log = self._start.get("log")
         return {"seq": self._start.get("seq", 0), **({"log": log} if log else {})}
 
-    def end_with_what_is_there(self) -> None:
+    def prepare_for_available_now(self) -> None:
         self._target = patiently(self._log.last_seq)
 
-    def end_of_next(self, start: dict[str, Any]) -> dict[str, Any] | None:
+    def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
         """See BatchPlanner.
 
         Raises:
             ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
         """
         self._check(start)
-        end = patiently(lambda: self._slices.end_of_next(start["seq"], self._limits, up_to=self._target))
+        end = patiently(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._target))
         return None if end == start["seq"] else {"seq": end, "log": self._log.table_id}
 
-    def newest(self) -> dict[str, Any] | None:
+    def latest_offset(self) -> dict[str, Any] | None:
         try:
-            newest = self._slices.newest(self.initial()["seq"])
+            newest = self._slices.latest_seq(self.initial_offset()["seq"])
         except Exception as error:  # a report must never end the query
             _LOGGER.warning("The newest file event is not known: %s", error)
             return None
@@ -169,7 +169,7 @@ class FileEventBatches:
         Raises:
             ContractError: LOG_REPLACED or LOG_SET_BACK.
         """
-        after = (start or self.initial())["seq"]
+        after = (start or self.initial_offset())["seq"]
         if after >= end["seq"]:
             return FILE_EVENT_SCHEMA.empty_table()
         self._check(end)

@@ -13,8 +13,8 @@ from deltaworks.sources.objects.log import FileEventLog, made_at_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
 from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits
+from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.planned_offsets import planned_frame
-from deltaworks.sources.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
@@ -34,7 +34,9 @@ class FileSource:
         #: For another thread than the query's.
         self._log = FileEventLog(self._lake, self._source.relay)
         self._batches: FileEventBatches | None = None
-        self._retention = CachedLookup(self._retention_seconds, what=f"the lifecycle of bucket {self._source.bucket}")
+        self._retention = CachedLookup(
+            self._retention_seconds, description=f"the lifecycle of bucket {self._source.bucket}"
+        )
         self._opener = FileOpener.of(
             catalog.environment.landing, self._source, lake=catalog.environment.lake, refused_quarantine=True
         )
@@ -55,11 +57,11 @@ class FileSource:
         )
         return planned_frame(spark, self._batches)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> ObjectSlice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> ObjectSlice:
         """The batch's file events, read in the driver: they are few and small."""
         if self._batches is None:
             raise RuntimeError("a batch is asked for before the query's frame")
-        start, end = span()
+        start, end = offsets()
         return object_slice(self._batches.rows(start or None, end), self._opener)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:

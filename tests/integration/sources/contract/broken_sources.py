@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import ObjectSlice, Slice, Source, Task
-from deltaworks.sources.deaths import Care
-from deltaworks.sources.spans import Span
+from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.worker_crashes import CrashIsolation
 
 
 class Wrapped:
@@ -27,8 +27,8 @@ class Wrapped:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self.inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
-        return self.inner.slice_of(batch, batch_id=batch_id, span=span)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+        return self.inner.slice_of(batch, batch_id=batch_id, offsets=span)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         return self.inner.backlog(progress)
@@ -37,8 +37,8 @@ class Wrapped:
 class InDriver(Wrapped):
     """Opens the objects in the driver and hands tasks their content."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
-        found = self.inner.slice_of(batch, batch_id=batch_id, span=span)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+        found = self.inner.slice_of(batch, batch_id=batch_id, offsets=span)
         assert isinstance(found, ObjectSlice)
         opened = [found.opener(reference) for reference in found.references]
         return dataclasses.replace(found, references=opened, opener=lambda payload: payload)
@@ -47,14 +47,14 @@ class InDriver(Wrapped):
 class Reversed(Wrapped):
     """Numbers the payloads of a task from its last to its first."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id, span=span), _reversed)
 
 
 class Growing(Wrapped):
     """Reads a topic to where it ends by now, whatever the batch says."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
         declared: Any = self.inner
         source = declared._source
         options = {"kafka.bootstrap.servers": str(source.bootstrap_servers), "subscribe": ",".join(source.topics)}
@@ -65,7 +65,7 @@ class Growing(Wrapped):
 class Forgetful(Wrapped):
     """Hands each task the first of its payloads only."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(
             super().slice_of(batch, batch_id=batch_id, span=span), lambda payloads: itertools.islice(payloads, 1)
         )
@@ -74,14 +74,14 @@ class Forgetful(Wrapped):
 class Doubling(Wrapped):
     """Hands each task its payloads twice."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(super().slice_of(batch, batch_id=batch_id, span=span), _twice)
 
 
 class Strict(Wrapped):
     """Ends with what it cannot read."""
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
         return TaskChanged(
             super().slice_of(batch, batch_id=batch_id, span=span), lambda payloads: map(_readable, payloads)
         )
@@ -104,9 +104,13 @@ class TaskChanged:
         change = self._change
         return self._inner.read(spark, lambda payloads: task(change(payloads)), tasks=tasks)
 
-    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
+    def read_isolated(
+        self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
+    ) -> list[TaskOutput]:
         change = self._change
-        return self._inner.read_carefully(spark, lambda payloads: task(change(payloads)), tasks=tasks, care=care)
+        return self._inner.read_isolated(
+            spark, lambda payloads: task(change(payloads)), tasks=tasks, isolation=isolation
+        )
 
 
 def _twice(payloads: Iterable[Payload]) -> Iterator[Payload]:

@@ -28,10 +28,10 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.engine import runner
 from deltaworks.events.parse import Payload
 from deltaworks.sources.base import Slice, Source, Task
-from deltaworks.sources.deaths import Care
+from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.registry import open_source
-from deltaworks.sources.spans import Span
 from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.worker_crashes import CrashIsolation
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 from tests.batch_points import at_points
@@ -89,8 +89,10 @@ class NotedSlice:
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         return self._inner.read(spark, noted(task, *self._notes), tasks=tasks)
 
-    def read_carefully(self, spark: SparkSession, task: Task, *, tasks: int, care: Care) -> list[TaskOutput]:
-        return self._inner.read_carefully(spark, noted(task, *self._notes), tasks=tasks, care=care)
+    def read_isolated(
+        self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
+    ) -> list[TaskOutput]:
+        return self._inner.read_isolated(spark, noted(task, *self._notes), tasks=tasks, isolation=isolation)
 
 
 class NotedSource:
@@ -103,8 +105,10 @@ class NotedSource:
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         return self._inner.frame(spark, start=start)
 
-    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], Span]) -> Slice:
-        return NotedSlice(self._inner.slice_of(batch, batch_id=batch_id, span=span), self._folder, self._run, batch_id)
+    def slice_of(self, batch: DataFrame, *, batch_id: int, span: Callable[[], OffsetRange]) -> Slice:
+        return NotedSlice(
+            self._inner.slice_of(batch, batch_id=batch_id, offsets=span), self._folder, self._run, batch_id
+        )
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
         return self._inner.backlog(progress)

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.recovery.reprocess.provenance import provenance
-from deltaworks.sources.rereading import LAST_ORDINAL, NOTHING_KEPT, Kept, RecordRange
+from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, RecordRange, RetainedRange
 
 PLACES = st.integers(0, 12)
 
 
 @st.composite
-def landed(draw: st.DrawFn) -> tuple[list[RecordRange], list[Kept]]:
+def landed(draw: st.DrawFn) -> tuple[list[RecordRange], list[RetainedRange]]:
     """Batches that read one partition or several, and what the source has of each of their ranges."""
     ranges, kept = [], []
     for partition in range(draw(st.integers(1, 3))):
@@ -25,24 +25,24 @@ def landed(draw: st.DrawFn) -> tuple[list[RecordRange], list[Kept]]:
             ranges.append(RecordRange(stream="shop", partition=str(partition), number=partition, **bounds))
             at += length
             surely = draw(st.one_of(st.just(LAST_ORDINAL + 1), st.integers(0, 30)))
-            kept.append(Kept(surely, draw(st.integers(0, 30)) if draw(st.booleans()) else surely))
+            kept.append(RetainedRange(surely, draw(st.integers(0, 30)) if draw(st.booleans()) else surely))
     return ranges, kept
 
 
-def origin_of(place: int, one: RecordRange, has: Kept, *, archived: set[int], countable: set[int]) -> str:
+def origin_of(place: int, one: RecordRange, has: RetainedRange, *, archived: set[int], countable: set[int]) -> str:
     """The slow way: one record, and one question after the other."""
-    if place >= has.surely_from:
+    if place >= has.certain_from:
         return "source"
     if one.batch_id in archived:
         return "archive"
-    if one.batch_id in countable and place >= has.maybe_from:
+    if one.batch_id in countable and place >= has.possible_from:
         return "source"
     return "gone"
 
 
 @given(landed(), st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)))
 def test_every_record_comes_from_where_it_is_and_none_from_two_places(
-    stream: tuple[list[RecordRange], list[Kept]], archived: set[int], countable: set[int]
+    stream: tuple[list[RecordRange], list[RetainedRange]], archived: set[int], countable: set[int]
 ) -> None:
     ranges, kept = stream
 
@@ -66,15 +66,15 @@ def test_every_record_comes_from_where_it_is_and_none_from_two_places(
 def test_a_range_without_a_known_end_is_whole_in_one_place_or_none() -> None:
     open_ended = RecordRange(stream="s", partition="0", number=0, first=5, last=LAST_ORDINAL, batch_id=3)
 
-    assert provenance([open_ended], [NOTHING_KEPT], archived={3}, countable=set()).archive == (open_ended,)
-    assert provenance([open_ended], [NOTHING_KEPT], archived=set(), countable={3}).gone == (open_ended,)
-    assert provenance([open_ended], [Kept(5, 5)], archived={3}, countable=set()).source == (open_ended,)
+    assert provenance([open_ended], [NOTHING_RETAINED], archived={3}, countable=set()).archive == (open_ended,)
+    assert provenance([open_ended], [NOTHING_RETAINED], archived=set(), countable={3}).gone == (open_ended,)
+    assert provenance([open_ended], [RetainedRange(5, 5)], archived={3}, countable=set()).source == (open_ended,)
     assert open_ended.key == "s/0/5-"
 
 
 def test_records_that_may_be_there_are_only_counted_on_where_their_number_is_on_record() -> None:
     one = RecordRange(stream="s", partition="0", number=0, first=0, last=9, batch_id=0)
-    compacted = Kept(LAST_ORDINAL + 1, 4)
+    compacted = RetainedRange(LAST_ORDINAL + 1, 4)
 
     counted = provenance([one], [compacted], archived=set(), countable={0})
     uncounted = provenance([one], [compacted], archived=set(), countable=set())

@@ -6,7 +6,7 @@ import pytest
 
 from deltaworks.errors import ContractError
 from deltaworks.recovery.restore.ways import way_back
-from deltaworks.sources.rereading import RecordRange
+from deltaworks.sources.record_source import RecordRange
 
 OLD = RecordRange(stream="shop", partition="0", number=0, first=0, last=9, batch_id=1)
 NEW = RecordRange(stream="shop", partition="0", number=0, first=10, last=19, batch_id=5)

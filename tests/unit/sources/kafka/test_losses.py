@@ -25,7 +25,7 @@ def batch(rows: Iterable[tuple[str, int, int]]) -> pa.RecordBatch:
 
 def seen(*batches: list[tuple[str, int, int]]) -> list[Any]:
     noted = OffsetsSeen()
-    passed = list(noted.through([batch(rows) for rows in batches if rows]))
+    passed = list(noted.track([batch(rows) for rows in batches if rows]))
     assert sum(each.num_rows for each in passed) == sum(len(rows) for rows in batches)
     return noted.ranges()
 

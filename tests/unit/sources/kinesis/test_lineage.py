@@ -6,7 +6,7 @@ import pytest
 
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.shards import Shard, ended_to_remember, row_seq, shard_number, shards_to_start
-from deltaworks.sources.records import NUMBER_BITS, ORDINAL_BITS
+from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS
 from tests.unit.sources.kinesis.model import shard_id
 
 A, B, C, D = (shard_id(number) for number in range(4))
@@ -69,11 +69,11 @@ def test_a_row_seq_grows_along_a_shard_and_from_parent_to_child() -> None:
 
     assert seqs == sorted(set(seqs))
     assert seqs[0] >= 0
-    assert row_seq(shard_id((1 << NUMBER_BITS) - 1), (1 << ORDINAL_BITS) - 1) == (1 << 63) - 1
+    assert row_seq(shard_id((1 << PARTITION_NUMBER_BITS) - 1), (1 << ORDINAL_BITS) - 1) == (1 << 63) - 1
 
 
 @pytest.mark.parametrize(
-    ("shard", "ordinal"), [(A, -1), (A, 1 << ORDINAL_BITS), (f"shardId-{1 << NUMBER_BITS:012d}", 0)]
+    ("shard", "ordinal"), [(A, -1), (A, 1 << ORDINAL_BITS), (f"shardId-{1 << PARTITION_NUMBER_BITS:012d}", 0)]
 )
 def test_a_row_seq_that_does_not_fit_is_refused(shard: str, ordinal: int) -> None:
     with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):

@@ -15,7 +15,7 @@ from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareE
 from deltaworks.sources.kinesis.read import FetchOptions, settled
 from deltaworks.sources.kinesis.reread import KinesisRecords, oldest_of, read_again
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.sources.rereading import LAST_ORDINAL, BatchSpan, Kept, RecordRange
+from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec
@@ -71,13 +71,13 @@ class Stage:
     def ranges(self) -> list[RecordRange]:
         return self.records.ranges(
             [
-                BatchSpan(generation=1, batch_id=number + 5, start=None, end=offset.to_json())
+                BatchOffsets(generation=1, batch_id=number + 5, start=None, end=offset.to_json())
                 for number, offset in enumerate(self.offsets)
             ]
         )
 
     def again(self, one: RecordRange) -> list[tuple[int, str]]:
-        batches = read_again(self.stream, SHARD, one.place, stream_name=self.wire.name)
+        batches = read_again(self.stream, SHARD, one.details, stream_name=self.wire.name)
         rows = [row for batch in batches for row in batch.to_pylist()]
         return [(row["ordinal"], row["data"].decode()) for row in rows]
 
@@ -94,7 +94,7 @@ def stage(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) -> None:
     ranges = stage.ranges()
 
-    assert [(one.batch_id, one.first, one.last, one.counted) for one in ranges] == [
+    assert [(one.batch_id, one.first, one.last, one.is_gapless) for one in ranges] == [
         (5, 0, 1, True),
         (6, 2, 2, True),
         (7, 3, 5, True),
@@ -108,7 +108,7 @@ def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) 
 
 def test_a_share_that_has_lost_a_record_gives_none_rather_than_others_ordinals(stage: Stage) -> None:
     (first, *_) = stage.ranges()
-    one_more = {**first.place, "rows": 3}
+    one_more = {**first.details, "rows": 3}
 
     assert list(read_again(stage.stream, SHARD, one_more, stream_name="s")) == []
 
@@ -118,23 +118,27 @@ def test_only_the_record_before_a_share_proves_that_it_is_whole(stage: Stage) ->
     oldest = oldest_of(stage.stream, SHARD)
     never = LAST_ORDINAL + 1
 
-    assert [stage.records.kept_of(one, oldest) for one in ranges] == [Kept(never, 0), Kept(2, 2), Kept(3, 3)]
-    after_first = int(str(ranges[1].place["start"]["after"]))
+    assert [stage.records.kept_of(one, oldest) for one in ranges] == [
+        RetainedRange(never, 0),
+        RetainedRange(2, 2),
+        RetainedRange(3, 3),
+    ]
+    after_first = int(str(ranges[1].details["start"]["after"]))
     trimmed = [stage.records.kept_of(one, after_first + 1) for one in ranges]
-    assert trimmed == [Kept(never, never), Kept(never, 2), Kept(3, 3)]
-    assert stage.records.kept_of(ranges[0], None) == Kept(never, never)
+    assert trimmed == [RetainedRange(never, never), RetainedRange(never, 2), RetainedRange(3, 3)]
+    assert stage.records.kept_of(ranges[0], None) == RetainedRange(never, never)
 
 
 def test_sequence_numbers_name_shares(stage: Stage) -> None:
     ranges = stage.ranges()
-    place, name = ranges[1].place, stage.wire.name
+    place, name = ranges[1].details, stage.wire.name
     through = place["through"]
 
-    assert stage.records.named(ranges, f"{name}/{SHARD}/{through}-{through}") == [ranges[1]]
-    assert stage.records.named(ranges, f"{name}/{SHARD}/{through}-") == ranges[1:]
-    assert stage.records.named(ranges, f"{name}/{SHARD}/0-{through}") == ranges[:2]
-    assert stage.records.named(ranges, f"{name}/another/0-") == []
-    assert stage.records.named(ranges, "no place") is None
+    assert stage.records.select(ranges, f"{name}/{SHARD}/{through}-{through}") == [ranges[1]]
+    assert stage.records.select(ranges, f"{name}/{SHARD}/{through}-") == ranges[1:]
+    assert stage.records.select(ranges, f"{name}/{SHARD}/0-{through}") == ranges[:2]
+    assert stage.records.select(ranges, f"{name}/another/0-") == []
+    assert stage.records.select(ranges, "no place") is None
 
 
 def test_where_nobody_has_on_record_where_the_newest_batch_ended_nothing_is_read(stage: Stage) -> None:
@@ -154,5 +158,5 @@ def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: Stage) -> No
 
     last = stage.ranges()[-1]
 
-    assert (last.first, last.last, last.counted) == (3, LAST_ORDINAL, False)
+    assert (last.first, last.last, last.is_gapless) == (3, LAST_ORDINAL, False)
     assert stage.again(last) == [(3, "d"), (4, "e"), (5, "f")]

@@ -43,15 +43,15 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_a_slice_ends_at_its_number_of_files(stage: Stage) -> None:
     stage.land("games/1", "edits/1", "games/2", "games/3")
-    assert stage.planner.end_of_next(0, SliceLimits(max_files=2, max_bytes=None)) == 3
-    assert stage.planner.end_of_next(3, SliceLimits(max_files=2, max_bytes=None)) == 4
+    assert stage.planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 3
+    assert stage.planner.next_end_offset(3, SliceLimits(max_files=2, max_bytes=None)) == 4
 
 
 def test_a_slice_ends_before_it_exceeds_its_bytes_but_holds_one_file_at_least(stage: Stage) -> None:
     stage.land("games/1", "games/2", "games/3", size=40)
     stage.land("games/4", size=1000)
     limits = SliceLimits(max_files=10, max_bytes=100)
-    ends = [stage.planner.end_of_next(start, limits) for start in (0, 2, 3)]
+    ends = [stage.planner.next_end_offset(start, limits) for start in (0, 2, 3)]
     assert ends == [2, 3, 4]
 
 
@@ -65,26 +65,26 @@ def test_foreign_events_make_no_slice_and_are_not_scanned_twice(stage: Stage, mo
         return read(after, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage.log, "read", counted)
-    assert stage.planner.end_of_next(0, NO_LIMIT) == 0
-    assert stage.planner.end_of_next(0, NO_LIMIT) == 0
+    assert stage.planner.next_end_offset(0, NO_LIMIT) == 0
+    assert stage.planner.next_end_offset(0, NO_LIMIT) == 0
     assert scanned == [0]
     stage.land("edits/20", "games/1")
-    assert stage.planner.end_of_next(0, NO_LIMIT) == 22
+    assert stage.planner.next_end_offset(0, NO_LIMIT) == 22
     assert scanned == [0, 20]
 
 
 def test_a_long_stretch_of_foreign_events_moves_the_position_once(tmp_path: Path) -> None:
     stage = Stage(tmp_path, skip_after=10)
     stage.land(*(f"edits/{number}" for number in range(12)))
-    assert stage.planner.end_of_next(0, NO_LIMIT) == 12
+    assert stage.planner.next_end_offset(0, NO_LIMIT) == 12
     assert stage.planner.rows(0, 12).num_rows == 0
-    assert stage.planner.end_of_next(12, NO_LIMIT) == 12
+    assert stage.planner.next_end_offset(12, NO_LIMIT) == 12
 
 
 def test_nothing_beyond_the_target_is_taken(stage: Stage) -> None:
     stage.land("games/1", "games/2", "games/3")
-    assert stage.planner.end_of_next(0, NO_LIMIT, up_to=2) == 2
-    assert stage.planner.end_of_next(2, NO_LIMIT, up_to=2) == 2
+    assert stage.planner.next_end_offset(0, NO_LIMIT, up_to=2) == 2
+    assert stage.planner.next_end_offset(2, NO_LIMIT, up_to=2) == 2
 
 
 def test_the_same_bounds_give_the_same_rows(stage: Stage) -> None:
@@ -97,16 +97,16 @@ def test_the_same_bounds_give_the_same_rows(stage: Stage) -> None:
 
 def test_the_newest_event_of_ours_is_found_step_by_step(stage: Stage) -> None:
     stage.land("games/1", "edits/1", "games/2", "edits/2")
-    assert stage.planner.newest(0, scan_rows=2) == 1
-    assert stage.planner.newest(0, scan_rows=2) == 3
-    assert stage.planner.newest(0, scan_rows=2) == 3
+    assert stage.planner.latest_seq(0, scan_rows=2) == 1
+    assert stage.planner.latest_seq(0, scan_rows=2) == 3
+    assert stage.planner.latest_seq(0, scan_rows=2) == 3
     stage.land("games/3")
-    assert stage.planner.newest(0) == 5
+    assert stage.planner.latest_seq(0) == 5
 
 
 def test_a_glob_chooses_files_as_a_prefix_does(stage: Stage) -> None:
     stage.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
     planner = SlicePlanner(stage.log, bucket="landing", prefix="games/", glob="games/*.json")
-    assert planner.end_of_next(0, SliceLimits(max_files=2, max_bytes=None)) == 4
+    assert planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 4
     assert planner.rows(0, 4).column("key").to_pylist() == ["games/1.json", "games/3.json"]
     assert stage.log.backlog(1, bucket="landing", glob="games/*.json").files == 1

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.sources.objects.relay.bucket import REFUSED, bucket_client
-from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.storage import StorageSpec
 
 _PRESENT = ("PreconditionFailed", "412")
@@ -49,7 +49,7 @@ class _Bucket:
     def put_if_absent(self, key: str, data: bytes) -> bool:
         for attempt in range(_ATTEMPTS):
             try:
-                through_outages(lambda: self._put(key, data), patience_seconds=self._patience_seconds)
+                retry_outages(lambda: self._put(key, data), retry_seconds=self._patience_seconds)
             except ClientError as error:
                 code = error_code(error)
                 if code in _PRESENT:

@@ -16,7 +16,7 @@ from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import ListedPage
 from deltaworks.sources.objects.relay.messages import FileEvent, parse_message
 from deltaworks.sources.objects.relay.queue import BATCH, Message, NotificationQueue
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.outages import retry_outages
 from deltaworks.specs.relay import RelaySpec
 
 _LOG_PATIENCE_SECONDS = 300.0
@@ -107,7 +107,7 @@ class Appender:
         return pending.events.num_rows, lost
 
     def _learn_of_replacements(self) -> None:
-        through_outages(self._replacements.refresh, patience_seconds=_LOG_PATIENCE_SECONDS, give_up=self._give_up)
+        retry_outages(self._replacements.refresh, retry_seconds=_LOG_PATIENCE_SECONDS, cancelled=self._give_up)
 
     def _may_be_replacement(self, event: FileEvent) -> bool:
         return self._replacements.may_be_one(event.bucket, event.key, event.etag)
@@ -142,8 +142,8 @@ class Appender:
 
     def _append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
         pending = self._opened.prepare([self._as_landed(event) for event in events], messages)
-        through_outages(
-            lambda: self._opened.commit(pending), patience_seconds=_LOG_PATIENCE_SECONDS, give_up=self._give_up
+        retry_outages(
+            lambda: self._opened.commit(pending), retry_seconds=_LOG_PATIENCE_SECONDS, cancelled=self._give_up
         )
         self._counts.events += pending.events.num_rows
         self._counts.duplicates += pending.duplicates

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from deltaworks.control.aws_sessions import aws_session
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.messages import FileEvent, is_folder_marker
-from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
 
@@ -137,7 +137,7 @@ def _s3_pages(
             return call(Bucket=bucket, Prefix=prefix, MaxKeys=_PAGE, **after)
 
         try:
-            answer = through_outages(one_page, patience_seconds=patience_seconds, give_up=give_up)
+            answer = retry_outages(one_page, retry_seconds=patience_seconds, cancelled=give_up)
         except ClientError as error:
             if error_code(error) not in REFUSED:
                 raise

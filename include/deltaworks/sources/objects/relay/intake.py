@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.relay.queue import BATCH, SATURATED, Message, NotificationQueue
-from deltaworks.sources.outages import error_code, through_outages
+from deltaworks.sources.outages import error_code, retry_outages
 
 _LOGGER = logging.getLogger(__name__)
 _SATURATED_PAUSE_SECONDS = 2.0
@@ -135,8 +135,8 @@ class Intake:
                     continue
                 messages: list[Message] = []
                 try:
-                    messages = through_outages(
-                        self._received, patience_seconds=self._patience_seconds, give_up=self._closed
+                    messages = retry_outages(
+                        self._received, retry_seconds=self._patience_seconds, cancelled=self._closed
                     )
                 finally:
                     self._hold(messages)

@@ -21,7 +21,7 @@ from deltaworks.control.paths import relay_listing, relay_listing_request
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.outages import through_outages
+from deltaworks.sources.outages import retry_outages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 
@@ -184,10 +184,10 @@ class Lister:
 
     def _write(self, record: ListingRecord) -> None:
         key = relay_listing(self._spec.relay)
-        through_outages(
+        retry_outages(
             lambda: self._objects.put(key, json.dumps(asdict(record)).encode()),
-            patience_seconds=_PATIENCE_SECONDS,
-            give_up=self._closed,
+            retry_seconds=_PATIENCE_SECONDS,
+            cancelled=self._closed,
         )
 
     def _run(self) -> None:

@@ -25,7 +25,7 @@ from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, R
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import Lister
 from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
-from deltaworks.sources.outages import is_outage, through_outages
+from deltaworks.sources.outages import is_outage, retry_outages
 from deltaworks.specs.relay import Overwrites, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -131,10 +131,10 @@ class Relay:
         return self.counts
 
     def _relay_under(self, lease: Lease) -> None:
-        opened = through_outages(
+        opened = retry_outages(
             lambda: self._open_log(Lake(self._lake), self._spec.relay, lease.epoch),
-            patience_seconds=_LOG_PATIENCE_SECONDS,
-            give_up=self._stop,
+            retry_seconds=_LOG_PATIENCE_SECONDS,
+            cancelled=self._stop,
         )
         self._open_sides()
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:

@@ -141,7 +141,7 @@ def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Loca
 
 
 def _slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[Located, int]]:
-    end = slices.end_of_next(0, limits)
+    end = slices.next_end_offset(0, limits)
     return located(slices, 0, end) if end else []
 
 

@@ -45,12 +45,12 @@ from deltaworks.sources.spark_formats.s3_sqs.places import (
     taken_checkpoint,
 )
 from deltaworks.sources.stream_options import (
+    boolean_option,
+    check_option_names,
     invalid_option,
-    known_options,
     number_option,
+    option_validation_error,
     storage_root,
-    truth_option,
-    unfit_option,
 )
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.relay import RelaySpec
@@ -161,11 +161,11 @@ class S3SqsOptions:
         """
         refuse_name_of_delta(FORMAT, options)
         checkpoint, options = taken_checkpoint(options)
-        values = known_options(FORMAT, options, _OPTIONS)
+        values = check_option_names(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
             if not values.get(name):
                 raise invalid_option(FORMAT, name, why)
-        path_style = truth_option(FORMAT, values, "pathStyle", default=False)
+        path_style = boolean_option(FORMAT, values, "pathStyle", default=False)
         try:
             relay = _relay(values)
             queue_url = resolve_text(relay.queue_url or "")
@@ -184,7 +184,7 @@ class S3SqsOptions:
             )
         except ValidationError as error:
             names = _REACHED | _READ | _RELAYED | _NAMED
-            raise unfit_option(FORMAT, error, names, otherwise=_whole(error)) from None
+            raise option_validation_error(FORMAT, error, names, fallback=_whole(error)) from None
 
     @property
     def queue_url(self) -> str:
@@ -277,13 +277,13 @@ def schema_options(source: str, values: Mapping[str, str], reached: Mapping[str,
     try:
         location = StorageSpec.model_validate({**reached, "root": storage_root(values[LOCATION])})
     except ValidationError as error:
-        raise unfit_option(source, error, _LOCATED, otherwise=LOCATION) from None
+        raise option_validation_error(source, error, _LOCATED, fallback=LOCATION) from None
     return SchemaOptions(
         location=location,
         hints=_hints(source, values),
-        typed=truth_option(source, values, "inferColumnTypes", default=True),
+        typed=boolean_option(source, values, "inferColumnTypes", default=True),
         mode=_mode(source, values),
-        sample_files=number_option(source, values, "schemaSampleFiles", 100, high=_MOST_SAMPLED_FILES),
+        sample_files=number_option(source, values, "schemaSampleFiles", 100, maximum=_MOST_SAMPLED_FILES),
         sample_bytes=number_option(source, values, "schemaSampleBytes", 64 << 20),
     )
 

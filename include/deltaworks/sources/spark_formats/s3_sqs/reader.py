@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import Rejected
-from deltaworks.sources.base import balanced
+from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, SliceLimits, patiently
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
@@ -96,7 +96,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         patiently(lambda: planning.unread.take_in(start["seq"]))
         source = self._options.source
         limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
-        end = patiently(lambda: planning.slices.end_of_next(start["seq"], limits, up_to=self._target))
+        end = patiently(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._target))
         return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -107,7 +107,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         listed = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
         files, sizes = [where for where, _ in listed], [max(1, size) for _, size in listed]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
-        parts = balanced(files, sizes, self._options.max_partitions) if files else []
+        parts = split_balanced(files, sizes, self._options.max_partitions) if files else []
         return [FilesPartition(part, variables) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

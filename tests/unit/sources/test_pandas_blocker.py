@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from deltaworks.sources.planner_process import DAEMON, MAKERS, PLANNER
+from deltaworks.sources.pandas_blocker import DAEMON_MODULE, PLANNER_MODULE, SOURCE_RUNNERS
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 #: Loads a source as Spark's process does, looks at a value by pyarrow, and prints whether pandas came with that.
@@ -35,18 +35,18 @@ def loads_pandas(*process: str) -> bool:
 
 
 def test_a_planner_loads_no_pandas_which_pyarrow_does_by_itself() -> None:
-    assert not loads_pandas(PLANNER)
+    assert not loads_pandas(PLANNER_MODULE)
     assert loads_pandas("another")
 
 
 def test_the_processes_before_it_do_without_pandas_too_and_those_that_read_rows_may_have_it() -> None:
-    making, preparing = sorted(MAKERS)
+    making, preparing = sorted(SOURCE_RUNNERS)
 
-    assert not loads_pandas(DAEMON, making)
+    assert not loads_pandas(DAEMON_MODULE, making)
     assert not loads_pandas(preparing)
-    assert loads_pandas(DAEMON, "pyspark.worker")
+    assert loads_pandas(DAEMON_MODULE, "pyspark.worker")
 
 
 def test_spark_calls_them_so() -> None:
-    for module in (PLANNER, DAEMON, *MAKERS):
+    for module in (PLANNER_MODULE, DAEMON_MODULE, *SOURCE_RUNNERS):
         assert importlib.util.find_spec(module) is not None, "Spark has moved it: its processes have pandas again"

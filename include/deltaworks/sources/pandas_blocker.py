@@ -14,13 +14,13 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
+PLANNER_MODULE = "pyspark.sql.streaming.python_streaming_source_runner"
 #: What Spark runs of a source before the planner, by itself or in the daemon that is told which.
-MAKERS = frozenset({"pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read"})
-DAEMON = "pyspark.daemon"
+SOURCE_RUNNERS = frozenset({"pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read"})
+DAEMON_MODULE = "pyspark.daemon"
 
 
-class _NoPandas(MetaPathFinder):
+class _PandasBlocker(MetaPathFinder):
     """Says that there is no pandas, which pyarrow is content with."""
 
     def find_spec(
@@ -31,11 +31,13 @@ class _NoPandas(MetaPathFinder):
         return None
 
 
-def keep_pandas_out() -> None:
+def block_pandas_in_planners() -> None:
     """Do so from now on, where this is such a process. It is too late where pandas has been loaded."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     program = getattr(spec, "name", "")
-    if program == DAEMON:
+    if program == DAEMON_MODULE:
         program = next(iter(sys.argv[1:]), "")
-    if program in {PLANNER, *MAKERS} and not any(isinstance(finder, _NoPandas) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _NoPandas())
+    if program in {PLANNER_MODULE, *SOURCE_RUNNERS} and not any(
+        isinstance(finder, _PandasBlocker) for finder in sys.meta_path
+    ):
+        sys.meta_path.insert(0, _PandasBlocker())

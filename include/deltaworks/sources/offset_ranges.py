@@ -11,26 +11,26 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.generations import Generations
 
 #: The offsets between which a batch lies: start and end, as Spark wrote them for a query of the source.
-Span = tuple[dict[str, Any], dict[str, Any]]
+OffsetRange = tuple[dict[str, Any], dict[str, Any]]
 #: Where one of Spark's batches ends.
-EndOf = Callable[[Generations, int], dict[str, Any]]
+EndOffsetReader = Callable[[Generations, int], dict[str, Any]]
 
 
-class BatchSpans:
+class OffsetRanges:
     """Reads between which offsets batches lie, one that is asked for again only once. Used by one thread."""
 
     def __init__(self, home: PipelineHome) -> None:
         self._home = home
-        self._last: tuple[tuple[Generations, int], Span] | None = None
+        self._last: tuple[tuple[Generations, int], OffsetRange] | None = None
 
-    def read(self, generations: Generations, spark_batch_id: int, *, end_of: EndOf) -> Span:
+    def read(self, generations: Generations, spark_batch_id: int, *, read_end_offset: EndOffsetReader) -> OffsetRange:
         """What `end_of` says of the batch and the one before. The first one's start is empty where its query begins
         with what the source has."""
         batch = (generations, spark_batch_id)
         if self._last is None or self._last[0] != batch:
-            end = end_of(generations, spark_batch_id)
+            end = read_end_offset(generations, spark_batch_id)
             if spark_batch_id:
-                start = end_of(generations, spark_batch_id - 1)
+                start = read_end_offset(generations, spark_batch_id - 1)
             else:
                 start = generations.current.start or initial_offset(self._home, generations)
             self._last = (batch, (start, end))

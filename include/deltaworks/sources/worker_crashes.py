@@ -23,18 +23,18 @@ from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missin
 
 _CRASHED = re.compile(r"Python worker exited unexpectedly|Python worker process .{0,40}terminated")
 _LOST = re.compile(r"\bExecutorLostFailure\b")
-_FAILED = re.compile(r"\bdeltaworks\.sources\.deaths\.TaskFailed: ([A-Za-z_.]+)")
+_FAILED = re.compile(r"\bdeltaworks\.sources\.worker_crashes\.TaskFailed: ([A-Za-z_.]+)")
 
 
 #: What a task notes: the `seq` it opens, None where it opens no more, and where that is in the pass.
-Place = dict[str, int | None]
+OpenPosition = dict[str, int | None]
 
 
 class TaskFailed(Exception):
     """What a task raises where its rows cannot be written for what is in them; its text is the kind of the error."""
 
 
-def death_in(error: BaseException) -> str | None:
+def crash_cause(error: BaseException) -> str | None:
     """How a task died, where an error of a Spark job says that one did; None for any other error.
 
     An error of ours, or of a storage or a server that fails, is no death.
@@ -52,7 +52,7 @@ def death_in(error: BaseException) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedRecord:
+class OpenMarker:
     """Where a task notes what it opens. Travels to tasks; carries the values that the storage refers to."""
 
     storage: str
@@ -60,11 +60,11 @@ class OpenedRecord:
     key: str
 
     @classmethod
-    def of(cls, storage: StorageSpec, key: str) -> OpenedRecord:
+    def of(cls, storage: StorageSpec, key: str) -> OpenMarker:
         """The record at a key of a storage."""
         return cls(storage.model_dump_json(), resolved_variables(storage), key)
 
-    def note(self, place: Place) -> None:
+    def write(self, place: OpenPosition) -> None:
         """Put on record what is opened next, before it is opened."""
         set_missing_variables(self.variables)
         _objects(self.storage, os.getpid()).put(self.key, json.dumps(place).encode())
@@ -76,7 +76,7 @@ def _objects(storage: str, _process: int) -> ObjectStore:
 
 
 @dataclass(slots=True, kw_only=True)
-class Care:
+class CrashIsolation:
     """How one batch is read where tasks die on it. Used by the driver alone, by one thread.
 
     Attributes:
@@ -92,119 +92,119 @@ class Care:
     objects: ObjectStore
     storage: StorageSpec
     folder: str
-    most_deaths: int
-    payload_seconds: float
-    at_once: bool = False
-    on_job: Callable[[], None] = lambda: None
-    canary: Callable[[], None] = lambda: None
-    deaths: dict[int, int] = field(default_factory=dict)
+    max_crashes: int
+    payload_timeout_seconds: float
+    start_isolated: bool = False
+    on_job_start: Callable[[], None] = lambda: None
+    probe: Callable[[], None] = lambda: None
+    crashes: dict[int, int] = field(default_factory=dict)
     _causes: dict[int, str] = field(default_factory=dict)
-    _used: bool = False
-    _judged: set[int] = field(default_factory=set)
-    _read_well: bool = False
-    _job_began: float = 0.0
+    _is_started: bool = False
+    _confirmed: set[int] = field(default_factory=set)
+    _has_success: bool = False
+    _job_started_at: float = 0.0
 
     @property
-    def opened(self) -> OpenedRecord:
+    def marker(self) -> OpenMarker:
         """What the tasks of the batch note on."""
-        return OpenedRecord.of(self.storage, self._opened_key)
+        return OpenMarker.of(self.storage, self._marker_key)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Take in what an earlier run left on record; what it had open when it died has one death more."""
-        if self._used:
+        if self._is_started:
             return
-        self._used = True
-        item = self.objects.get(self._deaths_key)
+        self._is_started = True
+        item = self.objects.get(self._crashes_key)
         if item is not None:
-            self.deaths = {int(seq): count for seq, count in json.loads(item.data).items()}
-        self.add_death("the driver died too")
+            self.crashes = {int(seq): count for seq, count in json.loads(item.data).items()}
+        self.record_crash("the driver died too")
 
-    def before_job(self) -> None:
+    def start_job(self) -> None:
         """A job of one task begins."""
-        self.on_job()
-        self._job_began = time.monotonic()
+        self.on_job_start()
+        self._job_started_at = time.monotonic()
 
-    def add_death(self, cause: str) -> Place | None:
+    def record_crash(self, cause: str) -> OpenPosition | None:
         """Count a death on what was open, if anything was, before it is opened again; what was noted last."""
-        item = self.objects.get(self._opened_key)
+        item = self.objects.get(self._marker_key)
         if item is None:
             return None
-        place: Place = json.loads(item.data)
+        place: OpenPosition = json.loads(item.data)
         seq = place.get("seq")
         if seq is not None:
-            if self._job_began and time.monotonic() - self._job_began >= self.payload_seconds:
-                cause = f"{cause}; it may be open for {self.payload_seconds:.0f} s"
-            self.deaths[seq] = self.deaths.get(seq, 0) + 1
+            if self._job_started_at and time.monotonic() - self._job_started_at >= self.payload_timeout_seconds:
+                cause = f"{cause}; it may be open for {self.payload_timeout_seconds:.0f} s"
+            self.crashes[seq] = self.crashes.get(seq, 0) + 1
             self._causes[seq] = cause
-            self.objects.put(self._deaths_key, json.dumps(self.deaths).encode())
-        self.objects.delete(self._opened_key)
+            self.objects.put(self._crashes_key, json.dumps(self.crashes).encode())
+        self.objects.delete(self._marker_key)
         return place
 
-    def forget_opened(self) -> None:
+    def clear_marker(self) -> None:
         """A job has ended without a death: what it had open is not to blame, also where the driver dies now."""
         with contextlib.suppress(Exception):  # left behind, it counts as a death, of which it takes several
-            self.objects.delete(self._opened_key)
+            self.objects.delete(self._marker_key)
 
-    def blamed(self) -> dict[int, str]:
+    def skip_reasons(self) -> dict[int, str]:
         """The payloads that are opened no more, and what quarantine says of them."""
         return {
-            seq: f"{count} of {self.most_deaths} tasks that read it died: {self._causes.get(seq, 'in an earlier run')}"
-            for seq, count in self.deaths.items()
-            if count >= self.most_deaths
+            seq: f"{count} of {self.max_crashes} tasks that read it died: {self._causes.get(seq, 'in an earlier run')}"
+            for seq, count in self.crashes.items()
+            if count >= self.max_crashes
         }
 
-    def note_read_well(self) -> None:
+    def record_success(self) -> None:
         """A payload was read by a worker that lived on."""
-        self._read_well = True
+        self._has_success = True
 
-    def judge(self) -> None:
+    def check_workers(self) -> None:
         """See, before a payload is given up, that it is not the workers who die on everything.
 
         A payload that was read well since the last one was given up says so, or the canary. Call it before each job.
 
         Raises:
-            ConfigError: WORKERS_DIE, on the canary too; nothing on record blames a payload any more.
+            ConfigError: WORKERS_CRASH, on the canary too; nothing on record blames a payload any more.
         """
-        blamed = self.blamed().keys() - self._judged
+        blamed = self.skip_reasons().keys() - self._confirmed
         if not blamed:
             return
-        if not self._read_well:
-            self._send_canary()
-        self._judged |= blamed
-        self._read_well = False
+        if not self._has_success:
+            self._run_probe()
+        self._confirmed |= blamed
+        self._has_success = False
 
-    def _send_canary(self) -> None:
+    def _run_probe(self) -> None:
         """Let the canary be read as often as tasks may die on a payload."""
         cause: str | None = None
-        for _ in range(self.most_deaths):
-            self.before_job()
+        for _ in range(self.max_crashes):
+            self.start_job()
             try:
-                self.canary()
+                self.probe()
             except Exception as error:
-                cause = death_in(error)
+                cause = crash_cause(error)
                 if cause is None:
                     raise
             else:
                 return
-        self.end()
+        self.clear()
         raise ConfigError(
-            "WORKERS_DIE",
+            "WORKERS_CRASH",
             "The Python workers die on whatever they read, also on a payload of a few bytes that every worker can "
             f"read: {cause}. No payload is quarantined for it.",
             hint="Find out from the executor's log what they die of (a library of this environment that is broken, or "
             "made for another machine; a `stream.task_memory` too small to work at all), mend it, start the stream.",
         )
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """The batch is fixed: nothing on record of it is needed any more."""
-        if self._used:
-            self.objects.delete(self._opened_key)
-            self.objects.delete(self._deaths_key)
+        if self._is_started:
+            self.objects.delete(self._marker_key)
+            self.objects.delete(self._crashes_key)
 
     @property
-    def _opened_key(self) -> str:
-        return f"{self.folder}/opened.json"
+    def _marker_key(self) -> str:
+        return f"{self.folder}/open_marker.json"
 
     @property
-    def _deaths_key(self) -> str:
-        return f"{self.folder}/deaths.json"
+    def _crashes_key(self) -> str:
+        return f"{self.folder}/crashes.json"

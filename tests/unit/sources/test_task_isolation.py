@@ -18,16 +18,16 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.findings import Findings
 from deltaworks.events.parse import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.sources.careful import (
-    RecordWindows,
-    opened_one_by_one,
-    read_objects,
-    read_records,
-    records_in_windows,
-)
-from deltaworks.sources.deaths import Care, death_in
 from deltaworks.sources.objects.payloads import FileReference
+from deltaworks.sources.task_isolation import (
+    RecordWindows,
+    isolate_records,
+    open_isolated,
+    read_objects_isolated,
+    read_records_isolated,
+)
 from deltaworks.sources.task_output import TaskOutput
+from deltaworks.sources.worker_crashes import CrashIsolation, crash_cause
 from deltaworks.specs.storage import StorageSpec
 from tests.examples import examples
 
@@ -35,14 +35,14 @@ CRASH = "org.apache.spark.SparkException: Python worker exited unexpectedly (cra
 _RUNS = iter(range(1_000_000))
 
 
-def care(root: Path, *, most_deaths: int = 2, folder: str | None = None) -> Care:
-    """The care of a batch of its own, or of one that had a run before."""
-    return Care(
+def isolation(root: Path, *, most_deaths: int = 2, folder: str | None = None) -> CrashIsolation:
+    """The isolation of a batch of its own, or of one that had a run before."""
+    return CrashIsolation(
         objects=LocalObjects(root),
         storage=StorageSpec(root=f"file://{root}"),
         folder=folder or f"deaths/{next(_RUNS)}",
-        most_deaths=most_deaths,
-        payload_seconds=60,
+        max_crashes=most_deaths,
+        payload_timeout_seconds=60,
     )
 
 
@@ -85,15 +85,15 @@ class Worker:
                 raise RuntimeError(CRASH)
 
 
-def run_of(worker: Worker, batch: Care) -> Callable[[Sequence[Any]], TaskOutput]:
+def run_of(worker: Worker, batch: CrashIsolation) -> Callable[[Sequence[Any]], TaskOutput]:
     """A job over references; its output says what was read, and refused, as objects of findings."""
 
     def run(references: Sequence[Any]) -> TaskOutput:
-        opened = opened_one_by_one(
+        opened = open_isolated(
             references,
             lambda reference: Payload(reference.seq, reference.key, b"{}"),
-            record=batch.opened,
-            blamed=batch.blamed(),
+            marker=batch.marker,
+            skip_reasons=batch.skip_reasons(),
         )
         read, refused = worker.work(opened)
         facts = Findings(objects_missing=[str(seq) for seq in read], objects_rejected=Counter(map(str, refused)))
@@ -118,9 +118,9 @@ def test_all_but_what_kills_is_read_once_and_in_order(
     numbers = iter(range(100))
     references = [[FileReference(seq, f"k{seq}", "") for seq in islice(numbers, size)] for size in shares]
     every = [reference.seq for share in references for reference in share]
-    worker, batch = Worker(evil, set(rarely - evil)), care(tmp_path, most_deaths=most_deaths)
+    worker, batch = Worker(evil, set(rarely - evil)), isolation(tmp_path, most_deaths=most_deaths)
 
-    outputs = read_objects(references, run_of(worker, batch), batch)
+    outputs = read_objects_isolated(references, run_of(worker, batch), batch)
 
     read = [int(seq) for output in outputs for seq in output.findings.objects_missing]
     refused = Counter(int(seq) for output in outputs for seq in output.findings.objects_rejected)
@@ -128,7 +128,7 @@ def test_all_but_what_kills_is_read_once_and_in_order(
     assert refused == Counter(seq for seq in every if seq in evil)
     assert [output.task for output in outputs] == list(range(len(outputs)))
     assert all(worker.deaths[seq] == most_deaths for seq in refused)
-    batch.end()
+    batch.clear()
     assert batch.objects.list(batch.folder) == []
 
 
@@ -137,15 +137,15 @@ def test_all_but_what_kills_is_read_once_and_in_order(
 def test_records_that_kill_are_told_apart_within_a_few_passes(
     tmp_path: Path, count: int, evil: frozenset[int], most: int
 ) -> None:
-    worker, batch = Worker(evil), care(tmp_path, most_deaths=most)
+    worker, batch = Worker(evil), isolation(tmp_path, most_deaths=most)
     passes: list[int] = []
 
     def run(windows: RecordWindows, blamed: dict[int, str]) -> tuple[list[int], dict[int, str]]:
         passes.append(1)
         payloads = (Payload(seq, f"k{seq}", b"{}") for seq in range(count))
-        return worker.work(records_in_windows(payloads, windows, record=batch.opened, blamed=blamed))
+        return worker.work(isolate_records(payloads, windows, marker=batch.marker, skip_reasons=blamed))
 
-    read, refused = read_records(run, batch)
+    read, refused = read_records_isolated(run, batch)
 
     hit = {seq for seq in evil if seq < count}
     assert read == [seq for seq in range(count) if seq not in hit]
@@ -154,30 +154,30 @@ def test_records_that_kill_are_told_apart_within_a_few_passes(
 
 
 def test_what_an_earlier_run_left_on_record_counts(tmp_path: Path) -> None:
-    first, references = care(tmp_path), [FileReference(seq, f"k{seq}", "") for seq in (1, 2, 3)]
-    first.begin()
-    first.opened.note({"seq": 2})
-    first.add_death("a crash")
-    first.opened.note({"seq": 2})  # the driver dies with it
+    first, references = isolation(tmp_path), [FileReference(seq, f"k{seq}", "") for seq in (1, 2, 3)]
+    first.start()
+    first.marker.write({"seq": 2})
+    first.record_crash("a crash")
+    first.marker.write({"seq": 2})  # the driver dies with it
 
-    again = care(tmp_path, folder=first.folder)
-    (one, two, three) = read_objects([references], run_of(Worker(frozenset({2})), again), again)
+    again = isolation(tmp_path, folder=first.folder)
+    (one, two, three) = read_objects_isolated([references], run_of(Worker(frozenset({2})), again), again)
 
     assert [one.findings.objects_missing, three.findings.objects_missing] == [["1"], ["3"]]
     assert two.findings.objects_rejected == {"2": 1}
-    assert again.blamed() == {2: "2 of 2 tasks that read it died: the driver died too"}
+    assert again.skip_reasons() == {2: "2 of 2 tasks that read it died: the driver died too"}
 
 
 def test_what_is_no_death_is_raised_and_blames_nobody(tmp_path: Path) -> None:
-    batch = care(tmp_path)
+    batch = isolation(tmp_path)
 
     def run(references: Sequence[Any]) -> TaskOutput:
-        batch.opened.note({"seq": 1})
+        batch.marker.write({"seq": 1})
         raise OSError("the lake is away")
 
     with pytest.raises(OSError, match="away"):
-        read_objects([[FileReference(1, "k", "")]], run, batch)
-    assert batch.deaths == {}
+        read_objects_isolated([[FileReference(1, "k", "")]], run, batch)
+    assert batch.crashes == {}
 
 
 def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
         raise RuntimeError(CRASH)
 
     with pytest.raises(RuntimeError, match="crashed"):
-        read_objects([[FileReference(1, "k", "")]], run, care(tmp_path))
+        read_objects_isolated([[FileReference(1, "k", "")]], run, isolation(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -193,99 +193,99 @@ def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
     [
         (CRASH, True),
         ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", True),
-        ("deltaworks.sources.deaths.TaskFailed: ArrowInvalid", True),
+        ("deltaworks.sources.worker_crashes.TaskFailed: ArrowInvalid", True),
         (f"deltaworks.errors.TransientError: [STORAGE_UNREACHABLE] it failed\n{CRASH}", False),
         ("OSError: When initiating multiple part upload: AWS Error SLOW_DOWN", False),
         ("java.net.ConnectException: refused", False),
     ],
 )
 def test_a_death_is_told_from_other_failures(text: str, died: bool) -> None:
-    assert (death_in(RuntimeError(text)) is not None) == died
+    assert (crash_cause(RuntimeError(text)) is not None) == died
 
 
-def broken_workers(batch: Care) -> Care:
-    """The care of a batch whose workers die on everything, the canary too."""
+def broken_workers(batch: CrashIsolation) -> CrashIsolation:
+    """The isolation of a batch whose workers die on everything, the canary too."""
 
     def die() -> None:
         raise RuntimeError(CRASH)
 
-    batch.canary = die
+    batch.probe = die
     return batch
 
 
-def canary_counted(batch: Care) -> list[int]:
+def canary_counted(batch: CrashIsolation) -> list[int]:
     """Notes each canary that is read, which no worker dies on."""
     canaries: list[int] = []
-    batch.canary = lambda: canaries.append(1)
+    batch.probe = lambda: canaries.append(1)
     return canaries
 
 
 @pytest.mark.parametrize("most_deaths", [1, 2, 3])
 def test_workers_that_die_on_everything_blame_nobody(tmp_path: Path, most_deaths: int) -> None:
-    batch = broken_workers(care(tmp_path, most_deaths=most_deaths))
+    batch = broken_workers(isolation(tmp_path, most_deaths=most_deaths))
     references = [FileReference(seq, f"k{seq}", "") for seq in range(50)]
     worker = Worker(frozenset(range(50)))
 
     with pytest.raises(ConfigError) as ended:
-        read_objects([references], run_of(worker, batch), batch)
+        read_objects_isolated([references], run_of(worker, batch), batch)
 
-    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_DIE", False)
+    assert (ended.value.condition, ended.value.retryable) == ("WORKERS_CRASH", False)
     assert sum(worker.deaths.values()) == most_deaths
     assert batch.objects.list(batch.folder) == []
 
 
 def test_workers_that_die_on_all_records_blame_nobody(tmp_path: Path) -> None:
-    batch = broken_workers(care(tmp_path))
+    batch = broken_workers(isolation(tmp_path))
 
     def run(windows: RecordWindows, blamed: dict[int, str]) -> tuple[list[int], dict[int, str]]:
         payloads = (Payload(seq, f"k{seq}", b"{}") for seq in range(500))
-        opened = records_in_windows(payloads, windows, record=batch.opened, blamed=blamed)
+        opened = isolate_records(payloads, windows, marker=batch.marker, skip_reasons=blamed)
         return Worker(frozenset(range(500))).work(opened)
 
-    with pytest.raises(ConfigError, match="WORKERS_DIE"):
-        read_records(run, batch)
+    with pytest.raises(ConfigError, match="WORKERS_CRASH"):
+        read_records_isolated(run, batch)
     assert batch.objects.list(batch.folder) == []
 
 
 def test_after_the_workers_are_mended_nobody_is_to_blame(tmp_path: Path) -> None:
-    batch, references = broken_workers(care(tmp_path)), [FileReference(1, "k", "")]
+    batch, references = broken_workers(isolation(tmp_path)), [FileReference(1, "k", "")]
     with pytest.raises(ConfigError):
-        read_objects([references], run_of(Worker(frozenset({1})), batch), batch)
+        read_objects_isolated([references], run_of(Worker(frozenset({1})), batch), batch)
 
-    again = care(tmp_path, folder=batch.folder)
-    (output,) = read_objects([references], run_of(Worker(frozenset()), again), again)
+    again = isolation(tmp_path, folder=batch.folder)
+    (output,) = read_objects_isolated([references], run_of(Worker(frozenset()), again), again)
 
     assert output.findings.objects_missing == ["1"]
 
 
 def test_deadly_objects_alone_end_no_stream_however_many_they_are(tmp_path: Path) -> None:
-    batch = care(tmp_path)
+    batch = isolation(tmp_path)
     canaries = canary_counted(batch)
     references = [FileReference(seq, f"k{seq}", "") for seq in range(8)]
 
-    outputs = read_objects([references], run_of(Worker(frozenset(range(8))), batch), batch)
+    outputs = read_objects_isolated([references], run_of(Worker(frozenset(range(8))), batch), batch)
 
     assert sum(len(output.findings.objects_rejected) for output in outputs) == 8
     assert len(canaries) == 8
 
 
 def test_a_neighbour_that_was_read_well_is_as_good_as_the_canary(tmp_path: Path) -> None:
-    batch = broken_workers(care(tmp_path))
+    batch = broken_workers(isolation(tmp_path))
     references = [FileReference(seq, f"k{seq}", "") for seq in range(5)]
 
-    outputs = read_objects([references], run_of(Worker(frozenset({1, 3})), batch), batch)
+    outputs = read_objects_isolated([references], run_of(Worker(frozenset({1, 3})), batch), batch)
 
     refused = {seq for output in outputs for seq in output.findings.objects_rejected}
     assert refused == {"1", "3"}
 
 
 def test_a_canary_that_fails_otherwise_is_raised(tmp_path: Path) -> None:
-    batch = care(tmp_path)
+    batch = isolation(tmp_path)
 
     def fail() -> None:
         raise OSError("the cluster is away")
 
-    batch.canary = fail
+    batch.probe = fail
 
     with pytest.raises(OSError, match="away"):
-        read_objects([[FileReference(1, "k", "")]], run_of(Worker(frozenset({1})), batch), batch)
+        read_objects_isolated([[FileReference(1, "k", "")]], run_of(Worker(frozenset({1})), batch), batch)

@@ -20,7 +20,7 @@ LAST_ORDINAL = (1 << ORDINAL_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSpan:
+class BatchOffsets:
     """What the ledger says of one complete batch: its offsets, as Spark wrote them."""
 
     generation: int
@@ -49,8 +49,8 @@ class RecordRange:
     last: int
     batch_id: int
     ingested_at_us: int = 0
-    counted: bool = False
-    place: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    is_gapless: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def seqs(self) -> tuple[int, int]:
@@ -63,24 +63,24 @@ class RecordRange:
         last = "" if self.last == LAST_ORDINAL else self.last
         return f"{self.stream}/{self.partition}/{self.first}-{last}"
 
-    def part(self, first: int, last: int) -> RecordRange | None:
+    def clip(self, first: int, last: int) -> RecordRange | None:
         """What of it lies between two places, both included; None where nothing does."""
         first, last = max(first, self.first), min(last, self.last)
         return None if first > last else replace(self, first=first, last=last)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedRange:
     """From which place on a source surely has the records of a range, and from which on it may have them.
 
     What it may have is read and counted before anything is replaced.
     """
 
-    surely_from: int
-    maybe_from: int
+    certain_from: int
+    possible_from: int
 
 
-NOTHING_KEPT = Kept(LAST_ORDINAL + 1, LAST_ORDINAL + 1)
+NOTHING_RETAINED = RetainedRange(LAST_ORDINAL + 1, LAST_ORDINAL + 1)
 
 
 class RecordSource(Protocol):
@@ -88,20 +88,20 @@ class RecordSource(Protocol):
 
     @property
     def reader(self) -> PayloadReader:
-        """Makes payloads of the rows of `frame` and `from_archive`, as the stream does."""
+        """Makes payloads of the rows of `frame` and `archive_frame`, as the stream does."""
 
-    def ranges(self, batches: Sequence[BatchSpan]) -> list[RecordRange]:
+    def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """What these batches read, in their order. `batches` are all that follow each other in the ledger.
 
         Raises:
             ContractError: LEDGER_WITHOUT_OFFSET, where one began is not on record.
         """
 
-    def named(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
+    def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
         """Those of the ranges, or parts of them, that a text such as `topic/0/100-200` names; None where it names
         nothing in a form that this source has."""
 
-    def kept(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[Kept]:
+    def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
         """What the source still has of them, in their order.
 
         Raises:
@@ -111,5 +111,5 @@ class RecordSource(Protocol):
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
         """The records of these ranges from the source, and perhaps others between them."""
 
-    def from_archive(self, rows: DataFrame) -> DataFrame:
+    def archive_frame(self, rows: DataFrame) -> DataFrame:
         """Rows of the archive as `frame` would give them."""
