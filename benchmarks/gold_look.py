@@ -110,7 +110,7 @@ def _left_to_spark(look: Run) -> Run:
     from deltaworks.gold import event_keys, input_views
 
     def run(clock: Clock) -> None:
-        with patch.object(event_keys, "MOST_KEYS", 0), patch.object(input_views, "MOST_HELD_ROWS", 0):
+        with patch.object(event_keys, "MAX_KEYS", 0), patch.object(input_views, "MAX_CACHED_ROWS", 0):
             look(clock)
 
     return run

@@ -20,7 +20,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GOLD_LOOP = "deltaworks.gold.refresh_loop:GoldLoop"
+GOLD_LOOP = "deltaworks.gold.refresh_loop:GoldRefreshLoop"
 #: How long the end of a run waits for a build, whose jobs are cancelled.
 END_SECONDS = 30.0
 
@@ -54,7 +54,7 @@ def fresh_gold(
         heartbeat.update(gold_failures=tuple(dict(failure) for failure in failures))
 
     loop = getattr(importlib.import_module(module), name)(
-        spark, catalog, spec.pipeline, pool=host.pool("gold"), is_ours=lambda: not lease.lost, report=report
+        spark, catalog, spec.pipeline, pool=host.pool("gold"), holds_lease=lambda: not lease.lost, report_failures=report
     )
     loop.start()
     try:

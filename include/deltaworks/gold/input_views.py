@@ -127,8 +127,8 @@ class InputViews:
         total = 0
         for name in reads:
             copies = self._duplicates_in(name, part)
-            per_value = copies.count_by_value if copies else {}
-            total += sum(count for value, count in per_value.items() if part.contains(value))
+            count_by_value = copies.count_by_value if copies else {}
+            total += sum(count for value, count in count_by_value.items() if part.contains(value))
         return total
 
     def count_rows(self, reads: Sequence[str]) -> int | None:
@@ -238,8 +238,8 @@ class InputViews:
         )
         if found_duplicates is None:
             return None
-        rows, per_value = found_duplicates
-        return Duplicates(F.broadcast(self._spark.createDataFrame(rows)), per_value)
+        rows, count_by_value = found_duplicates
+        return Duplicates(F.broadcast(self._spark.createDataFrame(rows)), count_by_value)
 
     def _find_with_spark(self, name: str, part: Part, dedupe: DedupeSpec) -> Duplicates:
         duplicates = find_duplicates_with_spark(self._visible_rows(name, window_part(dedupe, part)), part, dedupe)

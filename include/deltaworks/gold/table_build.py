@@ -219,7 +219,7 @@ def build_table(
     answer = _answer(spark, job, views)
     state = None if job.plan.full else state_at(lake, lake.objects, job.key)
     if state is not None and not has_same_columns(state, answer):
-        job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), stays=None), None
+        job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), previous_build=None), None
         answer = _answer(spark, job, views)
     run_checks = run_checks and table.checks.before_commit
     if run_checks:

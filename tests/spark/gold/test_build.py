@@ -94,8 +94,8 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
 def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
-    monkeypatch.setattr(event_keys, "MOST_KEYS", most_rows)
-    monkeypatch.setattr(input_views, "MOST_HELD_ROWS", most_rows)
+    monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows)
+    monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows)
     chosen = random.Random(7)
     arrived: Rows = []
     # Arrival numbers out of order, so that a copy seen later can be the one that survives, as after a repair.

@@ -72,7 +72,7 @@ def test_answers_are_built_in_order_by_what_changed_and_published_only_if_they_h
 def test_without_the_checks_what_breaks_them_is_published(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_build, "broken_checks", lambda *_: [])
+    monkeypatch.setattr(table_build, "failed_checks", lambda *_: [])
     shop = make_project({"shop": (SHOP + GOLD, SQL)})
     shop.append("shop", "events", [event(0, "a", None)])
 

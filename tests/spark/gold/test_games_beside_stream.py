@@ -69,7 +69,7 @@ def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
     find = build_module.InputViews._find_in_driver
     monkeypatch.setattr(
         build_module.InputViews,
-        "_find_copies_here",
+        "_find_in_driver",
         lambda views, name, *rest: looked_up.append(name) or find(views, name, *rest),  # type: ignore[func-returns-value]
     )
     loop = GoldRefreshLoop(

@@ -57,7 +57,7 @@ def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic
 def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
     spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, most_keys: int
 ) -> None:
-    monkeypatch.setattr(event_keys, "MOST_KEYS", most_keys)
+    monkeypatch.setattr(event_keys, "MAX_KEYS", most_keys)
     traffic.land([request(hour + 0.5, str(hour)) for hour in range(24)])
     traffic.build(MINUTES)
     traffic.land([request(5.2, "late"), request(5.3, "late"), request(5.4, "5")])

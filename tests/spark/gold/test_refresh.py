@@ -152,7 +152,7 @@ def test_a_shadow_that_breaks_its_checks_is_kept_and_not_swapped_in(
     assert (counts(shop), shadows(shop)) == ([1, 1, 1], ["000001"])
 
     # Without the checks readers get what is there of it.
-    monkeypatch.setattr(refresh, "broken_checks", lambda *_: [])
+    monkeypatch.setattr(refresh, "failed_checks", lambda *_: [])
     refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
     assert counts(shop) == [10]
 
@@ -230,7 +230,7 @@ def test_who_is_erased_between_a_shadow_and_its_swap_is_not_swapped_in(
     shop.append("shop", "events", [event(0, "hers", device=ann)])
     edit(shop, EDITED)
     if not protected:
-        monkeypatch.setattr(refresh, "purged_since", lambda *_: False)
+        monkeypatch.setattr(refresh, "was_erased_since", lambda *_: False)
     found: list[set[str]] = []
 
     def erase_meanwhile(reached: str) -> None:

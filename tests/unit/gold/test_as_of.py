@@ -118,7 +118,7 @@ def test_with_the_changed_partitions_alone_it_would_not_be(tmp_path: Path, monke
 
     market = PlannedMarket(tmp_path)
     open_market(market, every=6)
-    monkeypatch.setattr(table_build, "differing_from", first_alone)
+    monkeypatch.setattr(table_build, "changes_by_row_diff", first_alone)
 
     with pytest.raises(AssertionError):
         live_through(market)

@@ -123,7 +123,7 @@ def test_little_is_remembered_where_little_may_be(events: Events) -> None:
     assert sum(rows.nbytes for rows in events.remembered._rows.values()) <= 100
 
 
-@pytest.mark.parametrize("bound", ["MOST_KEYS", "MOST_BYTES", "MOST_UNREAD_BYTES"])
+@pytest.mark.parametrize("bound", ["MAX_KEYS", "MAX_KEY_BYTES", "MAX_UNCACHED_BYTES"])
 def test_what_is_too_much_for_a_driver_is_left_to_spark(
     events: Events, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:

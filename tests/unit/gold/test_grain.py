@@ -96,7 +96,7 @@ def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
         pytest.param(touched_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
         pytest.param(touched_hours, "note_hours", no_removals, id="removed files touch nothing"),
         pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
-        pytest.param(plan_module, "shifted_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
+        pytest.param(plan_module, "shift_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
 )
 def test_with_a_protection_off_it_would_not_be(

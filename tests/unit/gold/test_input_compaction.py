@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> PipelineSpec:
 
 @pytest.fixture
 def lake(tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    monkeypatch.setattr(input_compaction, "FEWEST_FILES", FILES)
+    monkeypatch.setattr(input_compaction, "MIN_FILES", FILES)
     return Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
 
 
@@ -78,7 +78,7 @@ def test_of_more_than_fits_the_oldest_are_merged_first(
     assert opened is not None
     before = rows(lake, key)
     sizes = opened.get_add_actions(flatten=True)["size_bytes"].to_pylist()
-    monkeypatch.setattr(input_compaction, "MOST_BYTES", 3 * max(sizes))
+    monkeypatch.setattr(input_compaction, "MAX_MERGE_BYTES", 3 * max(sizes))
 
     assert merge(lake, spec) == 1
     assert (rows(lake, key), files(lake, key)) == (before, FILES - 2)
@@ -102,7 +102,7 @@ def test_a_table_whose_write_turn_somebody_has_or_waits_for_is_left_to_them(
 def test_whoever_has_lost_the_stream_commits_nothing(lake: Lake, spec: PipelineSpec) -> None:
     key, looks = make(lake, "shop", "orders", files=FILES, days=1), iter([True, False, False])
 
-    assert merge(lake, spec, goes_on=lambda: next(looks)) == 0
+    assert merge(lake, spec, should_continue=lambda: next(looks)) == 0
     assert files(lake, key) == FILES
 
 
@@ -114,7 +114,7 @@ def test_what_lands_meanwhile_is_no_conflict(lake: Lake, spec: PipelineSpec) -> 
             append(lake, key, 1)
         return True
 
-    assert merge(lake, spec, goes_on=land) == 1
+    assert merge(lake, spec, should_continue=land) == 1
     assert files(lake, key) == 2, "what was merged, and what has landed behind it"
 
 

@@ -50,7 +50,7 @@ class Views:
 
     def prepare(self, plans: object) -> None: ...
 
-    def copies_dropped(self, names: object, part: object) -> int:
+    def count_duplicates(self, names: object, part: object) -> int:
         return 0
 
 
@@ -111,7 +111,7 @@ class Overtaken:
 def gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Overtaken:
     gold = Overtaken(tmp_path)
     monkeypatch.setattr(build, "InputViews", Views)
-    monkeypatch.setattr(table_build, "answer_of", gold.answer)
+    monkeypatch.setattr(table_build, "compute_answer", gold.answer)
     return gold
 
 
@@ -141,7 +141,7 @@ def test_a_build_that_one_of_older_inputs_overtakes_plans_again_and_lands(gold: 
 def test_without_planning_again_what_it_had_read_would_be_missing(
     gold: Overtaken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "_TRIES_BEHIND", 0)
+    monkeypatch.setattr(build, "_MAX_REPLANS", 0)
     gold.meanwhile = once(lambda: gold.other_builds(gold.older))
 
     result = gold.build()

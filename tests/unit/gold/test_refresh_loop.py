@@ -33,7 +33,7 @@ class Stage:
         self.built: list[str] = []
         self.reports: list[tuple[Mapping[str, Any], ...]] = []
         self.error: Exception | None = None
-        self.is_ours = True
+        self.holds_lease = True
         monkeypatch.setattr(build_module, "build_table", self._build)
         monkeypatch.setattr(build_module, "InputViews", MagicMock())
         self.loop = self.opened()
@@ -44,7 +44,7 @@ class Stage:
             self.traffic.catalog,
             "traffic",
             pool="gold",
-            holds_lease=lambda: self.is_ours,
+            holds_lease=lambda: self.holds_lease,
             report_failures=self.reports.append,
         )
 
@@ -122,12 +122,12 @@ def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_
 ) -> None:
     merges: list[str] = []
 
-    def merge(lake: object, spec: object, tables: Sequence[GoldTableSpec], *, goes_on: Callable[[], bool]) -> int:
-        assert goes_on()
+    def merge(lake: object, spec: object, tables: Sequence[GoldTableSpec], *, should_continue: Callable[[], bool]) -> int:
+        assert should_continue()
         merges.extend(table.name for table in tables)
         raise TransientError("OBJECT_STORE_UNREACHABLE", "no answer", hint="Wait.")
 
-    monkeypatch.setattr(loop_module, "merge_inputs", merge)
+    monkeypatch.setattr(loop_module, "compact_inputs", merge)
     stage.traffic.land([request(1, "a")])
 
     assert stage.look() == [TABLE]
@@ -173,7 +173,7 @@ def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
 def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.traffic.land([request(1, "a")])
     contended = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
-    monkeypatch.setattr("deltaworks.gold.refresh_loop.refresh_kept_tables", MagicMock(side_effect=contended))
+    monkeypatch.setattr("deltaworks.gold.refresh_loop.refresh_external_inputs", MagicMock(side_effect=contended))
 
     stage.look()
     stage.look()
@@ -195,7 +195,7 @@ def test_a_table_that_another_definition_has_built_since_is_left_alone(
     stage.traffic.build(TABLE)
     sql.write_text(before)
     if not protected:
-        monkeypatch.setattr(GoldRefreshLoop, "_is_another_definition", lambda *arguments: False)
+        monkeypatch.setattr(GoldRefreshLoop, "_was_built_by_other_definition", lambda *arguments: False)
 
     assert stage.look() == ([] if protected else [TABLE]), "else both would rebuild all of it in turns"
     stage.redefine()
@@ -252,7 +252,7 @@ def test_the_loop_builds_in_its_own_pool_until_it_is_closed(stage: Stage, monkey
 
 def test_without_the_lease_nothing_is_built_any_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.traffic.land([request(1, "a")])
-    stage.is_ours = False
+    stage.holds_lease = False
 
     loop, _ = running(stage, monkeypatch)
 
