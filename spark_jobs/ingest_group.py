@@ -23,7 +23,7 @@ def main() -> int:
     arguments = parser.parse_args()
     load = partial(load_catalog, tolerant=True)
     catalog = load()
-    with group_backoff(open_objects(catalog.environment.lake), arguments.group).around():
+    with group_backoff(open_objects(catalog.environment.lake), arguments.group).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         run = GroupRun(spark, arguments.group, catalog, load=load, available_now=arguments.available_now)

@@ -24,7 +24,7 @@ def main() -> int:
     catalog = load_catalog(tolerant=True)
     share = stream_share(catalog.pipeline(arguments.pipeline), catalog.environment)
     objects = open_objects(catalog.environment.lake)
-    with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).around():
+    with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True, share=share)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         with stream_lineage(spark, catalog, [arguments.pipeline]):

@@ -20,9 +20,9 @@ import boto3
 import psutil
 
 from deltaworks.control import paths
-from deltaworks.control.guard import parent_of
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.objects import open_objects
+from deltaworks.control.parent_watchdog import parent_of
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.settings_file import load_settings

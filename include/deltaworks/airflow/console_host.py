@@ -194,7 +194,7 @@ def build_host() -> FastAPI:
     def open_lake() -> ObjectStore:
         environment = catalog.current().environment
         set_environment_keys(environment)
-        return open_objects(environment.lake, patience=PATIENCE)
+        return open_objects(environment.lake, timeouts=PATIENCE)
 
     console = Console(
         people=AirflowPeople(),

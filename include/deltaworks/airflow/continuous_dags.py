@@ -18,7 +18,7 @@ from deltaworks.airflow.runbooks import (
     rules_runbook,
     stream_runbook,
 )
-from deltaworks.control.rule_paths import PROCESS, RULES_DAG
+from deltaworks.control.rule_paths import RULES_DAG, RULES_PROCESS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import StreamGroup
@@ -77,7 +77,7 @@ def rules_dag(catalog: Catalog) -> DAG | None:
         doc_md=rules_runbook(pipelines),
         **continuous_dag_settings(owners, tags=("rules", *pipelines)),
     ) as dag:
-        _process_task("judge", "deltaworks.rules", catalog.environment, rules=PROCESS)
+        _process_task("judge", "deltaworks.rules", catalog.environment, rules=RULES_PROCESS)
     return dag
 
 

@@ -13,7 +13,7 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
-from deltaworks.control.concurrency import concurrently
+from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health.judge import ROWS_QUARANTINED, Verdict, next_step_of_rejection
 from deltaworks.control.health.limits import duration
 from deltaworks.control.objects import ObjectStore
@@ -158,7 +158,7 @@ def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: dateti
         )
         return dag_id
 
-    return [dag_id for dag_id in concurrently(check_job, scheduled_jobs(catalog)) if dag_id]
+    return [dag_id for dag_id in map_concurrently(check_job, scheduled_jobs(catalog)) if dag_id]
 
 
 def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
@@ -190,4 +190,4 @@ def alert_on_stale_gold(objects: ObjectStore, catalog: Catalog, *, now: datetime
         for table in spec.gold.tables
         if table.checks.max_age_minutes is not None
     ]
-    return [subject for subject in concurrently(check_table, tables) if subject]
+    return [subject for subject in map_concurrently(check_table, tables) if subject]

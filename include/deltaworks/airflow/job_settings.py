@@ -15,7 +15,7 @@ from airflow.sdk import RetryDecision, RetryPolicy
 from deltaworks.airflow import names
 from deltaworks.airflow.child_process import error_of
 from deltaworks.airflow.job_alerts import job_callbacks
-from deltaworks.control.backoff import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, SETTLED_SECONDS, wait_seconds
+from deltaworks.control.backoff import FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS, STABLE_RUN_SECONDS, wait_seconds
 from deltaworks.specs.shares import Share
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ContinuousRetryPolicy(JobRetryPolicy):
     ) -> RetryDecision:
         error = error_of(exception)
         condition = error.condition if error else type(exception).__name__
-        failures = 1 if self._ran_seconds(context) >= SETTLED_SECONDS else try_number
+        failures = 1 if self._ran_seconds(context) >= STABLE_RUN_SECONDS else try_number
         seconds = wait_seconds(failures, retryable=error is None or error.retryable)
         return RetryDecision.retry(
             delay=timedelta(seconds=seconds), reason=f"{condition}: starting again in {seconds:.0f} s"
@@ -104,7 +104,7 @@ def continuous_retries() -> dict[str, Any]:
         "retries": CONTINUOUS_RETRIES,
         "retry_delay": timedelta(seconds=FIRST_WAIT_SECONDS),
         "retry_exponential_backoff": 2.0,
-        "max_retry_delay": timedelta(seconds=LONGEST_WAIT_SECONDS),
+        "max_retry_delay": timedelta(seconds=MAX_WAIT_SECONDS),
         "retry_policy": ContinuousRetryPolicy(),
     }
 

@@ -46,7 +46,7 @@ RUN_TEMPLATE: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.tr
 #: What a job has in its environment of the run it is of: which one, and who triggered it.
 RUN_VARIABLES: Final[Mapping[str, str]] = {
     provenance.RUN_VARIABLE: RUN_TEMPLATE,
-    provenance.PERSON_VARIABLE: f"{{{{ dag_run.triggering_user_name or '{provenance.NOBODY}' }}}}",
+    provenance.PERSON_VARIABLE: f"{{{{ dag_run.triggering_user_name or '{provenance.SCHEDULER}' }}}}",
 }
 
 

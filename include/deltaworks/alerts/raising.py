@@ -282,7 +282,7 @@ def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> 
     if not alert.outbox:
         return
     for notice in alert.outbox:
-        objects.put_if_absent(paths.alert_notice(notice.id), notice.encode())
+        objects.put_if_absent(paths.alert_notification(notice.id), notice.encode())
     item = objects.get(key)
     # Where another process has written since, the outbox stays for its next writer.
     if item is not None and item.data == data:

@@ -10,7 +10,7 @@ import typer
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
-from deltaworks.control.listing import Cell, Listing, byte_count, count, instant
+from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, timestamp_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
 from deltaworks.tables.lake import Lake
@@ -45,11 +45,11 @@ def _row(batch: BatchSummary) -> tuple[object, ...]:
         batch.batch_id,
         batch.state,
         Cell(list(batch.held), ", ".join(batch.held)),
-        count(batch.rows),
-        count(batch.quarantined),
+        count_cell(batch.rows),
+        count_cell(batch.quarantined),
         Cell(batch.start_offset, _offset(batch.start_offset)),
         Cell(batch.end_offset, _offset(batch.end_offset)),
-        instant(batch.prepared_at),
+        timestamp_cell(batch.prepared_at),
         None if batch.seconds is None else Cell(batch.seconds, f"{batch.seconds:.1f}"),
         batch.owner_epoch,
         batch.run,
@@ -98,14 +98,14 @@ def _detail(batch: BatchDetail) -> list[str | Listing]:
             step.table_name,
             step.writer,
             step.outcome,
-            count(step.rows),
+            count_cell(step.rows),
             step.files,
-            byte_count(step.bytes),
+            byte_count_cell(step.bytes),
             step.delta_version,
             None if step.seconds is None else Cell(step.seconds, f"{step.seconds:.2f}"),
         )
     files = Listing(("seq", "object", "size"), title="objects")
     for file in batch.files[:_FILES_SHOWN]:
-        files.add(file.seq, file.key, byte_count(file.size))
+        files.add(file.seq, file.key, byte_count_cell(file.size))
     cut = len(batch.files) > _FILES_SHOWN
     return [of_batch, steps, files, *([f"(the first {_FILES_SHOWN} of {len(batch.files)} objects)"] if cut else [])]

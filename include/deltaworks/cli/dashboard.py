@@ -10,7 +10,7 @@ import typer
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, Part, listing_command
-from deltaworks.control.listing import Listing, count, instant
+from deltaworks.control.listing import Listing, count_cell, timestamp_cell
 from deltaworks.dashboards.spans import span_of
 from deltaworks.specs.catalog import named
 
@@ -51,7 +51,7 @@ def dashboard(
 def _declared(spec: PipelineSpec) -> Listing:
     listing = Listing(("dashboard", "panels", "hours", "refresh seconds", "title"))
     for item in spec.dashboards:
-        listing.add(item.name, count(len(item.panels)), f"{item.hours:g}", str(item.refresh_seconds), item.title)
+        listing.add(item.name, count_cell(len(item.panels)), f"{item.hours:g}", str(item.refresh_seconds), item.title)
     return listing
 
 
@@ -61,8 +61,8 @@ def _panels(answer: DashboardAnswer) -> Listing:
         listing.add(
             item.panel.title,
             item.panel.chart,
-            count(len(item.rows)),
-            instant(item.newest_at, absent="?"),
+            count_cell(len(item.rows)),
+            timestamp_cell(item.newest_at, absent="?"),
             f"{item.seconds:.2f}",
             _state(item),
         )

@@ -6,7 +6,7 @@ import typer
 
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
-from deltaworks.control.listing import Cell, Listing, byte_count, instant
+from deltaworks.control.listing import Cell, Listing, byte_count_cell, timestamp_cell
 from deltaworks.engine.file_answers import FileAnswer, FileAnswers, Reading
 
 app = typer.Typer(no_args_is_help=True)
@@ -28,9 +28,9 @@ def list_files(
         listing.add(
             event["seq"],
             f"{event['bucket']}/{event['key']}",
-            byte_count(event["size"] or 0),
+            byte_count_cell(event["size"] or 0),
             event["origin"] or "-",
-            instant(event["received_at"], absent="-"),
+            timestamp_cell(event["received_at"], absent="-"),
             Cell(
                 {reading.pipeline: reading.batch_id for reading in answer.readings},
                 ", ".join(map(_read_by, answer.readings)) or "no pipeline",

@@ -11,7 +11,7 @@ import typer
 from deltaworks.cli.completion import PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command, progress_bar
-from deltaworks.control.listing import Cell, Listing, byte_count, count, readable_bytes
+from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
 
 if TYPE_CHECKING:
     from deltaworks.sources.objects.landing.inputs import Input
@@ -45,7 +45,7 @@ def land(
         def note(file: Input, landed: LandedFile) -> None:
             before[str(file)] = landed.read_bytes
             objects = landed.objects + landed.present
-            report(sum(before.values()), f"{file}: {objects:,} objects, {readable_bytes(landed.read_bytes)}")
+            report(sum(before.values()), f"{file}: {objects:,} objects, {format_bytes(landed.read_bytes)}")
 
         results = land_files(
             inputs, source, store, object_bytes=object_mib << 20, under=under, again=again, progress=note
@@ -63,18 +63,18 @@ def _listing(results: Sequence[LandedFile]) -> Listing:
     for result in results:
         listing.add(
             result.file,
-            count(result.objects),
-            count(result.present),
+            count_cell(result.objects),
+            count_cell(result.present),
             _countable(result.events),
             _countable(result.unreadable),
-            byte_count(result.read_bytes),
-            byte_count(result.landed_bytes),
+            byte_count_cell(result.read_bytes),
+            byte_count_cell(result.landed_bytes),
         )
     return listing
 
 
 def _countable(number: int | None) -> Cell:
-    return Cell(None, "?") if number is None else count(number)
+    return Cell(None, "?") if number is None else count_cell(number)
 
 
 def _sentences(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:

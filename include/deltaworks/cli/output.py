@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from deltaworks.control.listing import Listing, csv_text, json_text, plain_text, visible, visible_lines
+from deltaworks.control.listing import (
+    Listing,
+    csv_text,
+    escape_invisible,
+    escape_invisible_lines,
+    json_text,
+    plain_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,24 +48,24 @@ class Answer:
 
 def line(text: str, *, style: str = "", error: bool = False) -> None:
     """Print one line. A line end in it is shown as an escape: data cannot pretend to be a line of ours."""
-    _write(visible(text), style=style, error=error)
+    _write(escape_invisible(text), style=style, error=error)
 
 
 def heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
     """Print one line whose beginning is marked."""
     if not _is_terminal(error):
-        _write(f"{visible(title)} {visible(text)}", error=error)
+        _write(f"{escape_invisible(title)} {escape_invisible(text)}", error=error)
         return
     from rich.text import Text
 
-    shown = Text(visible(title), style=style)
-    shown.append(f" {visible(text)}", style="not bold default")
+    shown = Text(escape_invisible(title), style=style)
+    shown.append(f" {escape_invisible(text)}", style="not bold default")
     _console(error).print(shown, soft_wrap=True)
 
 
 def document(text: str) -> None:
     """Print a text of ours of several lines, such as YAML or JSON."""
-    _write(visible_lines(text))
+    _write(escape_invisible_lines(text))
 
 
 def data(value: Any) -> None:
@@ -79,9 +86,9 @@ def listing(shown: Listing) -> None:
     table = Table()
     for header in shown.headers:
         # Folded and not cut: a name that is half there is of no use.
-        table.add_column(Text(visible(header)), overflow="fold")
+        table.add_column(Text(escape_invisible(header)), overflow="fold")
     for row in shown.rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+        table.add_row(*(Text(escape_invisible(cell)) for cell in row))
     _console(error=False).print(table, soft_wrap=False)
 
 
@@ -98,7 +105,7 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
     columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=total)
-        yield lambda done, text: progress.update(task, completed=done, description=visible(text))
+        yield lambda done, text: progress.update(task, completed=done, description=escape_invisible(text))
 
 
 def show(parts: Sequence[Part], *, form: Form = "table") -> None:

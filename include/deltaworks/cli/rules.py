@@ -15,7 +15,7 @@ from deltaworks.cli.completion import EveryPipelineArgument, PipelineArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.listing import Cell, Listing, count
+from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import named
@@ -150,7 +150,7 @@ def _episodes(result: Backtest) -> Listing:
             minute_text(episode.fired),
             f"{result.judged_at(episode.fired):%Y-%m-%dT%H:%M:%SZ}",
             "lasts" if episode.ended is None else minute_text(episode.ended),
-            count(end - episode.began),
+            count_cell(end - episode.began),
             _figure(episode.worst),
             episode.held_by,
         )

@@ -18,7 +18,7 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import age_seconds, duration
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.health.report import Report, misdeclared, read_verdicts, report, subjects, to_record
-from deltaworks.control.listing import Cell, Listing, count
+from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldRecords
 from deltaworks.specs.catalog import Catalog
@@ -106,8 +106,8 @@ def _facts(item: Report, now: datetime) -> dict[str, Any]:
     hour = item.throughput.last_hour(now)
     is_stream = item.subject.kind == "stream"
     return {
-        "rows_in_the_last_hour": count(hour.rows) if is_stream else None,
-        "quarantined_in_the_last_hour": count(hour.quarantined) if is_stream else None,
+        "rows_in_the_last_hour": count_cell(hour.rows) if is_stream else None,
+        "quarantined_in_the_last_hour": count_cell(hour.quarantined) if is_stream else None,
         "lag": _lag(item.heartbeat, now) if is_stream and item.heartbeat is not None else None,
     }
 

@@ -16,7 +16,7 @@ from deltaworks.cli.output import data, heading, line, listing_command
 from deltaworks.cli.output import show as show_parts
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.listing import Cell, Listing, byte_count, count, readable_bytes
+from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, format_bytes
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError
@@ -162,9 +162,9 @@ def _row(report: TableReport) -> tuple[object, ...]:
         report.kind,
         Cell(None, "-") if report.score is None else report.score.value,
         "" if dearest is None else f"{dearest.name}: {dearest.cost:g}",
-        count(health.files),
-        byte_count(health.bytes),
-        Cell(None, "?") if health.rows is None else count(health.rows),
+        count_cell(health.files),
+        byte_count_cell(health.bytes),
+        Cell(None, "?") if health.rows is None else count_cell(health.rows),
         health.partitions,
         "" if last is None else f"{last.operation} {last.at:%m-%d %H:%M}",
         report.error or _would(report),
@@ -177,7 +177,7 @@ def _would(report: TableReport) -> str:
         return ""
     if not choice.partitions:
         return choice.reason
-    cost = f"{readable_bytes(choice.bytes_rewritten)} in {choice.cost_seconds:.0f} s"
+    cost = f"{format_bytes(choice.bytes_rewritten)} in {choice.cost_seconds:.0f} s"
     return f"{choice.reason}; saves {choice.files_saved:,} files for {cost}"
 
 
@@ -195,9 +195,9 @@ def _facts(report: TableReport, health: TableHealth) -> Listing:
     marked = health.deletion_vector_rows
     facts = {
         "version": f"{health.version:,}",
-        "files": f"{health.files:,} of {readable_bytes(health.average_file_bytes)} on average",
+        "files": f"{health.files:,} of {format_bytes(health.average_file_bytes)} on average",
         "sizes": ", ".join(_histogram(health)),
-        "size": readable_bytes(health.bytes),
+        "size": format_bytes(health.bytes),
         "rows": "?" if health.rows is None else f"{health.rows:,}",
         "rows marked as deleted": "?" if marked is None else f"{marked:,}",
         "partitions": f"{health.partitions:,} by {', '.join(health.partition_by) or 'nothing'}, skew {health.skew:.1f}",
@@ -205,12 +205,12 @@ def _facts(report: TableReport, health: TableHealth) -> Listing:
     if health.log is not None:
         log = health.log
         checkpoint = "none" if log.checkpoint_at is None else f"of {log.checkpoint_at:%Y-%m-%d %H:%M}"
-        facts["log"] = f"{log.commits:,} commits, {readable_bytes(log.bytes)}"
+        facts["log"] = f"{log.commits:,} commits, {format_bytes(log.bytes)}"
         facts["checkpoint"] = f"{checkpoint}, {health.commits_since_checkpoint:,} commits since"
     if report.unordered_share is not None:
         facts["not in Z-order"] = f"{report.unordered_share:.0%} of the bytes"
     if report.unreferenced is not None:
-        facts["unneeded"] = f"{report.unreferenced.files:,} files, {readable_bytes(report.unreferenced.bytes)}"
+        facts["unneeded"] = f"{report.unreferenced.files:,} files, {format_bytes(report.unreferenced.bytes)}"
     listing = Listing(tuple(facts), layout="blocks")
     listing.add(*facts.values())
     return listing
@@ -219,7 +219,7 @@ def _facts(report: TableReport, health: TableHealth) -> Listing:
 def _histogram(health: TableHealth) -> Iterator[str]:
     for files, bound in zip(health.size_histogram, [*SIZE_BOUNDS, None], strict=True):
         if files:
-            where = f"below {readable_bytes(bound)}" if bound is not None else "larger"
+            where = f"below {format_bytes(bound)}" if bound is not None else "larger"
             yield f"{files:,} {where}"
 
 
@@ -240,7 +240,7 @@ def _partitions(health: TableHealth) -> Iterator[str | Listing]:
             "/".join(f"{name}={value}" for name, value in partition.partition) or "(all)",
             f"{partition.files:,}",
             f"{partition.small_files:,}",
-            readable_bytes(partition.bytes),
+            format_bytes(partition.bytes),
             "?" if partition.rows is None else f"{partition.rows:,}",
             f"{partition.newest_file_at:%Y-%m-%d %H:%M}",
         )
@@ -258,9 +258,9 @@ def _trend_row(table_trend: Trend) -> tuple[str, ...]:
         f"{table_trend.days:.1f}",
         f"{table_trend.files:,}",
         "" if table_trend.files_a_day is None else f"{table_trend.files_a_day:+,.1f}",
-        readable_bytes(table_trend.bytes),
-        "" if table_trend.bytes_a_day is None else readable_bytes(table_trend.bytes_a_day),
-        "" if table_trend.log_bytes_a_day is None else readable_bytes(table_trend.log_bytes_a_day),
+        format_bytes(table_trend.bytes),
+        "" if table_trend.bytes_a_day is None else format_bytes(table_trend.bytes_a_day),
+        "" if table_trend.log_bytes_a_day is None else format_bytes(table_trend.log_bytes_a_day),
     )
 
 

@@ -130,7 +130,7 @@ def build_alone(reader: OneReader, *, catalog: CatalogCache | None = None) -> Fa
     catalog = catalog or CatalogCache()
 
     def opened() -> ObjectStore:
-        return open_objects(catalog.current().environment.lake, patience=PATIENCE)
+        return open_objects(catalog.current().environment.lake, timeouts=PATIENCE)
 
     console = Console(people=reader, acts=NoActs(), records=CachedObjects(opened), catalog=catalog)
     app = FastAPI(title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None)

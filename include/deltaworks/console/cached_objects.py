@@ -19,11 +19,11 @@ from typing import Any, Final, NoReturn
 
 from deltaworks.console.turn import waiting
 from deltaworks.control.clock import utc_now
-from deltaworks.control.objects import ObjectStore, Patience, StoredObject
+from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
 
 #: How a client of the console waits: pages answer within a second whatever the storage does.
-PATIENCE: Final = Patience(connect_seconds=1.0, read_seconds=2.0, tries=2, connections=16)
+PATIENCE: Final = ClientTimeouts(connect_seconds=1.0, read_seconds=2.0, max_attempts=2, max_connections=16)
 #: What changes by the second, by the last part of its key; everything else may be a minute old.
 QUICK_NAMES: Final = frozenset(
     {"heartbeat.json", "stop.json", "recent.json", "verdicts.json", "health.json", "erasures.json"}

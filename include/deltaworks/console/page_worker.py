@@ -62,7 +62,7 @@ def main(descriptors: Sequence[str]) -> None:
     catalog = CatalogCache()
 
     def opened() -> ObjectStore:
-        return open_objects(catalog.current().environment.lake, patience=PATIENCE)
+        return open_objects(catalog.current().environment.lake, timeouts=PATIENCE)
 
     maker = PageMaker(records=CachedObjects(opened), catalog=catalog)
     threads = [

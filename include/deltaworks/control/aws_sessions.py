@@ -20,12 +20,12 @@ def aws_session() -> boto3.session.Session:
     from botocore.session import Session
 
     session = Session()
-    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _shared_data_loader(session.get_config_variable("data_path")))
     return boto3.session.Session(botocore_session=session)
 
 
 @cache
-def _loader(data_path: str | None) -> Any:
+def _shared_data_loader(data_path: str | None) -> Any:
     """What has been read stays with it, for as long as the process lives."""
     from botocore.loaders import Loader
 

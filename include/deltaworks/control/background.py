@@ -20,11 +20,11 @@ class BackgroundThread(ABC):
         """Begin."""
         self._thread.start()
 
-    def stop(self, *, within_seconds: float) -> bool:
+    def stop(self, *, timeout_seconds: float) -> bool:
         """Have it end, and wait for that so long; whether it has ended."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join(timeout=within_seconds)
+            self._thread.join(timeout=timeout_seconds)
         return not self._thread.is_alive()
 
     @abstractmethod

@@ -24,12 +24,14 @@ from deltaworks.errors import FencedError
 
 log = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS = 5.0
-LONGEST_WAIT_SECONDS = 300.0
+MAX_WAIT_SECONDS = 300.0
 #: A run that lasted this long worked: its failure counts as the first.
-SETTLED_SECONDS = 600.0
+STABLE_RUN_SECONDS = 600.0
 #: Errors that say nothing about the stream that met them: a server was away, the machine too busy, or somebody
 #: else had what it needs.
-OUTAGES = frozenset({"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT", "PYTHON_LATE"})
+OUTAGE_CONDITIONS = frozenset(
+    {"STORAGE_UNREACHABLE", "STORAGE_REFUSED", "KINESIS_UNREACHABLE", "DELTA_CONFLICT", "PYTHON_WORKER_TIMEOUT"}
+)
 #: How often a waiting run looks whether its wait was called off.
 POLL_SECONDS = 5.0
 
@@ -42,9 +44,9 @@ def wait_seconds(failures: int, *, retryable: bool = True) -> float:
             on: the stream comes back by itself once its cause was removed.
     """
     if not retryable:
-        return LONGEST_WAIT_SECONDS
+        return MAX_WAIT_SECONDS
     # The exponent is bounded as well: after days of failures 2**n is no float any more.
-    return min(FIRST_WAIT_SECONDS * 2.0 ** min(max(failures, 1) - 1, 16), LONGEST_WAIT_SECONDS)
+    return min(FIRST_WAIT_SECONDS * 2.0 ** min(max(failures, 1) - 1, 16), MAX_WAIT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +61,8 @@ class FailureRecord:
     failures: int = 0
     failed_at: str | None = None
     wait_seconds: float = 0.0
-    quick_failures: int = 0
-    parked: str = ""
+    non_outage_failures: int = 0
+    parked_condition: str = ""
 
 
 class RestartBackoff:
@@ -90,7 +92,7 @@ class RestartBackoff:
         record = json.loads(item.data) if item else {}
         return FailureRecord(**{name: record[name] for name in FailureRecord.__slots__ if name in record})
 
-    def left_seconds(self) -> float:
+    def remaining_seconds(self) -> float:
         """What is left of the wait after the last failure."""
         record = self.read()
         failed_at = parse_iso(record.failed_at)
@@ -107,14 +109,14 @@ class RestartBackoff:
             The seconds waited.
         """
         waited_seconds = 0.0
-        while (left_seconds := self.left_seconds()) > 0:
+        while (left_seconds := self.remaining_seconds()) > 0:
             step_seconds = min(left_seconds, POLL_SECONDS)
             self._sleep(step_seconds)
             waited_seconds += step_seconds
         self._started = self._clock()
         return waited_seconds
 
-    def begin(self) -> None:
+    def start_run(self) -> None:
         """A run begins now: whether its failure is an early one counts from here."""
         self._started = self._clock()
 
@@ -122,7 +124,7 @@ class RestartBackoff:
         """Note that nobody tries again before `reset`. Idempotent."""
         self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked=condition))).encode())
 
-    def failed(self, *, retryable: bool = True, outage: bool = False) -> float:
+    def record_failure(self, *, retryable: bool = True, is_outage: bool = False) -> float:
         """The run failed: record it. Does not wait itself.
 
         Args:
@@ -132,17 +134,17 @@ class RestartBackoff:
             The seconds until the next try.
         """
         now = self._clock()
-        early = (now - self._started).total_seconds() < SETTLED_SECONDS
+        early = (now - self._started).total_seconds() < STABLE_RUN_SECONDS
         before = self.read()
         failures = before.failures + 1 if early else 1
-        quick_failures = (before.quick_failures if early else 0) + (0 if outage else 1)
+        quick_failures = (before.non_outage_failures if early else 0) + (0 if is_outage else 1)
         # Streams that failed together, as when their storage was away, do not come back together.
-        seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), LONGEST_WAIT_SECONDS)
+        seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), MAX_WAIT_SECONDS)
         record = FailureRecord(
             failures=failures,
             failed_at=now.isoformat(),
             wait_seconds=round(seconds, 1),
-            quick_failures=quick_failures,
+            non_outage_failures=quick_failures,
         )
         self._objects.put(self._key, json.dumps(asdict(record)).encode())
         return record.wait_seconds
@@ -153,12 +155,12 @@ class RestartBackoff:
             self._objects.delete(self._key)
 
     @contextmanager
-    def around(self) -> Iterator[None]:
+    def run_with_backoff(self) -> Iterator[None]:
         """One run: wait for what is left, then record how the run ended.
 
         A run that was fenced counts neither as a failure nor as a success: its successor keeps the record.
         """
-        if (left_seconds := self.left_seconds()) > 0:
+        if (left_seconds := self.remaining_seconds()) > 0:
             failures = self.read().failures
             log.warning("waiting %.0f s before this run, after %d failures in a row", left_seconds, failures)
             self.wait()
@@ -168,6 +170,6 @@ class RestartBackoff:
             raise
         except Exception as error:
             own = as_deltaworks_error(error)
-            self.failed(retryable=own.retryable, outage=own.condition in OUTAGES)
+            self.record_failure(retryable=own.retryable, is_outage=own.condition in OUTAGE_CONDITIONS)
             raise
         self.reset()

@@ -29,6 +29,6 @@ def parse_iso(text: str | None) -> datetime | None:
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def micros_as_iso(micros: int) -> str:
+def micros_to_iso(micros: int) -> str:
     """Microseconds since 1970 as ISO 8601; outside the years 1 to 9999 their first or last instant."""
     return (_EPOCH + timedelta(microseconds=min(max(micros, EARLIEST_US), LATEST_US))).isoformat()

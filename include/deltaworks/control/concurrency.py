@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 #: What a client keeps open by default is ten connections; a bucket answers thousands of requests a second.
-_THREADS = 16
+_MAX_THREADS = 16
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+Result = TypeVar("Answer")
 
 
-def concurrently(ask: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
+def map_concurrently(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """The answers for all items, in their order. What an `ask` raises is raised once all that were begun have ended."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="requests") as pool:
-        return list(pool.map(ask, items))
+    with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="requests") as pool:
+        return list(pool.map(function, items))

@@ -46,7 +46,7 @@ def erasure_lease(namespace: str) -> str:
     return privacy_control(namespace, "erasure_lease.json")
 
 
-def subjects_of_request(namespace: str, request_id: str) -> str:
+def request_subjects(namespace: str, request_id: str) -> str:
     """In the vault: the tokens of whoever asked, until the certificate is written."""
     return f"{REQUESTS_IN_VAULT}{namespace}/{request_id}.json"
 
@@ -56,6 +56,6 @@ def replacement(number: int) -> str:
     return f"control/landing/replacements/{number:06d}.json"
 
 
-def replacement_end(number: int) -> str:
+def replacement_completion(number: int) -> str:
     """The object that says under which tags they were put."""
     return f"control/landing/replacements/{number:06d}.done.json"

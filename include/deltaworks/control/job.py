@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from deltaworks.control.guard import start_guard
+from deltaworks.control.error_redaction import redact_values, redacted_traceback
 from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
-from deltaworks.control.redaction import traceback_without_values, without_values
+from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import (
     ConcurrencyError,
     DeltaworksError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 #: Delta's commit conflicts, by the names they have in Java, in Python and in Delta's own condition codes.
-_CONFLICT = re.compile(
+_DELTA_CONFLICT = re.compile(
     r"\bConcurrent(?:Append|DeleteRead|DeleteDelete|Write|Transaction)Exception\b"
     r"|\bDeltaConcurrentModificationException\b|\b(?:Metadata|Protocol)ChangedException\b"
     r"|\bDELTA_(?:CONCURRENT_[A-Z_]+|METADATA_CHANGED|PROTOCOL_CHANGED)\b"
@@ -36,9 +36,9 @@ _CONFLICT = re.compile(
     r"|\bDELTA_(?:VERSIONS_NOT_CONTIGUOUS|TRUNCATED_TRANSACTION_LOG)\b"
 )
 #: What Spark says when another driver has written the next file of a query's checkpoint.
-_CHECKPOINT_TAKEN = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
+_CHECKPOINT_IN_USE = re.compile(r"\bCONCURRENT_STREAM_LOG_UPDATE\b")
 #: What Spark says when a Python process that it started has not answered within the ten seconds it gives one.
-_PYTHON_LATE = re.compile(r"\bPython worker failed to connect back\b")
+_PYTHON_WORKER_TIMEOUT = re.compile(r"\bPython worker failed to connect back\b")
 #: What clients of object stores and of messaging say when a server or the way to it fails.
 _OUTAGE = re.compile(
     r"\bjava\.net\.(?:ConnectException|SocketException|SocketTimeoutException|UnknownHostException|NoRouteToHost\w*)"
@@ -60,13 +60,13 @@ _OUTAGE_TYPES = frozenset(
         "TimeoutError",
     }
 )
-_MESSAGE_LENGTH = 1_000
+_MAX_MESSAGE_LENGTH = 1_000
 #: Functions from the text of a foreign error to one of ours, or None: what belongs to one kind of source is said in the
 #: source's folder. Named and not imported, since they lie in layers above; loaded when an error is looked at.
-ERROR_GRAMMARS = ("deltaworks.sources.registry:source_error",)
+ERROR_TRANSLATORS = ("deltaworks.sources.registry:source_error",)
 
 
-def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
+def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int:
     """Run a job's `main` and return the process's exit code.
 
     0 or what `main` returned; the exit code of a DeltaworksError; 1 for any other error. On an error the traceback goes
@@ -75,13 +75,13 @@ def run_job(main: Callable[[], int | None], *, guard: bool = True) -> int:
     Args:
         guard: end this process and its JVM when whoever launched them has died.
     """
-    if guard:
-        start_guard()
+    if watch_parent:
+        start_parent_watchdog()
     try:
         code = main()
     except Exception as error:
         own = as_deltaworks_error(error)
-        sys.stderr.write(traceback_without_values(error))
+        sys.stderr.write(redacted_traceback(error))
         sys.stderr.flush()
         print(own.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
         return own.exit_code
@@ -102,12 +102,12 @@ def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
 
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """The error as a DeltaworksError: itself or the one it wraps, a known error of Spark or a server, or JOB_FAILED."""
-    chain = list(_chain(error))
+    chain = list(_cause_chain(error))
     text = "\n".join(_text_of(link) for link in chain)
     own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or error_in(text)
     if own is not None:
         return own
-    if (named := _of_spark(text, error) or _of_a_source(text)) is not None:
+    if (named := _spark_error(text, error) or _source_error(text)) is not None:
         return named
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
@@ -123,23 +123,23 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     )
 
 
-def _of_spark(text: str, error: BaseException) -> DeltaworksError | None:
-    if _CONFLICT.search(text):
+def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
+    if _DELTA_CONFLICT.search(text):
         return ConcurrencyError(
             "DELTA_CONFLICT",
             f"Another writer changed what this job read or rewrote: {_first_line(error)}",
             hint="Run the job again; it starts from the table as it is then.",
         )
-    if _CHECKPOINT_TAKEN.search(text):
+    if _CHECKPOINT_IN_USE.search(text):
         return FencedError(
-            "CHECKPOINT_TAKEN",
+            "CHECKPOINT_IN_USE",
             f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
             hint="None: the other one goes on. Run one stream a pipeline.",
         )
-    if _PYTHON_LATE.search(text):
+    if _PYTHON_WORKER_TIMEOUT.search(text):
         # Before outages: a socket that timed out is among its causes, and no server was away.
         return TransientError(
-            "PYTHON_LATE",
+            "PYTHON_WORKER_TIMEOUT",
             f"Spark gave up waiting for a Python process it had started: {_first_line(error)}",
             hint="Run the job again. Where that does not help, the machine has too much to do at once, or the log says "
             "why Python cannot start: start fewer streams beside one another, or let small ones share a driver.",
@@ -147,16 +147,16 @@ def _of_spark(text: str, error: BaseException) -> DeltaworksError | None:
     return None
 
 
-def _of_a_source(text: str) -> DeltaworksError | None:
-    for place in ERROR_GRAMMARS:
-        module, _, name = place.partition(":")
+def _source_error(text: str) -> DeltaworksError | None:
+    for location in ERROR_TRANSLATORS:
+        module, _, name = location.partition(":")
         error: DeltaworksError | None = getattr(importlib.import_module(module), name)(text)
         if error is not None:
             return error
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _cause_chain(error: BaseException) -> Iterator[BaseException]:
     """The error, then what it was raised from, outermost first. Errors that merely preceded it are not part of it."""
     seen: set[int] = set()
     link: BaseException | None = error
@@ -177,8 +177,8 @@ def _is_outage(link: BaseException) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line for line in without_values(str(error)).splitlines() if line.strip()]
+    lines = [line for line in redact_values(str(error)).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         # A Java error that no Python one stands for: what it says comes after where it was met.
         lines = [lines[1].removeprefix(": ")]
-    return (lines[0] if lines else type(error).__name__)[:_MESSAGE_LENGTH]
+    return (lines[0] if lines else type(error).__name__)[:_MAX_MESSAGE_LENGTH]

@@ -48,7 +48,7 @@ class LeasedProcess:
         self._stall_seconds = stall_seconds
         self._known_epoch = known_epoch
         self._ends_at = float("inf")
-        self._turned_at = time.monotonic()
+        self._progressed_at = time.monotonic()
         self._lost = False
         self.stopping = threading.Event()
         self.heartbeat = HeartbeatWriter(
@@ -60,23 +60,23 @@ class LeasedProcess:
         )
 
     @property
-    def over(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether nothing more is to be begun."""
         return self.stopping.is_set() or time.monotonic() >= self._ends_at
 
     @property
-    def is_ours(self) -> bool:
+    def holds_lease(self) -> bool:
         """Whether the lease has not been lost."""
         return not self._lost
 
     @property
     def is_stalled(self) -> bool:
         """Whether what runs in it has given no sign for longer than it may."""
-        return time.monotonic() - self._turned_at > self._stall_seconds
+        return time.monotonic() - self._progressed_at > self._stall_seconds
 
     def record_progress(self) -> None:
         """Records progress (resets the stall timer)."""
-        self._turned_at = time.monotonic()
+        self._progressed_at = time.monotonic()
 
     def stop(self) -> None:
         """End soon."""
@@ -85,15 +85,15 @@ class LeasedProcess:
     def pause(self, seconds: float) -> None:
         """Wait, at most until it is over. Whoever waits here gets on."""
         wait = max(0.0, min(seconds, self._ends_at - time.monotonic()))
-        self._turned_at = time.monotonic() + wait
+        self._progressed_at = time.monotonic() + wait
         self.stopping.wait(wait)
         self.record_progress()
 
     @contextlib.contextmanager
-    def held(
+    def hold_lease(
         self,
         *,
-        on_turn: Callable[[], Any] = lambda: None,
+        on_tick: Callable[[], Any] = lambda: None,
         wait_seconds: float | None = None,
         state: StreamState = "idle",
     ) -> Iterator[Lease]:
@@ -122,14 +122,14 @@ class LeasedProcess:
             self.record_progress()
             self.heartbeat.update(owner=lease.owner, epoch=lease.epoch, state=state)
             self.heartbeat.start()
-            threading.Thread(target=self._observe, args=(on_turn,), name="observe", daemon=True).start()
+            threading.Thread(target=self._poll, args=(on_tick,), name="observe", daemon=True).start()
             try:
                 yield lease
             except Exception as error:
                 if self._lost and not isinstance(error, FencedError):
                     raise self._lease_lost() from error
                 if not self._lost:
-                    self.heartbeat.close(state="failed", error=_record(error))
+                    self.heartbeat.close(state="failed", error=_error_record(error))
                 raise
             if self._lost:
                 raise self._lease_lost()
@@ -138,7 +138,7 @@ class LeasedProcess:
             self.stopping.set()
             lease.release()
 
-    def _observe(self, on_turn: Callable[[], Any]) -> None:
+    def _poll(self, on_tick: Callable[[], Any]) -> None:
         flag = StopFlag(self._objects, paths.stop_request(self._folder))
         while not self.stopping.wait(_STOP_POLL_SECONDS):
             with contextlib.suppress(Exception):  # observing ends nothing
@@ -146,7 +146,7 @@ class LeasedProcess:
                     self.stop()
             with contextlib.suppress(Exception):
                 if not self.is_stalled:
-                    on_turn()
+                    on_tick()
 
     def _on_lost(self) -> None:
         log.warning("%s lost its lease", self._name)
@@ -161,6 +161,6 @@ class LeasedProcess:
         )
 
 
-def _record(error: Exception) -> dict[str, Any]:
+def _error_record(error: Exception) -> dict[str, Any]:
     unforeseen = {"condition": type(error).__name__, "message": str(error)}
     return error.as_record() if isinstance(error, DeltaworksError) else unforeseen

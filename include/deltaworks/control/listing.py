@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Layout = Literal["table", "blocks", "lines"]
 #: Categories of Unicode that a terminal acts on, or shows as nothing: controls, formats, lone surrogates, what is for
 #: private use or assigned to nothing, separators of lines and paragraphs.
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Cell:
         return self.text
 
 
-def count(number: int) -> Cell:
+def count_cell(number: int) -> Cell:
     """A number of things, with separators of thousands for people."""
     return Cell(number, f"{number:,}")
 
 
-def byte_count(number: int) -> Cell:
+def byte_count_cell(number: int) -> Cell:
     """A number of bytes, with a unit for people."""
-    return Cell(number, readable_bytes(number))
+    return Cell(number, format_bytes(number))
 
 
-def instant(at: dt.datetime | None, *, absent: str = "") -> Cell:
+def timestamp_cell(at: dt.datetime | None, *, absent: str = "") -> Cell:
     """A time to the second."""
     return Cell(None if at is None else at.isoformat(), absent if at is None else f"{at:%Y-%m-%d %H:%M:%S}")
 
@@ -71,8 +71,8 @@ class Listing:
     layout: Layout = "table"
 
     def __post_init__(self) -> None:
-        if len(set(self.names)) < len(self.headers):
-            raise ValueError(f"two columns have one name: {', '.join(self.names)}")
+        if len(set(self.field_names)) < len(self.headers):
+            raise ValueError(f"two columns have one name: {', '.join(self.field_names)}")
 
     def add(self, *cells: object) -> None:
         """Add a row.
@@ -85,7 +85,7 @@ class Listing:
         self.cells.append(cells)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def field_names(self) -> tuple[str, ...]:
         """The headers as names of fields."""
         return tuple(header.lower().replace(" ", "_") or "note" for header in self.headers)
 
@@ -98,7 +98,7 @@ class Listing:
         """The rows as programs read them."""
         if self.records is not None:
             return list(self.records)
-        return [dict(zip(self.names, (_value(cell) for cell in row), strict=True)) for row in self.cells]
+        return [dict(zip(self.field_names, (_value(cell) for cell in row), strict=True)) for row in self.cells]
 
 
 def listing_of(results: Sequence[DataclassInstance | BaseModel]) -> Listing:
@@ -112,7 +112,7 @@ def listing_of_records(records: Sequence[Mapping[str, Any]]) -> Listing:
     columns.sort(key=lambda name: name == "reason")
     listing = Listing(tuple(name.replace("_", " ") for name in columns), records=records)
     for record in records:
-        listing.add(*(_measure(record.get(name)) for name in columns))
+        listing.add(*(_field_cell(record.get(name)) for name in columns))
     return listing
 
 
@@ -124,7 +124,7 @@ def plain_record(result: DataclassInstance | BaseModel) -> dict[str, Any]:
 
 def plain_text(listing: Listing) -> str:
     """The listing as lines of aligned columns, nothing cut, or of its layout."""
-    rows = [tuple(visible(cell) for cell in row) for row in listing.rows]
+    rows = [tuple(escape_invisible(cell) for cell in row) for row in listing.rows]
     if listing.layout == "blocks":
         width = max(map(len, listing.headers))
         blocks = [
@@ -149,24 +149,26 @@ def csv_text(listing: Listing) -> str:
     """The listing as CSV with a header. Invisible characters are made visible; JSON has them as they are."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(listing.names)
+    writer.writerow(listing.field_names)
     writer.writerows([[_csv_cell(_value(cell)) for cell in row] for row in listing.cells])
     return text.getvalue()
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text as one line that a terminal only shows: what it would act on is written as an escape, `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escaped(sign) if unicodedata.category(sign) in _INVISIBLE else sign for sign in text)
+    return "".join(
+        _escape_character(sign) if unicodedata.category(sign) in _INVISIBLE_CATEGORIES else sign for sign in text
+    )
 
 
-def visible_lines(text: str) -> str:
+def escape_invisible_lines(text: str) -> str:
     """The same for a text of several lines, whose line ends and indents are ours."""
-    return "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join("\t".join(map(escape_invisible, line.split("\t"))) for line in text.split("\n"))
 
 
-def readable_bytes(number: float) -> str:
+def format_bytes(number: float) -> str:
     """A count of bytes with a unit; one below zero keeps its sign."""
     sign, number = ("-", -number) if number < 0 else ("", number)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -176,20 +178,20 @@ def readable_bytes(number: float) -> str:
     return f"{sign}{number:.1f} TiB"
 
 
-def _escaped(sign: str) -> str:
-    code = ord(sign)
-    if sign in "\n\r\t":
-        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[sign]
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    if character in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _measure(value: Any) -> Any:
+def _field_cell(value: Any) -> Any:
     """A field of a result as a cell."""
     if isinstance(value, float):
         return Cell(value, f"{value:.1f}")
-    return count(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    return count_cell(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _text(cell: Any) -> str:
@@ -203,26 +205,26 @@ def _value(cell: Any) -> Any:
 def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
-    return visible(value if isinstance(value, str) else json.dumps(value, default=json_value))
+    return escape_invisible(value if isinstance(value, str) else json.dumps(value, default=json_value))
 
 
 def json_value(value: Any) -> Any:
     """What JSON has of a value that it has no type for: a record of it, a list, or its text."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain(value)
+        return _to_plain(value)
     if hasattr(value, "model_dump"):  # a pydantic model; not imported for the sake of commands that have none
         return value.model_dump()
     return list(value) if isinstance(value, tuple | set | frozenset) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A value with the dataclasses in it as dicts. `dataclasses.asdict` of Python 3.11 takes a Counter for its items,
     and counts those."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {item.name: _to_plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        plain = [_plain(item) for item in value]
+        plain = [_to_plain(item) for item in value]
         return plain if isinstance(value, list) else tuple(plain)
     return value

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from deltaworks.control.attempts import attempts
+from deltaworks.control.retry import attempts
 from deltaworks.errors import TransientError
 from deltaworks.specs.storage import StorageSpec
 
@@ -29,13 +29,13 @@ _CONDITIONAL_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class ClientTimeouts:
     """How long a client waits for a storage on the network, how often it tries, and how many requests run at once."""
 
     connect_seconds: float = 5.0
     read_seconds: float = 20.0
-    tries: int = 5
-    connections: int = 10
+    max_attempts: int = 5
+    max_connections: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +79,28 @@ class ObjectStore(Protocol):
         """Remove the object; nothing happens where there is none."""
 
 
-def open_objects(storage: StorageSpec, *, patience: Patience | None = None) -> ObjectStore:
+def open_objects(storage: StorageSpec, *, timeouts: ClientTimeouts | None = None) -> ObjectStore:
     """The object store a storage spec describes. Local disk is never waited for."""
     if storage.scheme == "s3":
-        return S3Objects(storage, patience=patience)
+        return S3Objects(storage, timeouts=timeouts)
     return LocalObjects(Path(storage.prefix))
 
 
 class S3Objects:
     """Objects in a bucket, by conditional requests."""
 
-    def __init__(self, storage: StorageSpec, *, patience: Patience | None = None) -> None:
+    def __init__(self, storage: StorageSpec, *, timeouts: ClientTimeouts | None = None) -> None:
         from botocore.config import Config
 
         from deltaworks.control.aws_sessions import aws_session
 
-        patience = patience or Patience()
+        timeouts = timeouts or ClientTimeouts()
         config = Config(
             s3={"addressing_style": "path" if storage.path_style else "auto"},
-            connect_timeout=patience.connect_seconds,
-            read_timeout=patience.read_seconds,
-            retries={"mode": "standard", "max_attempts": patience.tries},
-            max_pool_connections=patience.connections,
+            connect_timeout=timeouts.connect_seconds,
+            read_timeout=timeouts.read_seconds,
+            retries={"mode": "standard", "max_attempts": timeouts.max_attempts},
+            max_pool_connections=timeouts.max_connections,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
@@ -111,7 +111,7 @@ class S3Objects:
     def get(self, key: str) -> StoredObject | None:
         from botocore.exceptions import ClientError
 
-        with _reported("read", key):
+        with _translate_client_errors("read", key):
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)
             except ClientError as error:
@@ -123,7 +123,7 @@ class S3Objects:
     def etag(self, key: str) -> str | None:
         from botocore.exceptions import ClientError
 
-        with _reported("look at", key):
+        with _translate_client_errors("look at", key):
             try:
                 return str(self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)["ETag"])
             except ClientError as error:
@@ -141,7 +141,7 @@ class S3Objects:
             stored = self.get(key)
             if stored is not None:
                 return stored.data == data
-        raise _refused_without_cause(key, "nothing is there")
+        raise _unexplained_refusal(key, "nothing is there")
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
         for _ in _attempts():
@@ -155,13 +155,13 @@ class S3Objects:
                 return stored.etag
             if stored.etag != etag:
                 return None
-        raise _refused_without_cause(key, "the version to be replaced is there")
+        raise _unexplained_refusal(key, "the version to be replaced is there")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str | None:
         """The tag written, or None when it was refused for its condition, or for another write at the same time."""
         from botocore.exceptions import ClientError
 
-        with _reported("write", key):
+        with _translate_client_errors("write", key):
             try:
                 answer = self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, **condition)
             except ClientError as error:
@@ -175,23 +175,23 @@ class S3Objects:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=self._prefix + prefix
         )
-        with _reported("list", prefix):
+        with _translate_client_errors("list", prefix):
             stored = [item["Key"] for page in pages for item in page.get("Contents", [])]
         return sorted(key.removeprefix(self._prefix) for key in stored)
 
     def delete(self, key: str) -> None:
-        with _reported("delete", key):
+        with _translate_client_errors("delete", key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
 
 def _attempts() -> Iterator[int]:
-    return attempts(_CONDITIONAL_ATTEMPTS, first_seconds=0.15, longest_seconds=3.0)
+    return attempts(_CONDITIONAL_ATTEMPTS, first_wait_seconds=0.15, max_wait_seconds=3.0)
 
 
-def _refused_without_cause(key: str, what: str) -> TransientError:
+def _unexplained_refusal(key: str, stored_state: str) -> TransientError:
     return TransientError(
         "STORAGE_REFUSED",
-        f"{_CONDITIONAL_ATTEMPTS} conditional writes of {key} were all refused, though {what}.",
+        f"{_CONDITIONAL_ATTEMPTS} conditional writes of {key} were all refused, though {stored_state}.",
         hint="Others write and delete the same key without pause, or the store keeps no conditions: run it again, "
         "then see who writes there.",
     )
@@ -202,7 +202,7 @@ def _code(error: Any) -> str:
 
 
 @contextlib.contextmanager
-def _reported(verb: str, key: str) -> Iterator[None]:
+def _translate_client_errors(verb: str, key: str) -> Iterator[None]:
     """Turns every failure of boto3, a connection that fails among them, into an error of ours."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -237,13 +237,13 @@ class LocalObjects:
             return None
 
     def put(self, key: str, data: bytes) -> None:
-        with self._written(key, data) as temporary:
+        with self._temporary_file(key, data) as temporary:
             temporary.replace(self._root / key)
             _sync_folder(temporary.parent)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         while True:
-            with self._written(key, data) as temporary:
+            with self._temporary_file(key, data) as temporary:
                 try:
                     os.link(temporary, self._root / key)
                 except FileExistsError:
@@ -268,7 +268,7 @@ class LocalObjects:
         return hashlib.sha256(data).hexdigest()
 
     @contextlib.contextmanager
-    def _written(self, key: str, data: bytes) -> Iterator[Path]:
+    def _temporary_file(self, key: str, data: bytes) -> Iterator[Path]:
         target = self._root / key
         _make_folder(target.parent)
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"

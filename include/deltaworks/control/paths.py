@@ -33,7 +33,7 @@ def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
     return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
 
 
-def batch_deaths(pipeline: str, generation: int, batch_id: int) -> str:
+def batch_crashes(pipeline: str, generation: int, batch_id: int) -> str:
     """The folder of what is on record of a batch that tasks die on, until it is prepared."""
     return pipeline_control(pipeline, f"deaths/g{generation:06d}/{batch_id:012d}")
 
@@ -74,7 +74,7 @@ def start_over(pipeline: str, generation: int) -> str:
     return pipeline_control(pipeline, f"start_over/g{generation:06d}.json")
 
 
-def start_over_end(pipeline: str, generation: int) -> str:
+def start_over_completion(pipeline: str, generation: int) -> str:
     """The object that says that a start over is complete."""
     return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
 
@@ -89,7 +89,7 @@ def rollback_files(pipeline: str, ordinal: int) -> str:
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.files.json")
 
 
-def rollback_end(pipeline: str, ordinal: int) -> str:
+def rollback_completion(pipeline: str, ordinal: int) -> str:
     """The object that says that a rollback is complete, and as which version."""
     return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
 
@@ -134,7 +134,7 @@ def mutation_batch(pipeline: str, number: int) -> str:
     return mutations(pipeline, f"{number:012d}.json")
 
 
-def mutation_end(pipeline: str, number: int) -> str:
+def mutation_completion(pipeline: str, number: int) -> str:
     """The object that says that a mutation batch is complete, and what it did."""
     return mutations(pipeline, f"{number:012d}.done.json")
 
@@ -199,7 +199,7 @@ def vacuum_record(pipeline: str) -> str:
     return maintenance(pipeline, "vacuum.json")
 
 
-def first_night(pipeline: str) -> str:
+def first_maintenance(pipeline: str) -> str:
     """When the upkeep of a pipeline first came by, and whether its tables were new then."""
     return maintenance(pipeline, "first_night.json")
 
@@ -209,7 +209,7 @@ def table_snapshots() -> str:
     return "control/table_health"
 
 
-def table_snapshots_upkeep() -> str:
+def table_snapshots_maintenance() -> str:
     """The folder of the lock of whoever keeps the table of snapshots, which all pipelines write to."""
     return "control/table_health_upkeep"
 
@@ -259,7 +259,7 @@ def maintenance(pipeline: str, name: str = "") -> str:
     return pipeline_control(pipeline, f"maintenance/{name}").rstrip("/")
 
 
-def input_norm(pipeline: str) -> str:
+def input_rate(pipeline: str) -> str:
     """The object that says how much a pipeline usually gets."""
     return pipeline_control(pipeline, "input_norm.json")
 
@@ -299,7 +299,7 @@ def relay_listing_request(relay: str) -> str:
     return relay_control(relay, "listing_request.json")
 
 
-def relay_clean(relay: str) -> str:
+def relay_cleanup(relay: str) -> str:
     """The object that says what was last cleaned of a relay's bucket."""
     return relay_control(relay, "clean.json")
 
@@ -309,19 +309,19 @@ def alert_state(cause: str, subject: str) -> str:
     return alerts(f"state/{cause}/{subject}.json")
 
 
-def verdicts() -> str:
+def health_verdicts() -> str:
     """The object with what the health check last found of every relay and stream."""
     return alerts("verdicts.json")
 
 
-def alert_notice(notice: str) -> str:
+def alert_notification(notification: str) -> str:
     """A notice that waits to be sent."""
-    return alerts(f"spool/{notice}.json")
+    return alerts(f"spool/{notification}.json")
 
 
-def alert_delivery(notice: str, channel: str) -> str:
+def alert_delivery(notification: str, channel: str) -> str:
     """The object that says whether a notice was sent through a channel."""
-    return alerts(f"deliveries/{notice}.{channel}.json")
+    return alerts(f"deliveries/{notification}.{channel}.json")
 
 
 def alert_job(dag_id: str) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 RUN_VARIABLE = "DELTAWORKS_RUN"
 #: Who triggered that run; of one that nobody triggered, `NOBODY`.
 PERSON_VARIABLE = "DELTAWORKS_PERSON"
-NOBODY = "airflow"
-REQUIRED = ("pipeline", "batch", "run", "operation")
+SCHEDULER = "airflow"
+REQUIRED_FIELDS = ("pipeline", "batch", "run", "operation")
 #: Operations that rearrange or change rows which are there: a commit of one of them brings none.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
 #: Takes rows of erased people out of a table, and changes no others.
 ERASE = "erase"
-BRINGING_NO_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
+OPERATIONS_WITHOUT_NEW_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 
 
 def current_run() -> str:
@@ -40,7 +40,7 @@ def airflow_run_of(run: str) -> tuple[str, str]:
     return (dag_id, "/".join(rest[:-2])) if len(rest) > 2 else ("", "")
 
 
-def is_night_of(pipeline: str) -> bool:
+def is_maintenance_run(pipeline: str) -> bool:
     """Whether this process is a task of the pipeline's maintenance DAG, which runs with nobody watching."""
     dag_id, slash, _ = current_run().partition("/")
     return bool(slash) and dag_id == maintenance_dag_id(pipeline)
@@ -57,7 +57,7 @@ def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: A
     return json.dumps(record, separators=(",", ":"), default=str)
 
 
-def read_user_metadata(text: str | None) -> dict[str, Any]:
+def parse_user_metadata(text: str | None) -> dict[str, Any]:
     """What `user_metadata` wrote; empty where a commit has none of ours."""
     if not text:
         return {}

@@ -7,8 +7,8 @@ from typing import Final
 from deltaworks.control import paths
 
 #: The name of the process that judges rules, and the DAG that runs it, by which commands call it.
-PROCESS: Final = "judging"
-RULES_DAG: Final = f"rules__{PROCESS}"
+RULES_PROCESS: Final = "judging"
+RULES_DAG: Final = f"rules__{RULES_PROCESS}"
 
 
 def rules_control() -> str:
@@ -31,6 +31,6 @@ def rule_baseline(pipeline: str, rule: str, name: str) -> str:
     return paths.pipeline_control(pipeline, f"rules/baselines/{rule}/{name}.json")
 
 
-def pipeline_notes(pipeline: str, name: str = "") -> str:
+def pipeline_annotations(pipeline: str, name: str = "") -> str:
     """The folder of what people noted of a pipeline, or one note in it."""
     return paths.pipeline_control(pipeline, f"annotations/{name}") + ("" if name else "/")

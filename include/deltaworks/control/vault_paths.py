@@ -10,7 +10,7 @@ import re
 
 #: So many hexadecimal digits name a page: 4,096 pages a namespace.
 _PAGE_DIGITS = 3
-_PAGE = re.compile(rf"[0-9a-f]{{{_PAGE_DIGITS}}}")
+_PAGE_PATTERN = re.compile(rf"[0-9a-f]{{{_PAGE_DIGITS}}}")
 
 
 def identities() -> str:
@@ -28,7 +28,7 @@ def reveals() -> str:
     return "reveals"
 
 
-def keys(namespace: str) -> str:
+def key_pages(namespace: str) -> str:
     """The folder of the pages of a namespace."""
     return f"keys/{namespace}/"
 
@@ -40,30 +40,30 @@ def page_of(subject: str) -> str:
 
 def key_page(namespace: str, page: str) -> str:
     """The object with the wrapped keys of a page's subjects."""
-    return f"{keys(namespace)}{page}.json"
+    return f"{key_pages(namespace)}{page}.json"
 
 
-def page_in(namespace: str, key: str) -> str | None:
+def page_of_object(namespace: str, key: str) -> str | None:
     """The page that an object holds; None of any other object."""
-    name = key.removeprefix(keys(namespace)).removesuffix(".json")
-    return name if key_page(namespace, name) == key and _PAGE.fullmatch(name) else None
+    name = key.removeprefix(key_pages(namespace)).removesuffix(".json")
+    return name if key_page(namespace, name) == key and _PAGE_PATTERN.fullmatch(name) else None
 
 
-def epochs(namespace: str) -> str:
+def key_epochs(namespace: str) -> str:
     """The folder of the keys that wrap those of subjects."""
     return f"keys/epochs/{namespace}/"
 
 
-def epoch(namespace: str, number: int) -> str:
+def key_epoch(namespace: str, number: int) -> str:
     """The object with the key of one epoch, wrapped by the key service."""
-    return f"{epochs(namespace)}{number}.json"
+    return f"{key_epochs(namespace)}{number}.json"
 
 
-def work(namespace: str) -> str:
+def namespace_lock(namespace: str) -> str:
     """The folder of the lock of whoever changes keys or rows of a namespace."""
     return f"work/{namespace}"
 
 
-def unreadable(namespace: str, day: str = "", name: str = "") -> str:
+def unreadable_files(namespace: str, day: str = "", name: str = "") -> str:
     """The folder of what could not be read of a namespace, or one object of a day (`2026-11-23`)."""
     return f"unreadable/{namespace}/" + (f"{day}/{name}" if day else "")

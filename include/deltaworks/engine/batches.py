@@ -211,7 +211,7 @@ class BatchProcessor:
         return CrashIsolation(
             objects=self._home.objects,
             storage=self._lake.storage,
-            folder=paths.batch_deaths(self._spec.pipeline, self._generations.generation, batch_id),
+            folder=paths.batch_crashes(self._spec.pipeline, self._generations.generation, batch_id),
             max_crashes=self._spec.stream.crashes_per_object,
             payload_timeout_seconds=self._spec.stream.object_seconds,
             start_isolated=self._careful_next,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from deltaworks.control.error_redaction import redact_values
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.redaction import without_values
 
 #: The line of a traceback that says what went wrong. Spark brings those of its Python processes as text.
 _SAID: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): .+$", re.MULTILINE)
@@ -20,7 +20,7 @@ def failure_record(error: Exception) -> Mapping[str, Any]:
     own = as_deltaworks_error(error)
     if own.condition != "JOB_FAILED":
         return own.as_record()
-    text = without_values(str(error))
+    text = redact_values(str(error))
     message = _SAID.findall(text)[-1] if _SAID.search(text) else text.strip() or type(error).__name__
     return {
         "condition": "STREAM_FAILED",

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from deltaworks.control.guard import driving_jvm, end_now
 from deltaworks.control.health.heartbeat import HeartbeatWriter
+from deltaworks.control.parent_watchdog import exit_immediately, launching_jvm
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -65,7 +65,7 @@ class OwnDriver:
 
     def lease_lost(self) -> None:
         # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
-        end_now(driving_jvm(), exit_code=FencedError.exit_code)
+        exit_immediately(launching_jvm(), exit_code=FencedError.exit_code)
 
     def ending(self) -> str | None:
         return None
@@ -134,7 +134,7 @@ def end_driver(error: TransientError) -> None:
     """End this process and its JVM at once, and tell the launcher why."""
     log.error("%s", error)
     print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-    end_now(driving_jvm(), exit_code=error.exit_code)
+    exit_immediately(launching_jvm(), exit_code=error.exit_code)
 
 
 def out_of_time(host: Host, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None) -> str | None:

@@ -44,7 +44,7 @@ def receive(namespace: Namespace, subject: str, *, received_at: datetime, by: st
     digest = digest_of([subject])
     request_id = f"e{received_at:%Y%m%d}-{digest[:10]}"
     first = Person(subjects=(subject,), tokens=(subject,))
-    key = erasure_paths.subjects_of_request(namespace.name, request_id)
+    key = erasure_paths.request_subjects(namespace.name, request_id)
     if namespace.erasures.read(request_id) is None:
         namespace.vault.objects.put_if_absent(key, first.encode())
     terms = namespace.terms
@@ -64,7 +64,7 @@ def person_of(namespace: Namespace, request: ErasureRequest) -> Person:
     Raises:
         ConfigError: ERASURE_SUBJECT_GONE.
     """
-    key = erasure_paths.subjects_of_request(namespace.name, request.request_id)
+    key = erasure_paths.request_subjects(namespace.name, request.request_id)
     stored = namespace.vault.objects.get(key)
     if stored is None:
         raise ConfigError(
@@ -77,12 +77,12 @@ def person_of(namespace: Namespace, request: ErasureRequest) -> Person:
 
 def note_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
     """Keep whom a request is about. Idempotent."""
-    namespace.vault.objects.put(erasure_paths.subjects_of_request(namespace.name, request.request_id), person.encode())
+    namespace.vault.objects.put(erasure_paths.request_subjects(namespace.name, request.request_id), person.encode())
 
 
 def forget_ended(namespace: Namespace) -> int:
     """Delete whom requests were about that have ended, also those that a run died over; how many. Idempotent."""
-    folder = erasure_paths.subjects_of_request(namespace.name, "").removesuffix(".json")
+    folder = erasure_paths.request_subjects(namespace.name, "").removesuffix(".json")
     forgotten = 0
     for key in namespace.vault.objects.list(folder):
         request = namespace.erasures.read(key.removeprefix(folder).removesuffix(".json"))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from deltaworks.control import paths as lake_paths
-from deltaworks.control.attempts import attempts
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import is_live
@@ -18,6 +17,7 @@ from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.control.records.vault import read_vault_beat
+from deltaworks.control.retry import attempts
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.resolve import Person
 from deltaworks.errors import ConcurrencyError
@@ -40,7 +40,7 @@ def suppress(namespace: Namespace, request: ErasureRequest, person: Person) -> S
         ContractError: SUPPRESSION_UNREADABLE.
     """
     digests = tuple(sorted(suppression_digest(namespace.token_key, token) for token in person.tokens))
-    for _ in attempts(_ATTEMPTS, first_seconds=0.05, longest_seconds=1.0):
+    for _ in attempts(_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=1.0):
         keys = namespace.objects.list(paths.suppressions(namespace.name))
         records = [_read(namespace, key) for key in keys]
         for record in records:

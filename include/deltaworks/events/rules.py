@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.control.redaction import without_values
+from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ContractError
 from deltaworks.specs.rules import RuleSpec, open_duckdb, selected
 from deltaworks.specs.table import TableSpec
@@ -81,7 +81,7 @@ class RuleChecker:
         except duckdb.Error as error:
             raise ContractError(
                 "RULE_UNUSABLE",
-                f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {without_values(str(error))}",
+                f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {redact_values(str(error))}",
                 hint="Mend its check in pipeline.yaml, then start the stream again.",
             ) from None
         return verdict

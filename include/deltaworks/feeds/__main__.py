@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from deltaworks.control import outward_paths
-from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.control import outbound_paths
+from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.feeds.process import FeedsProcess
 from deltaworks.specs.catalog import Catalog
 
@@ -20,20 +20,20 @@ def open_feeds(catalog: Catalog, pipeline: str, on_turn: Callable[[], None]) -> 
     return FeedsProcess(catalog, pipeline, on_turn=on_turn)
 
 
-FEEDS = EndlessKind(
-    word="feeds",
+FEEDS = DaemonKind(
+    noun="feeds",
     module="deltaworks.feeds",
-    described="a pipeline that declares feeds",
-    control=outward_paths.feeds_control,
-    open=open_feeds,
-    failed="FEEDS_FAILED",
-    argument=lambda pipeline: f"feeds__{pipeline}",
+    help="a pipeline that declares feeds",
+    control_folder=outbound_paths.feeds_control,
+    build=open_feeds,
+    failure_condition="FEEDS_FAILED",
+    cli_name=lambda pipeline: f"feeds__{pipeline}",
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a pipeline's feeds to their end; returns the exit code."""
-    return main_of(FEEDS, arguments)
+    return run_daemon(FEEDS, arguments)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
-from deltaworks.control import outward_paths
-from deltaworks.control.backoff import LONGEST_WAIT_SECONDS, wait_seconds
+from deltaworks.control import outbound_paths
+from deltaworks.control.backoff import MAX_WAIT_SECONDS, wait_seconds
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.leased_process import LeasedProcess
@@ -78,7 +78,7 @@ class FeedsProcess:
         self._on_turn, self._open_sink = on_turn, open_sink
         self._tenure = LeasedProcess(
             self._objects,
-            outward_paths.feeds_control(pipeline),
+            outbound_paths.feeds_control(pipeline),
             name=f"feeds__{pipeline}",
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
@@ -97,10 +97,10 @@ class FeedsProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
         """
-        with self._tenure.held(on_turn=self._turn):
+        with self._tenure.hold_lease(on_turn=self._turn):
             for thread in self._threads:
                 thread.start()
-            while not self._tenure.over:
+            while not self._tenure.should_stop:
                 self._tenure.pause(60)
             self._tenure.stop()
             for thread in self._threads:
@@ -151,7 +151,7 @@ class FeedThread(threading.Thread):
         feed: Feed | None = None
         with contextlib.suppress(DeltaworksError):
             self._alerts.begin(self._records.read())
-        while not self._tenure.over:
+        while not self._tenure.should_stop:
             try:
                 sink = sink or self._open_sink(self._feed.to, self._catalog.environment.messaging)
                 feed = feed or Feed(
@@ -170,7 +170,7 @@ class FeedThread(threading.Thread):
                 log.warning("feed=%s failed: %s", self._subject, self.error)
                 self._note(self.error)
                 feed = None
-                wait = min(wait_seconds(failures, retryable=self.error.retryable), LONGEST_WAIT_SECONDS)
+                wait = min(wait_seconds(failures, retryable=self.error.retryable), MAX_WAIT_SECONDS)
             self._tenure.pause(wait)
         if sink is not None:
             sink.close()
@@ -184,7 +184,7 @@ class FeedThread(threading.Thread):
 
     def _pause(self, seconds: float) -> None:
         self._tenure.pause(seconds)
-        if self._tenure.stopping.is_set() or not self._tenure.is_ours:
+        if self._tenure.stopping.is_set() or not self._tenure.holds_lease:
             raise Stopped
 
     def _trouble(self, why: str) -> None:

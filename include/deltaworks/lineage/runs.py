@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.clock import iso_now
-from deltaworks.control.redaction import without_values
+from deltaworks.control.error_redaction import redact_values
 from deltaworks.lineage.datasets import (
     Dataset,
     mutation_inputs,
@@ -124,7 +124,7 @@ def _running(runs: Sequence[LineageRun]) -> Iterator[None]:
         yield
     except BaseException as error:
         for run in runs:
-            run.tell("FAIL", error=without_values(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH])
+            run.tell("FAIL", error=redact_values(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH])
         raise
     for run in runs:
         run.tell("COMPLETE")

@@ -73,7 +73,7 @@ def keep_control_tables(
             lock.check()
             results.append(maintain(name, key))
     try:
-        with maintenance_lock(home.objects, pipeline, work="its upkeep", folder=paths.table_snapshots_upkeep()):
+        with maintenance_lock(home.objects, pipeline, work="its upkeep", folder=paths.table_snapshots_maintenance()):
             results.append(maintain(SNAPSHOTS, paths.table_snapshots()))
     except ConcurrencyError as error:
         if error.condition != "MAINTENANCE_RUNNING":

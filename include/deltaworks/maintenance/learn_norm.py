@@ -33,5 +33,5 @@ def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None)
     first = min((at for at, _ in inputs), default=now)
     norm = norm_of(by_hour(inputs), first=first, now=now)
     objects = open_objects(catalog.environment.lake)
-    write_norm(objects, paths.input_norm(pipeline), norm)
+    write_norm(objects, paths.input_rate(pipeline), norm)
     return norm

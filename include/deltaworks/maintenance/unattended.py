@@ -84,7 +84,7 @@ def only_counts(
         alert: people are told by an alert, which the first night that deletes resolves.
     """
     now = now or utc_now()
-    key = paths.first_night(home.pipeline)
+    key = paths.first_maintenance(home.pipeline)
     stored = home.objects.get(key)
     if stored is None:
         first = _Visit(at=now, new=_is_new(lake, home, tables, now=now))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.control.provenance import read_user_metadata
+from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -73,7 +73,7 @@ def _deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tupl
     """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
     opened = lake.open(key)
     newest = opened.version() if opened else after_version
-    own_metadata = read_user_metadata(metadata)
+    own_metadata = parse_user_metadata(metadata)
     metrics: dict[str, Any] = {}
     for commit in commit_history(lake, key, newest=newest, limit=newest - after_version):
         if commit.operation.startswith("VACUUM") and commit.metadata == own_metadata:

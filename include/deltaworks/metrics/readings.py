@@ -19,7 +19,7 @@ from deltaworks import __version__
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.concurrency import concurrently
+from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.collectors import CollectorFacts, collector_reports, read_collectors
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -52,7 +52,7 @@ class Sample:
 def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> list[Sample]:
     """All figures as of now. Raises nothing; some seconds at most where the storage answers."""
     # Two parts need each of these, which are read once.
-    verdicts = cache(lambda: objects.get(paths.verdicts()))
+    verdicts = cache(lambda: objects.get(paths.health_verdicts()))
     collectors = cache(lambda: read_collectors(catalog, objects))
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
         lambda: _subjects(catalog, objects, collectors(), previous=_previous(verdicts), now=now),
@@ -180,7 +180,7 @@ def _collector(name: str, beats: list[CollectorBeat], now: datetime) -> Iterator
 def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
     records, names = RecordStore(objects, RecentBatches), list(catalog.pipelines)
     for name, recent in zip(
-        names, concurrently(lambda name: records.read(summary_paths.recent_batches(name)), names), strict=True
+        names, map_concurrently(lambda name: records.read(summary_paths.recent_batches(name)), names), strict=True
     ):
         fresh = recent.freshness(now) if recent is not None else None
         for quantile, seconds in zip(("0.5", "0.95"), fresh or (), strict=False):
@@ -189,7 +189,7 @@ def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterato
 
 def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
     tables = [(name, table) for name, spec in catalog.pipelines.items() for table in spec.gold.tables]
-    stored = concurrently(lambda item: objects.get(paths.gold_state(item[0], item[1].name)), tables)
+    stored = map_concurrently(lambda item: objects.get(paths.gold_state(item[0], item[1].name)), tables)
     for (pipeline, table), item in zip(tables, stored, strict=True):
         if table.checks.max_age_minutes is not None:
             declared = 60 * table.checks.max_age_minutes

@@ -17,7 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import BRINGING_NO_ROWS, current_run, read_user_metadata
+from deltaworks.control.provenance import OPERATIONS_WITHOUT_NEW_ROWS, current_run, parse_user_metadata
 from deltaworks.control.records.mutation import MutationBatch, Span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
@@ -98,7 +98,7 @@ class _Sum:
 
     def add(self, actions: list[Action]) -> None:
         commit_info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-        if read_user_metadata(commit_info.get("userMetadata")).get("operation") in BRINGING_NO_ROWS:
+        if parse_user_metadata(commit_info.get("userMetadata")).get("operation") in OPERATIONS_WITHOUT_NEW_ROWS:
             return
         changing = list(changing_actions(actions))
         for action in changing:

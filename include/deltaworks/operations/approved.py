@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import is_night_of
+from deltaworks.control.provenance import is_maintenance_run
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.base import Operation, Scope
@@ -28,7 +28,7 @@ def is_unattended(declared: Operation, subject: str, options: Options) -> bool:
 
     An option that would widen what it deletes, such as another retention, needs an approval in that DAG too.
     """
-    if not (declared.unattended and is_night_of(subject)):
+    if not (declared.unattended and is_maintenance_run(subject)):
         return False
     chosen = options.model_dump(exclude={"dry_run", "tables"})
     return chosen == type(options)().model_dump(exclude={"dry_run", "tables"})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
-from deltaworks.control.redaction import without_values
+from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ConfigError, DeltaworksError
 
 #: Commits of a table, rows of quarantine, and moves of an entity that a page shows.
@@ -142,9 +142,9 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
         rows = READS[values.pop("read")](**values)
         return {"rows": [_bounded(row) for row in rows]}
     except DeltaworksError as error:
-        return {"error": without_values(str(error))[:_MOST_TEXT]}
+        return {"error": redact_values(str(error))[:_MOST_TEXT]}
     except Exception as error:  # whatever a damaged table leads to is the answer
-        return {"error": without_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MOST_TEXT]}
+        return {"error": redact_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MOST_TEXT]}
 
 
 def _bounded(value: Any) -> Any:

@@ -121,7 +121,7 @@ class DrainedFolder:
         """Deliver for so long what is there, then say that this ends; whether nothing is left."""
         whole = self._drain.stop(within_seconds=within_seconds)
         self._ended = True
-        self._beats.stop(within_seconds=10)
+        self._beats.stop(timeout_seconds=10)
         return whole
 
     @property

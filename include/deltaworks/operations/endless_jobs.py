@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from deltaworks.control import outward_paths, paths, rule_paths
+from deltaworks.control import outbound_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
@@ -271,7 +271,7 @@ def _place_of_relay(catalog: Catalog, name: str, to_start: bool) -> _Place:
 
 
 def _place_of_rules(catalog: Catalog, name: str, _to_start: bool) -> _Place:
-    if name != rule_paths.PROCESS:
+    if name != rule_paths.RULES_PROCESS:
         catalog.pipeline(f"rules__{name}")
     return _Place(rule_paths.rules_control(), rule_paths.RULES_DAG)
 
@@ -279,12 +279,12 @@ def _place_of_rules(catalog: Catalog, name: str, _to_start: bool) -> _Place:
 def _place_of_feeds(catalog: Catalog, name: str, to_start: bool) -> _Place:
     if to_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return _Place(outward_paths.feeds_control(name), f"feeds__{name}")
+    return _Place(outbound_paths.feeds_control(name), f"feeds__{name}")
 
 
 def _place_of_remediation(catalog: Catalog, name: str, _to_start: bool) -> _Place:
     named(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
-    return _Place(outward_paths.remediation_control(name), f"remediation__{name}")
+    return _Place(outbound_paths.remediation_control(name), f"remediation__{name}")
 
 
 #: By the kind in the id of a DAG.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
@@ -119,7 +119,7 @@ def clean(context: OperationContext, options: CleanOptions) -> Report:
     verb = {"delete": "deleted", "archive": "archived"}[result.mode]
     would = "would be " if options.dry_run else ""
     parts = [
-        f"{result.removed:,} objects ({readable_bytes(result.bytes)}) {would}{verb}. Left: "
+        f"{result.removed:,} objects ({format_bytes(result.bytes)}) {would}{verb}. Left: "
         f"{result.unread:,} not landed everywhere, {result.young:,} too young, {result.in_quarantine:,} that "
         f"quarantine needs, {result.unclaimed:,} that no pipeline reads, {result.changed:,} replaced since; "
         f"{result.gone:,} gone."

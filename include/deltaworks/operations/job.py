@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.job import print_result_line, run_job
-from deltaworks.control.listing import plain_text, visible
+from deltaworks.control.listing import escape_invisible, plain_text
 from deltaworks.control.provenance import airflow_run_id
 from deltaworks.operations.approved import approvals_of, approved_options, is_unattended
 from deltaworks.operations.base import Operation, OperationContext, Report
@@ -84,5 +84,5 @@ def _add(parser: argparse.ArgumentParser, field: OptionField) -> None:
 def print_report(report: Report) -> None:
     """The report as plain text, for a log; its results last, as one line of JSON."""
     for part in report.readable():
-        sys.stdout.write((visible(part) if isinstance(part, str) else plain_text(part)) + "\n")
+        sys.stdout.write((escape_invisible(part) if isinstance(part, str) else plain_text(part)) + "\n")
     print_result_line(report.results)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deltaworks.control.listing import visible
+from deltaworks.control.listing import escape_invisible
 from deltaworks.events.inference.leaf_columns import ProposedColumn
 from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedTable
 from deltaworks.events.inference.time_formats import is_of_date_alone, names_offset
@@ -46,13 +46,13 @@ def quoted(text: str) -> str:
     """A text as a YAML scalar: plain where that is safe, in quotes otherwise."""
     if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXTS:
         return text
-    return '"' + visible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    return '"' + escape_invisible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def _comment(text: str, *, indent: int = 0) -> Iterator[str]:
     """A comment of as many lines as it needs. What producers have called things stays on them."""
     line = ""
-    for word in visible(text).split(" "):
+    for word in escape_invisible(text).split(" "):
         if line and len(line) + len(word) >= _LONGEST_COMMENT - indent:
             yield f"{' ' * indent}# {line}"
             line = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from deltaworks.control.listing import Cell, Listing, instant
+from deltaworks.control.listing import Cell, Listing, timestamp_cell
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
@@ -68,7 +68,13 @@ def show_rows(context: OperationContext, options: ShowOptions) -> Report:
     listing = Listing(("event", "object", "batch", "seq", "position", "at", "reasons", "raw"), layout="blocks")
     for row in _quarantine(context).rows(filter_of(options), limit=options.limit, all_rows=options.all):
         reasons = "; ".join(f"{reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"])
-        place = (row["object_key"], row["_batch_id"], row["_seq"], row["_position"], instant(row["_ingested_at"]))
+        place = (
+            row["object_key"],
+            row["_batch_id"],
+            row["_seq"],
+            row["_position"],
+            timestamp_cell(row["_ingested_at"]),
+        )
         raw = Cell(row["raw"], _raw_text(row, full=options.full))
         listing.add(row["event_name"], *place, Cell(row["reasons"], reasons), raw)
     return Report(parts=[listing] if listing.cells else ["No open rows.", listing])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
@@ -210,7 +210,7 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
 def _amount(objects: int, size: int, origins: Mapping[str, int]) -> str:
     """How much is read again: objects, or of a stream batches and where their ranges come from."""
     if not origins:
-        return f"{objects} objects, {readable_bytes(size)}"
+        return f"{objects} objects, {format_bytes(size)}"
     parts = ", ".join(f"{ranges} {origin}" for origin, ranges in origins.items())
     return f"{objects} batches; ranges of records: {parts}"
 

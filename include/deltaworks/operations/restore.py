@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, Section, TableNames
@@ -154,7 +154,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
     parts: list[str | Listing] = []
     for table in result.tables:
         to = "recreated" if table.restore_to is None else str(table.restore_to)
-        counts = (f"{table.rows:,}", f"{table.files:,}", readable_bytes(table.bytes))
+        counts = (f"{table.rows:,}", f"{table.files:,}", format_bytes(table.bytes))
         listing.add(table.table, table.version, to, *counts)
         for follower in followers_of(context.catalog, context.subject, table.table, None):
             parts.append(f"{table.table} is followed by {follower.pipeline}: it {follower.effect}")
@@ -212,8 +212,8 @@ def _difference(result: TableRestoreResult) -> str | Listing:
         return "Its files had been put back before."
     counts = result.difference
     listing = Listing(("", "files", "rows", "size"))
-    listing.add("out", f"{counts.files_out:,}", f"{counts.rows_out:,}", readable_bytes(counts.bytes_out))
-    listing.add("in", f"{counts.files_in:,}", f"{counts.rows_in:,}", readable_bytes(counts.bytes_in))
+    listing.add("out", f"{counts.files_out:,}", f"{counts.rows_out:,}", format_bytes(counts.bytes_out))
+    listing.add("in", f"{counts.files_in:,}", f"{counts.rows_in:,}", format_bytes(counts.bytes_in))
     return listing
 
 
@@ -264,7 +264,7 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
     )
     listing = Listing(("table", "rows given up", "files", "size", "readable as version"))
     for table in result.tables:
-        counts = (f"{table.rows:,}", f"{table.files:,}", readable_bytes(table.bytes))
+        counts = (f"{table.rows:,}", f"{table.files:,}", format_bytes(table.bytes))
         listing.add(table.table, *counts, table.version)
     parts: list[str | Listing] = [listing]
     if result.resumed:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Section, TableNames
 from deltaworks.operations.tonight import tonight
@@ -97,7 +97,7 @@ def orphans(context: OperationContext, options: OrphanOptions) -> Report:
     )
     listing = Listing(("what", "files", "size", "oldest", ""))
     for result in results:
-        listing.add(result.what, f"{result.files:,}", readable_bytes(result.bytes), result.oldest, result.reason)
+        listing.add(result.what, f"{result.files:,}", format_bytes(result.bytes), result.oldest, result.reason)
     end = ["Nothing was removed: --no-dry-run does it."] if dry_run else []
     return Report(parts=[listing, *end], results=results)
 

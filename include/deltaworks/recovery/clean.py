@@ -186,7 +186,7 @@ def _declared(spec: RelaySpec, landing: StorageSpec | None) -> tuple[CleanSpec, 
 
 
 def _position_key(relay: str) -> str:
-    return paths.relay_clean(relay)
+    return paths.relay_cleanup(relay)
 
 
 def _position(objects: ObjectStore, relay: str) -> int:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import sys
 
-from deltaworks.control import outward_paths
-from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.control import outbound_paths
+from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.remediation.process import open_remediation
 
-REMEDIATION = EndlessKind(
-    word="remediation",
+REMEDIATION = DaemonKind(
+    noun="remediation",
     module="deltaworks.remediation",
-    described="a name under `remediations` of the environment",
-    control=outward_paths.remediation_control,
-    open=open_remediation,
-    failed="REMEDIATION_PROCESS_FAILED",
-    argument=lambda name: f"remediation__{name}",
+    help="a name under `remediations` of the environment",
+    control_folder=outbound_paths.remediation_control,
+    build=open_remediation,
+    failure_condition="REMEDIATION_PROCESS_FAILED",
+    cli_name=lambda name: f"remediation__{name}",
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one remediation to its end; returns the exit code."""
-    return main_of(REMEDIATION, arguments)
+    return run_daemon(REMEDIATION, arguments)
 
 
 if __name__ == "__main__":

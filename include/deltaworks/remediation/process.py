@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from deltaworks.control import outward_paths
+from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import open_objects
@@ -68,7 +68,7 @@ class RemediationProcess:
         self._queue = queue or NotificationQueue(environment.messaging, resolve_text(spec.queue_url))
         self._tenure = LeasedProcess(
             self._objects,
-            outward_paths.remediation_control(spec.name),
+            outbound_paths.remediation_control(spec.name),
             name=f"remediation__{spec.name}",
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
@@ -87,8 +87,8 @@ class RemediationProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST. ConfigError: QUEUE_REFUSED.
         """
-        with self._tenure.held(on_turn=self._on_turn):
-            while not self._tenure.over:
+        with self._tenure.hold_lease(on_turn=self._on_turn):
+            while not self._tenure.should_stop:
                 try:
                     self.turn()
                 except TransientError as error:
@@ -101,7 +101,7 @@ class RemediationProcess:
         """Go on with what is under way, then take what the queue has."""
         self._remediator.go_on()
         for message in self._queue.receive():
-            if self._tenure.over and not self._tenure.is_ours:
+            if self._tenure.should_stop and not self._tenure.holds_lease:
                 return
             self._handle(message)
         self._tenure.heartbeat.update(state="idle", last_batch_at=iso_now(), rows=self.counts.taken_up)
@@ -113,7 +113,7 @@ class RemediationProcess:
         except Unusable as error:
             self.counts.unusable += 1
             log.warning("message=%s is kept aside: %s", message.message_id, error)
-            key = outward_paths.unusable_message(self._spec.name, message.message_id)
+            key = outbound_paths.unusable_message(self._spec.name, message.message_id)
             self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
         else:
             try:

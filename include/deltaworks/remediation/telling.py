@@ -47,7 +47,7 @@ class Telling:
             since=at,
             at=at,
         )
-        self._keep(lambda: self._objects.put_if_absent(paths.alert_notice(notice.id), notice.encode()))
+        self._keep(lambda: self._objects.put_if_absent(paths.alert_notification(notice.id), notice.encode()))
         if record.state in ("failed", "rolled_back"):
             self._keep(lambda: raise_alert(self._objects, cause=FAILED, subject=self._spec.name, summary=summary))
         elif record.state == "verified":

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from deltaworks.control import rule_paths
-from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.rules.process import JudgingProcess
 from deltaworks.specs.catalog import Catalog
 
@@ -16,20 +16,20 @@ def open_judging(catalog: Catalog, _name: str, on_turn: Callable[[], None]) -> J
     return JudgingProcess(catalog, on_turn=on_turn)
 
 
-RULES = EndlessKind(
-    word="rules",
+RULES = DaemonKind(
+    noun="rules",
     module="deltaworks.rules",
-    described=f"the one process there is: {rule_paths.PROCESS}",
-    control=lambda _name: rule_paths.rules_control(),
-    open=open_judging,
-    failed="RULES_FAILED",
-    argument=lambda _name: rule_paths.RULES_DAG,
+    help=f"the one process there is: {rule_paths.RULES_PROCESS}",
+    control_folder=lambda _name: rule_paths.rules_control(),
+    build=open_judging,
+    failure_condition="RULES_FAILED",
+    cli_name=lambda _name: rule_paths.RULES_DAG,
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Judge to the end; returns the exit code."""
-    return main_of(RULES, arguments)
+    return run_daemon(RULES, arguments)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def annotate(
     """
     note = Annotation(pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), by=by)
     digest = hashlib.sha256(note.text.encode()).hexdigest()[:8]
-    key = rule_paths.pipeline_notes(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
+    key = rule_paths.pipeline_annotations(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
     return RecordStore(objects, Annotation).fix(key, note)
 
 
@@ -69,7 +69,7 @@ def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[s
 def _read(
     objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime, most: int | None
 ) -> Iterator[Annotation]:
-    folder = rule_paths.pipeline_notes(pipeline)
+    folder = rule_paths.pipeline_annotations(pipeline)
     first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
     keys = sorted(key for key in objects.list(folder) if first <= key.removeprefix(folder) <= last)
     for key in keys[-most:] if most else keys:

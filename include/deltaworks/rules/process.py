@@ -77,7 +77,7 @@ class JudgingProcess:
                 was read.
             TransientError: the lake has not answered for minutes.
         """
-        with self._tenure.held(on_turn=self._on_turn):
+        with self._tenure.hold_lease(on_turn=self._on_turn):
             self._look_until_end(self._catalog)
         return self._counts
 
@@ -85,7 +85,7 @@ class JudgingProcess:
         failing_since: float | None = None
         tables = OpenTables(Lake(catalog.environment.lake))
         stamp = ""
-        while not self._tenure.over:
+        while not self._tenure.should_stop:
             try:
                 changed = declared_stamp(catalog.root)
                 if changed != stamp:

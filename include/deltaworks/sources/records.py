@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_as_iso
+from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_to_iso
 from deltaworks.errors import ContractError
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
@@ -85,8 +85,8 @@ class ReadStatistics:
         facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
         if self.oldest_us is not None and self.newest_us is not None:
             facts |= {
-                "oldest_arrived_at": micros_as_iso(self.oldest_us),
-                "newest_arrived_at": micros_as_iso(self.newest_us),
+                "oldest_arrived_at": micros_to_iso(self.oldest_us),
+                "newest_arrived_at": micros_to_iso(self.newest_us),
             }
         if self.out_of_range_times:
             facts["times_out_of_range"] = self.out_of_range_times

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from deltaworks.control.provenance import read_user_metadata
+from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, changing_actions, commit_history, read_commits
@@ -148,7 +148,7 @@ def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str
 
 def _group_of(actions: Iterable[Action]) -> str | None:
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return read_user_metadata(info.get("userMetadata")).get(GROUP)
+    return parse_user_metadata(info.get("userMetadata")).get(GROUP)
 
 
 def _take(rewritten: dict[Partition, RewrittenPartition], version: int, actions: Iterable[Action]) -> None:

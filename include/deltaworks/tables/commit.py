@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from deltaworks.control.attempts import attempts
+from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 
 #: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
@@ -68,7 +68,7 @@ def ensure_table(
     """Open the table, creating it where there is none. Two creators at once end with one table."""
     options = dict(storage_options)
     problem: DeltaError | None = None
-    for _ in attempts(MAX_ATTEMPTS, first_seconds=0.3, longest_seconds=0.3):
+    for _ in attempts(MAX_ATTEMPTS, first_wait_seconds=0.3, max_wait_seconds=0.3):
         try:
             return open_table(uri, storage_options=options)
         except TableNotFoundError:
@@ -112,7 +112,7 @@ def refresh(table: DeltaTable) -> None:
 def _through_torn_listings(look: Callable[[], T]) -> T:
     """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, or a hint and not yet its
     checkpoint, which delta-rs refuses."""
-    for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.06, longest_seconds=0.8):
+    for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.06, max_wait_seconds=0.8):
         try:
             return look()
         except DeltaError as error:
@@ -124,7 +124,7 @@ def _through_torn_listings(look: Callable[[], T]) -> T:
 
 def commit_attempts() -> Iterator[int]:
     """The numbers of the attempts at one commit. Whoever met another writer goes on with the next, after a wait."""
-    return attempts(MAX_ATTEMPTS, first_seconds=0.04, longest_seconds=2.0)
+    return attempts(MAX_ATTEMPTS, first_wait_seconds=0.04, max_wait_seconds=2.0)
 
 
 def contended(table: str, doing: str, *, then: str = "run this again") -> ConcurrencyError:

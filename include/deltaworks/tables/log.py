@@ -24,7 +24,7 @@ from deltalake import Schema
 from pyarrow import fs
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.provenance import read_user_metadata
+from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 
@@ -94,7 +94,7 @@ def _info(version: int, actions: list[Action]) -> CommitInfo:
         version=version,
         operation=str(info.get("operation", "UNKNOWN")),
         at=dt.datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, tz=dt.UTC),
-        metadata=read_user_metadata(info.get("userMetadata")),
+        metadata=parse_user_metadata(info.get("userMetadata")),
         metrics=info.get("operationMetrics") or {},
         changes_rows=any(True for _ in changing_actions(actions)),
         engine=str(info.get("engineInfo", "")),

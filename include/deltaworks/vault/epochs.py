@@ -38,7 +38,7 @@ class EpochKeys:
 
     def numbers(self) -> list[int]:
         """The epochs there are, ascending. One listing."""
-        folder = vault_paths.epochs(self._namespace)
+        folder = vault_paths.key_epochs(self._namespace)
         names = (key.removeprefix(folder).removesuffix(".json") for key in self._objects.list(folder))
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -60,7 +60,7 @@ class EpochKeys:
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
         if number not in self._opened:
-            key = vault_paths.epoch(self._namespace, number)
+            key = vault_paths.key_epoch(self._namespace, number)
             stored = self._objects.get(key)
             if stored is None:
                 raise ContractError(
@@ -79,7 +79,7 @@ class EpochKeys:
             TransientError: KEY_SERVICE_UNREACHABLE.
             ContractError: KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
         """
-        key = vault_paths.epoch(self._namespace, number)
+        key = vault_paths.key_epoch(self._namespace, number)
         stored_key(self._service, self._objects, key=key, context=self._context(number))
         return self.open(number)
 
@@ -90,7 +90,7 @@ class EpochKeys:
             ContractError: VAULT_KEY_REMAINS, the storage still has it.
         """
         self._opened.pop(number, None)
-        remove_key(self._objects, vault_paths.epoch(self._namespace, number))
+        remove_key(self._objects, vault_paths.key_epoch(self._namespace, number))
 
     def _context(self, number: int) -> dict[str, str]:
         return context_of(self._namespace, EPOCH, epoch=str(number))

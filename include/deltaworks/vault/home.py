@@ -78,7 +78,7 @@ class VaultHome:
         """
         with exclusive_lock(
             self.objects,
-            paths.lease(vault_paths.work(self.namespace)),
+            paths.lease(vault_paths.namespace_lock(self.namespace)),
             name=f"the vault of {self.namespace!r}",
             wait_seconds=wait_seconds,
             ttl_seconds=ttl_seconds,

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field
 
 from deltaworks.control import vault_paths
-from deltaworks.control.attempts import attempts
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
+from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.vault.epochs import EpochKeys, remains
 
@@ -149,8 +149,8 @@ class SubjectKeys:
 
     def pages(self) -> list[str]:
         """The pages there are. One listing."""
-        listed = self._objects.list(vault_paths.keys(self._namespace))
-        return [page for key in listed if (page := vault_paths.page_in(self._namespace, key)) is not None]
+        listed = self._objects.list(vault_paths.key_pages(self._namespace))
+        return [page for key in listed if (page := vault_paths.page_of_object(self._namespace, key)) is not None]
 
     def rewrap(self) -> Rewrapped:
         """Give every key that an older epoch wraps the newest one. Idempotent: a run that died is continued.
@@ -205,7 +205,7 @@ class SubjectKeys:
     def _change(self, page: str, change: Change) -> KeyPage:
         """Replace a page by what `change` makes of it, or leave it where that is None; the page that stands then."""
         key = vault_paths.key_page(self._namespace, page)
-        for _ in attempts(_ATTEMPTS, first_seconds=0.05, longest_seconds=2.0):
+        for _ in attempts(_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=2.0):
             stored = self._objects.get(key)
             held = KeyPage(namespace=self._namespace, page=page) if stored is None else self._decoded(stored.data, key)
             changed = change(held)

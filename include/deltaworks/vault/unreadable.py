@@ -31,7 +31,7 @@ class DaysDestroyed:
 def keep_unreadable(objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]) -> None:
     """Keep the frames of one sealed file below their day. Idempotent: the same file makes the same object."""
     name = source.removeprefix(paths.sealed()).replace("/", "-")
-    objects.put_if_absent(vault_paths.unreadable(namespace, day, name), write_sealed(frames))
+    objects.put_if_absent(vault_paths.unreadable_files(namespace, day, name), write_sealed(frames))
 
 
 def destroy_days(
@@ -44,7 +44,7 @@ def destroy_days(
     """
     before = (today - timedelta(days=keep_days)).isoformat()
     keys = [key for key in objects.list(paths.day_keys(namespace)) if _day_of(key, paths.day_keys(namespace)) < before]
-    folder = vault_paths.unreadable(namespace)
+    folder = vault_paths.unreadable_files(namespace)
     bodies = [key for key in objects.list(folder) if _day_of(key, folder) < before]
     if not dry_run:
         # The key first: a run that dies between the two leaves bodies that nothing opens.

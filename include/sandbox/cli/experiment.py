@@ -12,7 +12,7 @@ from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
 from deltaworks.cli.output import listing as show_listing
 from deltaworks.control import paths
-from deltaworks.control.listing import Listing, readable_bytes
+from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.specs.environment import EnvironmentSpec, SparkSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from sandbox.stack.home import StackHome
@@ -119,9 +119,9 @@ def _files(result: PartitioningResult) -> Listing:
     for side in result.sides:
         kinds: dict[str, FileSizes] = {"all": side.files.all, "huge": side.files.huge, "others": side.files.others}
         for kind, sizes in kinds.items():
-            points = (readable_bytes(sizes.percentiles[point]) for point in PERCENTILES)
+            points = (format_bytes(sizes.percentiles[point]) for point in PERCENTILES)
             who = f"{kind} ({sizes.orgs})"
-            listing.add(side.scheme.name, who, f"{sizes.files:,}", readable_bytes(sizes.bytes), *points)
+            listing.add(side.scheme.name, who, f"{sizes.files:,}", format_bytes(sizes.bytes), *points)
     return listing
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltaworks.control.provenance import REQUIRED
+from deltaworks.control.provenance import REQUIRED_FIELDS
 from deltaworks.maintenance.table_health.catalog_tables import all_tables
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -39,7 +39,10 @@ def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceRep
         for commit in commit_history(lake, table.key, newest=table.health.version):
             commits += 1
             run = str(commit.metadata.get("run", ""))
-            if any(not commit.metadata.get(name) for name in REQUIRED) or run.split("/", maxsplit=1)[0] not in dags:
+            if (
+                any(not commit.metadata.get(name) for name in REQUIRED_FIELDS)
+                or run.split("/", maxsplit=1)[0] not in dags
+            ):
                 unnamed.append(f"{table.key} version {commit.version} ({commit.operation})")
             else:
                 runs.add(run)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from deltaworks.control import outward_paths, paths, rule_paths
+from deltaworks.control import outbound_paths, paths, rule_paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
@@ -49,9 +49,9 @@ class StopFlags:
         }
         folders = {
             rule_paths.RULES_DAG: rule_paths.rules_control(),
-            **{f"feeds__{name}": outward_paths.feeds_control(name) for name in catalog.pipelines},
+            **{f"feeds__{name}": outbound_paths.feeds_control(name) for name in catalog.pipelines},
             **{
-                f"remediation__{spec.name}": outward_paths.remediation_control(spec.name)
+                f"remediation__{spec.name}": outbound_paths.remediation_control(spec.name)
                 for spec in catalog.environment.remediations
             },
         }

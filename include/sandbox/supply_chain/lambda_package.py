@@ -38,7 +38,7 @@ _CODE = (
     "collector",
     "deltaworks/__init__.py",
     "deltaworks/control/__init__.py",
-    "deltaworks/control/attempts.py",
+    "deltaworks/control/retry.py",
     "deltaworks/control/aws_sessions.py",
     "deltaworks/control/background.py",
     "deltaworks/control/objects.py",

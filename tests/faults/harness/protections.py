@@ -38,7 +38,7 @@ def before_job(names: Sequence[str]) -> None:
     if "guard" in names:
         import deltaworks.control.job
 
-        deltaworks.control.job.start_guard = lambda **_: None  # type: ignore[assignment]
+        deltaworks.control.job.start_parent_watchdog = lambda **_: None  # type: ignore[assignment]
 
 
 def _replace(owner: Any, name: str, replacement: Any) -> None:

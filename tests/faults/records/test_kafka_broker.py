@@ -188,7 +188,7 @@ def test_36_a_broker_that_stays_away_is_an_outage_by_name(
     client_with(HASTY)
     before.proxy.refusing = True
     if not protected:
-        monkeypatch.setattr(job, "_OUTAGE", job._CONFLICT)
+        monkeypatch.setattr(job, "_OUTAGE", job._DELTA_CONFLICT)
 
     told = failure(spark, project)
     before.proxy.refusing = False

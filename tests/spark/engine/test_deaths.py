@@ -127,7 +127,7 @@ def test_several_of_them_in_one_share_and_one_at_either_end(make_shop: Callable[
 def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES)
     source = batch(shop, {2: WAYS["a segmentation fault"]}, 1, 2, 3)
-    folder = paths.batch_deaths("shop", 1, 0)
+    folder = paths.batch_crashes("shop", 1, 0)
     shop.objects.put(f"{folder}/open_marker.json", b'{"seq": 2}')
     shop.objects.put(f"{folder}/crashes.json", b'{"2": 1}')
 

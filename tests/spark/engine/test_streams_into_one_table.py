@@ -175,7 +175,7 @@ def test_of_two_writers_on_one_checkpoint_one_is_refused_by_name(stage: Stage, a
     ended_second = end_of(second)
     (stage.folder / "go").touch()
 
-    assert (end_of(first), ended_second) == ("CHECKPOINT_TAKEN", "well")
+    assert (end_of(first), ended_second) == ("CHECKPOINT_IN_USE", "well")
     # The batch that both of them had is there once: by its transaction, since the checkpoint is asked too late for it.
     assert stage.landed() - owed == (Counter() if app_id else Counter({("batches", 10 + each): 1 for each in range(5)}))
     assert not owed - stage.landed()

@@ -20,7 +20,15 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import output
 from deltaworks.cli.commands import entries
-from deltaworks.control.listing import Cell, Listing, byte_count, count, listing_of, plain_text, visible
+from deltaworks.control.listing import (
+    Cell,
+    Listing,
+    byte_count_cell,
+    count_cell,
+    escape_invisible,
+    listing_of,
+    plain_text,
+)
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 HOSTILE = (
@@ -77,25 +85,25 @@ def test_no_cell_is_markup_or_acts_on_a_terminal(kind: type[io.StringIO], cells:
 
     assert not acts(shown)
     for name, key in cells:
-        assert "".join(visible(name).split()) in "".join(shown.split())
-        assert kind is Terminal or visible(key).rstrip() in shown
+        assert "".join(escape_invisible(name).split()) in "".join(shown.split())
+        assert kind is Terminal or escape_invisible(key).rstrip() in shown
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_line_stays_one_line(kind: type[io.StringIO], text: str) -> None:
     shown = said(kind, lambda: output.line(text), lambda: output.heading("COND", text))
 
-    assert shown == f"{visible(text)}\nCOND {visible(text)}\n"
+    assert shown == f"{escape_invisible(text)}\nCOND {escape_invisible(text)}\n"
     assert not acts(shown)
 
 
 @given(text=st.text())
 def test_what_is_made_visible_can_be_printed_and_plain_text_stays_as_it_is(text: str) -> None:
-    shown = visible(text)
+    shown = escape_invisible(text)
 
     shown.encode()
     assert not acts(shown)
-    assert visible(shown) == shown
+    assert escape_invisible(shown) == shown
     if not acts(text) and "\n" not in text and all(unicodedata.category(sign) not in {"Co", "Cn"} for sign in text):
         assert shown == text
 
@@ -115,20 +123,22 @@ def test_names_are_whole_in_a_pipe_and_wrapped_on_a_terminal(kind: type[io.Strin
 def test_json_and_csv_have_every_row_with_its_values(rows: Any) -> None:
     listing = Listing(("event name", "rows", "held"))
     for name, number, held in rows:
-        listing.add(name, count(number), held)
+        listing.add(name, count_cell(number), held)
 
     records = listing.as_records()
 
     assert records == [{"event_name": name, "rows": number, "held": held} for name, number, held in rows]
     read = list(csv.DictReader(io.StringIO(output.csv_text(listing))))
-    assert [(row["event_name"], row["rows"]) for row in read] == [(visible(name), str(n)) for name, n, _ in rows]
+    assert [(row["event_name"], row["rows"]) for row in read] == [
+        (escape_invisible(name), str(n)) for name, n, _ in rows
+    ]
     assert json.loads(output.json_text(records)) == records
     assert not acts(output.json_text(records))
 
 
 def test_a_cell_reads_otherwise_for_people_than_for_programs() -> None:
     listing = Listing(("rows", "size", "state"))
-    listing.add(count(12_345), byte_count(2_048), Cell(True, "yes"))
+    listing.add(count_cell(12_345), byte_count_cell(2_048), Cell(True, "yes"))
 
     assert listing.rows == [("12,345", "2.0 KiB", "yes")]
     assert listing.as_records() == [{"rows": 12_345, "size": 2_048, "state": True}]
@@ -153,7 +163,7 @@ def listed_by(*arguments: str) -> Any:
     def function(number: int = 1) -> output.Answer:
         """List numbers."""
         listing = Listing(("number",))
-        listing.add(count(number))
+        listing.add(count_cell(number))
         return output.Answer([listing, "That is all."], exit_code=number % 2)
 
     app = typer.Typer()

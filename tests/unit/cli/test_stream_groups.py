@@ -69,12 +69,12 @@ def test_a_member_that_was_parked_is_started_by_its_driver(
     catalog: Catalog, objects: ObjectStore, airflow: AirflowServer
 ) -> None:
     parked = RestartBackoff(objects, paths.pipeline_control("a", "failures.json"))
-    parked.failed()
+    parked.record_failure()
     parked.park("RULE_FAILED")
 
     said = invoke("start", "a")
 
-    assert not parked.read().parked
+    assert not parked.read().parked_condition
     assert "the driver of its group small starts it" in said
     assert pauses(airflow) == [("unpause", "stream_group__small")], "it may be paused, when nothing would start it"
 
@@ -93,7 +93,7 @@ def test_a_group_is_stopped_and_started_as_a_whole(
     assert "deltaworks start --group small" in invoke("start", "a")
     assert len(pauses(airflow)) == 1, "one member does not start its group"
 
-    group_backoff(objects, "small").failed()
+    group_backoff(objects, "small").record_failure()
     invoke("start", "--group", "small")
 
     assert group_stop_flag(objects, "small").read() is None

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
-from deltaworks.control import outward_paths, paths, rule_paths
+from deltaworks.control import outbound_paths, paths, rule_paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
@@ -87,9 +87,9 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
     [
         ("stream__shop", paths.pipeline_control("shop")),
         ("relay__landing", paths.relay_control("landing")),
-        ("feeds__shop", outward_paths.feeds_control("shop")),
+        ("feeds__shop", outbound_paths.feeds_control("shop")),
         ("rules__judging", rule_paths.rules_control()),
-        ("remediation__shift", outward_paths.remediation_control("shift")),
+        ("remediation__shift", outbound_paths.remediation_control("shift")),
     ],
 )
 def test_whatever_runs_without_end_is_stopped_and_started_by_the_name_of_its_dag(
@@ -239,13 +239,13 @@ def test_start_withdraws_the_stop_and_calls_off_the_wait_after_failures(
     airflow.paused[DAG] = True
     flag.set(by="tests", reason="to see it start")
     backoff = RestartBackoff(lake, paths.pipeline_control("shop", "failures.json"))
-    backoff.failed(retryable=False)
-    assert backoff.left_seconds() > 200
+    backoff.record_failure(retryable=False)
+    assert backoff.remaining_seconds() > 200
 
     invoke("start", "shop")
 
     assert flag.read() is None
-    assert backoff.left_seconds() == 0.0
+    assert backoff.remaining_seconds() == 0.0
     assert not airflow.paused[DAG]
 
 

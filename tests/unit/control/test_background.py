@@ -23,11 +23,11 @@ def test_a_stop_says_whether_the_thread_has_ended() -> None:
     waiting = Waiting()
     waiting.start()
 
-    assert not waiting.stop(within_seconds=0)
+    assert not waiting.stop(timeout_seconds=0)
     waiting.may_end.set()
-    assert waiting.stop(within_seconds=60)
-    assert waiting.stop(within_seconds=0)
+    assert waiting.stop(timeout_seconds=60)
+    assert waiting.stop(timeout_seconds=0)
 
 
 def test_one_that_was_never_started_has_ended() -> None:
-    assert Waiting().stop(within_seconds=0)
+    assert Waiting().stop(timeout_seconds=0)

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deltaworks.control.backoff import (
-    LONGEST_WAIT_SECONDS,
+    MAX_WAIT_SECONDS,
     POLL_SECONDS,
-    SETTLED_SECONDS,
+    STABLE_RUN_SECONDS,
     RestartBackoff,
     wait_seconds,
 )
@@ -44,7 +44,7 @@ def make(objects: LocalObjects, clock: Clock) -> RestartBackoff:
 def test_each_early_failure_in_a_row_waits_about_twice_as_long_across_processes(local_objects: LocalObjects) -> None:
     clock, waits = Clock(), []
     for _ in range(5):
-        seconds = make(local_objects, clock).failed()
+        seconds = make(local_objects, clock).record_failure()
         assert round(make(local_objects, clock).wait(), 6) == seconds
         waits.append(seconds)
 
@@ -55,18 +55,18 @@ def test_a_wait_never_grows_beyond_its_limit_however_many_failures(local_objects
     local_objects.put(KEY, b'{"failures": 5000}')
     backoff = make(local_objects, Clock())
 
-    assert backoff.failed() == LONGEST_WAIT_SECONDS
+    assert backoff.record_failure() == MAX_WAIT_SECONDS
     assert backoff.read().failures == 5001
 
 
 def test_a_failure_that_no_retry_mends_waits_longest_at_once(local_objects: LocalObjects) -> None:
-    assert make(local_objects, Clock()).failed(retryable=False) == LONGEST_WAIT_SECONDS
-    assert [wait_seconds(n, retryable=False) for n in (1, 9)] == [LONGEST_WAIT_SECONDS] * 2
+    assert make(local_objects, Clock()).record_failure(retryable=False) == MAX_WAIT_SECONDS
+    assert [wait_seconds(n, retryable=False) for n in (1, 9)] == [MAX_WAIT_SECONDS] * 2
 
 
 def test_what_a_launcher_has_waited_is_not_waited_again(local_objects: LocalObjects) -> None:
     clock = Clock()
-    seconds = make(local_objects, clock).failed(retryable=False)
+    seconds = make(local_objects, clock).record_failure(retryable=False)
 
     clock.pass_(seconds - 20)
     assert round(make(local_objects, clock).wait(), 6) == 20
@@ -78,38 +78,38 @@ def test_a_run_that_lasted_before_it_failed_counts_as_the_first_again(local_obje
     local_objects.put(KEY, b'{"failures": 9}')
     clock = Clock()
     backoff = make(local_objects, clock)
-    clock.pass_(SETTLED_SECONDS + 1)
+    clock.pass_(STABLE_RUN_SECONDS + 1)
 
-    assert backoff.failed() < 10
+    assert backoff.record_failure() < 10
     assert backoff.read().failures == 1
 
 
 def test_waiting_does_not_count_as_running(local_objects: LocalObjects) -> None:
     clock = Clock()
-    make(local_objects, clock).failed(retryable=False)
+    make(local_objects, clock).record_failure(retryable=False)
     backoff = make(local_objects, clock)
     backoff.wait()
-    clock.pass_(SETTLED_SECONDS - 60)
+    clock.pass_(STABLE_RUN_SECONDS - 60)
 
-    backoff.failed()
+    backoff.record_failure()
 
     assert backoff.read().failures == 2
 
 
 def test_a_run_that_ends_well_starts_the_count_over(local_objects: LocalObjects) -> None:
-    make(local_objects, Clock()).failed()
+    make(local_objects, Clock()).record_failure()
 
     backoff = make(local_objects, Clock())
     backoff.reset()
     backoff.reset()
 
     assert backoff.read().failures == 0
-    assert backoff.left_seconds() == 0.0
+    assert backoff.remaining_seconds() == 0.0
 
 
 def test_a_wait_that_is_called_off_elsewhere_ends_within_a_poll(local_objects: LocalObjects) -> None:
     clock = Clock()
-    make(local_objects, clock).failed(retryable=False)
+    make(local_objects, clock).record_failure(retryable=False)
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
@@ -124,13 +124,13 @@ def test_a_record_of_an_earlier_release_counts_and_delays_nothing(local_objects:
     backoff = make(local_objects, Clock())
 
     assert backoff.wait() == 0.0
-    assert 40 <= backoff.failed() <= 48
+    assert 40 <= backoff.record_failure() <= 48
 
 
 def test_a_failure_recorded_by_a_clock_that_is_ahead_is_not_waited_for(local_objects: LocalObjects) -> None:
     ahead, clock = Clock(), Clock()
     ahead.pass_(3600)
-    make(local_objects, ahead).failed(retryable=False)
+    make(local_objects, ahead).record_failure(retryable=False)
 
     assert make(local_objects, clock).wait() == 0.0
 
@@ -139,7 +139,7 @@ def test_a_failure_recorded_by_a_clock_that_is_ahead_is_not_waited_for(local_obj
     ("error", "seconds"),
     [
         (TransientError("STORAGE_REFUSED", "503"), 5),
-        (ContractError("SPEC_CHANGE_UNSAFE", "Another type."), LONGEST_WAIT_SECONDS),
+        (ContractError("SPEC_CHANGE_UNSAFE", "Another type."), MAX_WAIT_SECONDS),
         (ValueError("unforeseen"), 5),
     ],
     ids=["transient", "contract", "unforeseen"],
@@ -148,21 +148,21 @@ def test_a_run_that_fails_is_recorded_and_the_next_one_waits_before_it_opens_any
     local_objects: LocalObjects, error: Exception, seconds: float
 ) -> None:
     clock = Clock()
-    with pytest.raises(type(error)), make(local_objects, clock).around():
+    with pytest.raises(type(error)), make(local_objects, clock).run_with_backoff():
         raise error
     failed_at = clock.now
 
-    with make(local_objects, clock).around():
-        assert seconds <= (clock.now - failed_at).total_seconds() <= min(1.2 * seconds, LONGEST_WAIT_SECONDS)
+    with make(local_objects, clock).run_with_backoff():
+        assert seconds <= (clock.now - failed_at).total_seconds() <= min(1.2 * seconds, MAX_WAIT_SECONDS)
     assert make(local_objects, clock).read().failures == 0, "it ended well"
 
 
 def test_a_fenced_run_leaves_the_record_to_its_successor(local_objects: LocalObjects) -> None:
     clock = Clock()
-    make(local_objects, clock).failed()
+    make(local_objects, clock).record_failure()
     fenced: DeltaworksError = FencedError("LEASE_LOST", "It went to a successor.")
 
-    with pytest.raises(FencedError), make(local_objects, clock).around():
+    with pytest.raises(FencedError), make(local_objects, clock).run_with_backoff():
         raise fenced
 
     assert make(local_objects, clock).read().failures == 1
@@ -181,8 +181,8 @@ def test_a_run_with_a_driver_of_its_own_tells_an_outage_from_a_failure_of_the_st
 ) -> None:
     backoff = make(local_objects, Clock())
 
-    with pytest.raises(type(error)), backoff.around():
+    with pytest.raises(type(error)), backoff.run_with_backoff():
         raise error
 
     record = backoff.read()
-    assert (record.failures, record.quick_failures) == (1, own)
+    assert (record.failures, record.non_outage_failures) == (1, own)

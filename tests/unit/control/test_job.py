@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.backoff import OUTAGES
+from deltaworks.control.backoff import OUTAGE_CONDITIONS
 from deltaworks.control.job import as_deltaworks_error, print_result_line, print_results, run_job
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError, TransientError
 
@@ -39,7 +39,7 @@ def last_line(output: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (3, 3)])
 def test_a_job_that_ends_well_says_nothing(returned: int | None, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(lambda: returned, guard=False) == code
+    assert run_job(lambda: returned, watch_parent=False) == code
     assert "DELTAWORKS_ERROR" not in capsys.readouterr().out
 
 
@@ -49,7 +49,7 @@ def test_our_own_errors_keep_their_exit_code_condition_and_verdict(
 ) -> None:
     error = kind("SOME_CONDITION", "what\nhappened", hint="do this")
 
-    assert run_job(failing(error), guard=False) == code
+    assert run_job(failing(error), watch_parent=False) == code
 
     said = last_line(capsys.readouterr().out)
     assert said == {
@@ -168,18 +168,18 @@ def test_python_that_starts_too_slowly_for_spark_is_tried_again_and_no_server_is
 
     own = as_deltaworks_error(late)
 
-    assert (own.condition, own.retryable) == ("PYTHON_LATE", True)
-    assert own.condition in OUTAGES, "a group parks no member for it"
+    assert (own.condition, own.retryable) == ("PYTHON_WORKER_TIMEOUT", True)
+    assert own.condition in OUTAGE_CONDITIONS, "a group parks no member for it"
 
 
 def test_a_driver_whose_checkpoint_another_one_writes_is_fenced() -> None:
     own = as_deltaworks_error(RuntimeError("[CONCURRENT_STREAM_LOG_UPDATE] Multiple streaming jobs detected for 7"))
 
-    assert (type(own), own.condition) == (FencedError, "CHECKPOINT_TAKEN")
+    assert (type(own), own.condition) == (FencedError, "CHECKPOINT_IN_USE")
 
 
 def test_what_nobody_foresaw_is_told_with_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_job(failing(ValueError("odd")), guard=False) == 1
+    assert run_job(failing(ValueError("odd")), watch_parent=False) == 1
 
     output = capsys.readouterr()
     assert last_line(output.out)["condition"] == "JOB_FAILED"

@@ -40,7 +40,7 @@ class Held:
 
 def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=1.0)
-    with held.tenure.held():
+    with held.tenure.hold_lease():
         held.tells(1)
         eventually(lambda: held.beat.rows == 1, "it beats")
         eventually(lambda: held.tenure.is_stalled, "it hangs")
@@ -54,14 +54,14 @@ def test_the_heartbeat_stands_still_while_nothing_turns_and_goes_on_afterwards(t
 
 def test_the_end_of_one_that_hung_is_written(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=0.01)
-    with held.tenure.held():
+    with held.tenure.hold_lease():
         eventually(lambda: held.tenure.is_stalled, "it hangs")
     assert held.beat.state == "ended"
 
 
 def test_whoever_waits_gets_on(tmp_path: Path) -> None:
     held = Held(tmp_path, stall_seconds=0.2)
-    with held.tenure.held():
+    with held.tenure.hold_lease():
         waiting = threading.Thread(target=held.tenure.pause, args=(600,))
         waiting.start()
         time.sleep(0.5)
@@ -77,7 +77,7 @@ def test_without_a_bound_nothing_hangs(tmp_path: Path) -> None:
 
 def test_a_stop_is_seen_though_it_hangs_and_whoever_watches_it_hears_nothing(tmp_path: Path) -> None:
     held, turns = Held(tmp_path, stall_seconds=0.01), list[int]()
-    with held.tenure.held(on_turn=lambda: turns.append(1)):
+    with held.tenure.hold_lease(on_turn=lambda: turns.append(1)):
         eventually(lambda: held.tenure.is_stalled, "it hangs")
         held.objects.put(
             paths.stop_request(FOLDER), b'{"by": "me", "reason": "over", "at": "2026-03-01T00:00:00+00:00"}'

@@ -329,7 +329,7 @@ def test_conflicts_without_end_are_an_error_and_never_a_lost_race(
     objects.put("there", b"one")
     stored = objects.get("there")
     assert stored is not None
-    monkeypatch.setattr("deltaworks.control.attempts.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("deltaworks.control.retry.time.sleep", lambda seconds: None)
     proxy.faults = (replace(CONFLICT, times=None),)
 
     with pytest.raises(TransientError, match="nothing is there") as absent:

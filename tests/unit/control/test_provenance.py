@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from deltaworks.control.provenance import REQUIRED, current_run, read_user_metadata, user_metadata
+from deltaworks.control.provenance import REQUIRED_FIELDS, current_run, parse_user_metadata, user_metadata
 
 
 def test_a_commit_names_pipeline_batch_run_and_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_RUN", "stream__games/run/task/1")
 
-    said = read_user_metadata(user_metadata(pipeline="games", batch=7, operation="append", step="s"))
+    said = parse_user_metadata(user_metadata(pipeline="games", batch=7, operation="append", step="s"))
 
-    assert set(REQUIRED) <= set(said)
+    assert set(REQUIRED_FIELDS) <= set(said)
     assert said == {
         "pipeline": "games",
         "batch": "7",
@@ -32,4 +32,4 @@ def test_outside_airflow_a_run_is_manual(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("text", [None, "", "free text of somebody else", "[1]", "7", json.dumps("x")])
 def test_metadata_that_is_not_ours_reads_as_nothing(text: str | None) -> None:
-    assert read_user_metadata(text) == {}
+    assert parse_user_metadata(text) == {}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from deltaworks.control import outward_paths
+from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.feeds import ReplayRequest
@@ -266,7 +266,7 @@ def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_table_that_was_recreated_is_no_later_version(stage: FeedStage) -> None:
     stage.rebuild(0, {"de": 1})
     stage.feed(Receiver()).look()
-    stage.objects.put(outward_paths.feed("shop", "offers", "x"), b"")
+    stage.objects.put(outbound_paths.feed("shop", "offers", "x"), b"")
     import shutil
 
     shutil.rmtree(stage.uri)

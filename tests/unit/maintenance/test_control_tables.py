@@ -84,7 +84,7 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Stage
         return len(table.file_uris())
 
     with maintenance_lock(
-        stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_upkeep(), ttl_seconds=0.3
+        stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_maintenance(), ttl_seconds=0.3
     ):
         left = {each.table: each for each in keep_control_tables(catalog, "shop", dry_run=False, fewest_files=2)}
     assert (left["table_health"].reason, snapshots()) == ("another pipeline's run keeps it", 4)

@@ -89,7 +89,7 @@ def test_a_night_that_counts_by_declaration_is_one_that_people_could_see(lake: L
 def test_where_the_record_cannot_be_read_it_is_the_first_night_again(
     lake: Lake, home: PipelineHome, torn: bytes
 ) -> None:
-    home.objects.put(paths.first_night("shop"), torn)
+    home.objects.put(paths.first_maintenance("shop"), torn)
     now = utc_now()
 
     assert only_counts(lake, home, TABLES, now=now) != ""

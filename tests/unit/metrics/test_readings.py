@@ -186,7 +186,7 @@ def test_what_two_parts_need_is_read_once(tmp_path: Path) -> None:
 
     read_samples(catalog, objects, now=NOW)
 
-    assert objects.reads.count(paths.verdicts()) == 1
+    assert objects.reads.count(paths.health_verdicts()) == 1
     assert objects.reads.count(beat_key("edge", "a" * 32)) == 1
 
 

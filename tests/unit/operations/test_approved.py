@@ -243,7 +243,7 @@ def test_what_the_night_may_do_is_decided_for_the_night_alone(stage: Stage, nigh
     from deltaworks.operations.tonight import tonight
 
     said: list[str] = []
-    stage.home.objects.put(paths.first_night("shop"), b"torn, so that it is the first night")
+    stage.home.objects.put(paths.first_maintenance("shop"), b"torn, so that it is the first night")
     context = OperationContext(operation=VACUUM, catalog=stage.catalog, subject="shop", nightly=night, say=said.append)
 
     dry_run, bound = tonight(context, dry_run=False)

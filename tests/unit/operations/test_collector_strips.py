@@ -29,6 +29,6 @@ def test_a_reload_that_waits_for_the_lake_says_that_it_has_not_ended(tmp_path: P
     reload.start()
 
     assert lake.was_read.wait(60)
-    assert not reload.stop(within_seconds=0)
+    assert not reload.stop(timeout_seconds=0)
     lake.answers.set()
-    assert reload.stop(within_seconds=60)
+    assert reload.stop(timeout_seconds=60)

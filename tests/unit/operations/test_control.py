@@ -97,7 +97,7 @@ def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
     beat(lake, "running", at=LONG_AGO)
-    RestartBackoff(lake, paths.pipeline_control("shop", "failures.json")).failed()
+    RestartBackoff(lake, paths.pipeline_control("shop", "failures.json")).record_failure()
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
 

@@ -61,7 +61,7 @@ def test_records_that_cannot_be_read_hide_no_figures(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     annotate(objects, "shop", "price change", at=at(3))
     objects.put(rule_paths.rule_state("shop", "errors"), b"{")
-    objects.put(rule_paths.pipeline_notes("shop", f"{at(4):%Y%m%dT%H%M%S}-x.json"), b"{")
+    objects.put(rule_paths.pipeline_annotations("shop", f"{at(4):%Y%m%dT%H%M%S}-x.json"), b"{")
     assert [mark.text for mark in marks_between(objects, "shop", SPAN).items] == ["price change"]
 
     class Away(LocalObjects):

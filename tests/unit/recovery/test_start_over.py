@@ -136,7 +136,7 @@ def test_what_comes_after_an_end_that_was_not_noted_is_never_emptied_again(stage
     over(stage)
     start(stage)
     stage.land(stage.processor(generation=2), 1, seq=0, generation=2)
-    stage.objects.delete(paths.start_over_end("shop", 2))
+    stage.objects.delete(paths.start_over_completion("shop", 2))
 
     done = over(stage)
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from deltaworks.control.provenance import read_user_metadata, user_metadata
+from deltaworks.control.provenance import parse_user_metadata, user_metadata
 from deltaworks.errors import ConcurrencyError, FencedError
 from deltaworks.tables import commit as commit_module
 from deltaworks.tables.commit import Step, after_commit, commit_step, ensure_table, open_table, raise_owner, refresh
@@ -81,7 +81,7 @@ def test_a_step_lands_and_says_at_which_version(uri: str) -> None:
     assert (outcome.version, outcome.landed_now, outcome.attempts) == (1, True, 1)
     assert values(uri) == [7]
     history = DeltaTable(uri).history(1)[0]
-    assert read_user_metadata(history["userMetadata"])["batch"] == "1"
+    assert parse_user_metadata(history["userMetadata"])["batch"] == "1"
 
 
 def test_a_step_repeated_lands_once(uri: str) -> None:
@@ -277,7 +277,7 @@ class TestEnsureTable:
         configuration = table.metadata().configuration
         assert configuration["delta.checkpointInterval"] == "10"
         assert configuration["delta.deletedFileRetentionDuration"] == "interval 7 days"
-        assert read_user_metadata(table.history(1)[0]["userMetadata"])["operation"] == "create_table"
+        assert parse_user_metadata(table.history(1)[0]["userMetadata"])["operation"] == "create_table"
 
     def test_what_keeps_a_table_from_being_created_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -127,7 +127,7 @@ def _declared_reports(look: Look, *, only: Callable[[Subject], bool]) -> tuple[l
     """Reports of streams, relays and the like, rightly declared or not."""
     objects, catalog = look.objects, look.catalog
     sound = [item for item in health_report.subjects(catalog) if look.person.may_read(item.dag_id) and only(item)]
-    objects.fetch([paths.verdicts(), *(key for subject in sound for key in _keys(subject))])
+    objects.fetch([paths.health_verdicts(), *(key for subject in sound for key in _keys(subject))])
     try:
         previous = health_report.read_verdicts(objects)
     except DeltaworksError:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deltaworks.control import outward_paths, paths, rule_paths
+from deltaworks.control import outbound_paths, paths, rule_paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.concurrency import concurrently
+from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.judge import SubjectKind, Verdict, declared_wrongly, is_live, judge, unreadable
@@ -92,14 +92,14 @@ def subjects(catalog: Catalog) -> list[Subject]:
         for name, spec in catalog.pipelines.items()
     ]
     judged = any(spec.alerts for spec in catalog.pipelines.values())
-    rules = [Subject("rules", rule_paths.PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
+    rules = [Subject("rules", rule_paths.RULES_PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
     feeds = [
-        Subject("feeds", name, outward_paths.feeds_control(name), HealthLimits())
+        Subject("feeds", name, outbound_paths.feeds_control(name), HealthLimits())
         for name, spec in catalog.pipelines.items()
         if spec.feeds
     ]
     remediations = [
-        Subject("remediation", spec.name, outward_paths.remediation_control(spec.name), HealthLimits())
+        Subject("remediation", spec.name, outbound_paths.remediation_control(spec.name), HealthLimits())
         for spec in catalog.environment.remediations
     ]
     return relays + streams + rules + feeds + remediations
@@ -148,7 +148,7 @@ def reports(
         paused: is asked by one thread, and only of what does not run.
     """
     now = now or utc_now()
-    all_facts = concurrently(lambda subject: _read(subject, objects, now), several)
+    all_facts = map_concurrently(lambda subject: _read(subject, objects, now), several)
     return [_judged(facts, paused=paused, previous=previous, now=now) for facts in all_facts]
 
 
@@ -276,12 +276,12 @@ def table(reports: Iterable[Report]) -> str:
 
 def write_verdicts(objects: ObjectStore, records: Mapping[str, Mapping[str, Any]], *, now: datetime) -> None:
     """Note the verdicts of the health check, records of `to_record` by subject, for those who ask without Airflow."""
-    objects.put(paths.verdicts(), json.dumps({"written_at": now.isoformat(), "verdicts": records}).encode())
+    objects.put(paths.health_verdicts(), json.dumps({"written_at": now.isoformat(), "verdicts": records}).encode())
 
 
 def read_verdicts(objects: ObjectStore) -> dict[str, Verdict]:
     """What the health check last found, by subject; nothing where it has noted nothing that can be read."""
-    item = objects.get(paths.verdicts())
+    item = objects.get(paths.health_verdicts())
     return verdicts_of(item.data) if item else {}
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control import outward_paths
+from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
@@ -120,7 +120,7 @@ class FeedRecords:
         self._etag: str | None = None
 
     def _key(self, what: str) -> str:
-        return outward_paths.feed(self._pipeline, self._feed, what)
+        return outbound_paths.feed(self._pipeline, self._feed, what)
 
     def read(self) -> FeedRecord | None:
         """Where the feed is; None where it has not begun.

@@ -150,7 +150,7 @@ class MutationBatches:
         Raises:
             ContractError: MUTATION_BATCH_UNREADABLE.
         """
-        return self._ends.read(paths.mutation_end(self._pipeline, number))
+        return self._ends.read(paths.mutation_completion(self._pipeline, number))
 
     def fix(self, batch: MutationBatch) -> MutationBatch:
         """Fix a batch; returns the one that is fixed, which is another process's where that one was first. Idempotent.
@@ -162,7 +162,7 @@ class MutationBatches:
 
     def complete(self, end: MutationEnd) -> None:
         """Note how a batch ended. The first note stays."""
-        self._ends.create(paths.mutation_end(self._pipeline, end.number), end)
+        self._ends.create(paths.mutation_completion(self._pipeline, end.number), end)
 
     def tidy(self, *, keep: int = KEPT_BATCHES) -> int:
         """Remove the records of batches before the newest `keep`; how many objects that were. One listing."""

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control import outward_paths
+from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
@@ -64,13 +64,13 @@ class RemediationRecords:
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
         """
-        key = outward_paths.remediation(notice)
+        key = outbound_paths.remediation(notice)
         stored = self._objects.get(key)
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
         """Take up a notice; False where somebody else has."""
-        return self._objects.put_if_absent(outward_paths.remediation(record.notice), record.encode())
+        return self._objects.put_if_absent(outbound_paths.remediation(record.notice), record.encode())
 
     def replace(self, before: RemediationRecord, after: RemediationRecord) -> RemediationRecord:
         """Write what has become of it.
@@ -78,7 +78,7 @@ class RemediationRecords:
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
         """
-        key = outward_paths.remediation(before.notice)
+        key = outbound_paths.remediation(before.notice)
         stored = self._objects.get(key)
         same = stored is not None and stored.data == before.encode()
         if stored is None or not same or self._objects.put_if_match(key, after.encode(), stored.etag) is None:
@@ -95,8 +95,8 @@ class RemediationRecords:
         Args:
             since: notices that are older are left out, by their ids, which begin with their time.
         """
-        first = outward_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
-        for key in self._objects.list(outward_paths.REMEDIATIONS + "/"):
+        first = outbound_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
+        for key in self._objects.list(outbound_paths.REMEDIATIONS_FOLDER + "/"):
             if key < first:
                 continue
             stored = self._objects.get(key)
@@ -107,11 +107,11 @@ class RemediationRecords:
     def hold(self, remediation: str, *, by: str, reason: str) -> None:
         """Hold a remediation back: it plans nothing until `resume`. What is under way is verified all the same."""
         record = {"by": by, "reason": reason, "at": iso_now()}
-        self._objects.put(outward_paths.remediation_hold(remediation), json.dumps(record).encode())
+        self._objects.put(outbound_paths.remediation_hold(remediation), json.dumps(record).encode())
 
     def resume(self, remediation: str) -> bool:
         """Let it go on; False where it was not held."""
-        key = outward_paths.remediation_hold(remediation)
+        key = outbound_paths.remediation_hold(remediation)
         if self._objects.get(key) is None:
             return False
         self._objects.delete(key)
@@ -119,7 +119,7 @@ class RemediationRecords:
 
     def held(self, remediation: str) -> str | None:
         """Who holds it back, why and since when; None where nobody does. What cannot be read holds, too."""
-        stored = self._objects.get(outward_paths.remediation_hold(remediation))
+        stored = self._objects.get(outbound_paths.remediation_hold(remediation))
         if stored is None:
             return None
         try:

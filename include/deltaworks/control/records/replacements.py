@@ -121,7 +121,7 @@ class Replacements:
             for replaced in plan.objects:
                 self._take(replaced, replaced.new_etag)
         for plan in list(self._open.values()):
-            end = self._ends.read(erasure_paths.replacement_end(plan.number))
+            end = self._ends.read(erasure_paths.replacement_completion(plan.number))
             if end is not None:
                 self._close(plan, end)
         return self
@@ -171,7 +171,7 @@ class Replacements:
     def end(self, plan: ReplacementPlan, objects: Sequence[PutObject]) -> None:
         """Note under which tags the objects of a plan lie. Idempotent: the first note stands."""
         end = ReplacementEnd(number=plan.number, at=iso_now(), objects=tuple(objects))
-        self._close(plan, self._ends.fix(erasure_paths.replacement_end(plan.number), end))
+        self._close(plan, self._ends.fix(erasure_paths.replacement_completion(plan.number), end))
 
     def _close(self, plan: ReplacementPlan, end: ReplacementEnd) -> None:
         self._open.pop(plan.number, None)

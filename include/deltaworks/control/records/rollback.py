@@ -148,11 +148,11 @@ class Rollbacks:
 
     def end(self, ordinal: int) -> RollbackEnd | None:
         """The end of a rollback; None before."""
-        return self._ends.read(paths.rollback_end(self._pipeline, ordinal))
+        return self._ends.read(paths.rollback_completion(self._pipeline, ordinal))
 
     def fix_end(self, done: Rollback, *, version: int) -> None:
         """Note that all of it is done, and the version it became. Idempotent."""
-        self._ends.create(paths.rollback_end(self._pipeline, done.ordinal), RollbackEnd(version=version))
+        self._ends.create(paths.rollback_completion(self._pipeline, done.ordinal), RollbackEnd(version=version))
 
     def refuse_unfinished(self) -> None:
         """Refuse what must not come between the parts of a rollback. One listing.

@@ -97,13 +97,13 @@ class StartOvers:
 
     def end(self, done: StartOver, *, versions: Mapping[str, int] | None = None) -> None:
         """Note that all of it is done, and as which version each table was put back. Idempotent."""
-        key = paths.start_over_end(self._pipeline, done.generation)
+        key = paths.start_over_completion(self._pipeline, done.generation)
         self._ends.create(key, StartOverEnd(versions=dict(versions or {})))
 
     def rolled_back_at(self, table: str) -> list[int]:
         """The versions of a table by which rollbacks of its whole pipeline put it back; its rows since land again."""
         generations = range(2, self.newest()[0] + 1)
-        ends = (self._ends.read(paths.start_over_end(self._pipeline, generation)) for generation in generations)
+        ends = (self._ends.read(paths.start_over_completion(self._pipeline, generation)) for generation in generations)
         return [end.versions[table] for end in ends if end is not None and end.versions and table in end.versions]
 
     def surviving_batches(self, generation: int, *, current: int) -> int | None:
@@ -123,7 +123,7 @@ class StartOvers:
         folder = paths.start_over(self._pipeline, 1).rpartition("/")[0] + "/"
         names = {key.removeprefix(folder) for key in self._objects.list(folder)}
         newest = max((int(name[1:7]) for name in names if name[1:7].isdigit()), default=1)
-        end = paths.start_over_end(self._pipeline, newest).removeprefix(folder)
+        end = paths.start_over_completion(self._pipeline, newest).removeprefix(folder)
         return newest, newest == 1 or end in names
 
     def refuse_unfinished(self) -> None:

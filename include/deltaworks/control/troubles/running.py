@@ -193,7 +193,7 @@ RUNNING: Final = (
             "see the driver log for where; the next run resumes it",
         ),
         Trouble(
-            "PYTHON_LATE",
+            "PYTHON_WORKER_TIMEOUT",
             "a Python process that Spark started did not answer within Spark's ten seconds, as where many streams "
             "start at once on few cores",
             "nothing: the next run starts it again; if it stays so, let small streams share a driver "
@@ -232,7 +232,7 @@ RUNNING: Final = (
         FencedError,
         Trouble("OWNER_FENCED", "a successor raised the owner epoch in a table", "none: the successor continues"),
         Trouble(
-            "CHECKPOINT_TAKEN",
+            "CHECKPOINT_IN_USE",
             "another driver has written the next file of the query's checkpoint",
             "none: the other one continues",
         ),

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
-from deltaworks.control.backoff import OUTAGES, RestartBackoff
+from deltaworks.control.backoff import OUTAGE_CONDITIONS, RestartBackoff
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.job import as_deltaworks_error
@@ -85,12 +85,12 @@ class Member:
             return Signals(belongs=belongs, closing=closing)
         try:
             record, stop = self.backoff.read(), self._stop.read()
-            left_seconds = self.backoff.left_seconds()
+            left_seconds = self.backoff.remaining_seconds()
         except Exception as error:
             log.warning("pipeline=%s waits for its records: %s", self.pipeline, error)
             return Signals(belongs=belongs, wait_seconds=1.0)
         wait_seconds = max(left_seconds, self._not_before - time.monotonic())
-        return Signals(stop=stop is not None, parked=bool(record.parked), wait_seconds=wait_seconds)
+        return Signals(stop=stop is not None, parked=bool(record.parked_condition), wait_seconds=wait_seconds)
 
     @property
     def has_landed(self) -> bool:
@@ -103,7 +103,7 @@ class Member:
 
         self._outcome, self._run = None, None
         self._host = SharedDriver(self.pipeline, end_driver=self._end_driver)
-        self.backoff.begin()
+        self.backoff.start_run()
         self._trigger_seconds = trigger_seconds
         self._thread = InheritableThread(target=self._attempt, args=(catalog, self._host))
         self._thread.name, self._thread.daemon = f"stream-{self.pipeline}", True
@@ -128,7 +128,7 @@ class Member:
         self.backoff.park(condition)
         parked = ContractError(
             "STREAM_PARKED",
-            f"{self.pipeline!r} has failed {self.backoff.read().quick_failures} times in a row, each time soon after "
+            f"{self.pipeline!r} has failed {self.backoff.read().non_outage_failures} times in a row, each time soon after "
             f"its start, and is left out of its group. The last failure: {error}",
             hint=f"Mend the cause, then `deltaworks start {self.pipeline}`. The other pipelines of the group go on.",
         )
@@ -168,8 +168,8 @@ class Member:
             self._not_before = time.monotonic() + _ELSEWHERE_SECONDS
             return Outcome(ended=Ended.ELSEWHERE)
         try:
-            self.backoff.failed(retryable=own.retryable, outage=own.condition in OUTAGES)
-            return Outcome(ended=Ended.FAILED, quick_failures=self.backoff.read().quick_failures)
+            self.backoff.record_failure(retryable=own.retryable, is_outage=own.condition in OUTAGE_CONDITIONS)
+            return Outcome(ended=Ended.FAILED, quick_failures=self.backoff.read().non_outage_failures)
         except Exception as problem:
             log.warning("pipeline=%s: its failure could not be recorded: %s", self.pipeline, problem)
             return Outcome(ended=Ended.FAILED)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltaworks.control.attempts import attempts
 from deltaworks.control.job import as_deltaworks_error
+from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.tables.commit import Step
@@ -72,7 +72,7 @@ class RowReplacer:
         rows_in, new_dates = self._dates(rows) if rows is not None else (0, set())
         if version is not None:
             return self._done("already_committed", 0, rows_in, new_dates, version)
-        for attempt in attempts(MAX_ATTEMPTS, first_seconds=0.4, longest_seconds=5.0):
+        for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.4, max_wait_seconds=5.0):
             present = self._spark.read.format("delta").load(self._uri)
             rows_out, old_dates = self._dates(present.where(ranges.sql()))
             if not rows_out and not rows_in:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from deltaworks.control.clock import micros_as_iso
+from deltaworks.control.clock import micros_to_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
@@ -127,7 +127,7 @@ class KafkaSource:
         oldest = self._oldest.read() if self._unread else None
         return {
             "backlog_records": records_between(read, newest),
-            "oldest_pending_at": None if oldest is None else micros_as_iso(oldest * 1000),
+            "oldest_pending_at": None if oldest is None else micros_to_iso(oldest * 1000),
             "retention_seconds": kept,
         }
 
@@ -231,7 +231,7 @@ class KafkaReader:
                 "key": decode_text(key),
                 "headers": {header["key"]: decode_text(header["value"]) for header in headers or ()},
                 "tombstone": value is None,
-                "timestamp": None if at is None else micros_as_iso(at),
+                "timestamp": None if at is None else micros_to_iso(at),
             }
             for topic, partition, offset, key, headers, value, at in rows
         ]

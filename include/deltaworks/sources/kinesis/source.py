@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from deltaworks.control import paths
-from deltaworks.control.clock import micros_as_iso, utc_now
+from deltaworks.control.clock import micros_to_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.events.origins import reads_record_fields
@@ -136,7 +136,7 @@ class KinesisReader:
                 record = None
                 if self.with_fields:
                     fields = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
-                    record = {**fields, "timestamp": micros_as_iso(at)}
+                    record = {**fields, "timestamp": micros_to_iso(at)}
                 payload = record_payload(
                     row_seq(shard, ordinal),
                     f"{self.stream}/{shard}/{number}",

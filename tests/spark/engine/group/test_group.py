@@ -71,7 +71,7 @@ def test_a_poisoned_member_is_parked_and_a_stopped_one_left_alone_while_others_g
         stage.land("cats")
         eventually(lambda: stage.condition("bees") == "STREAM_PARKED", "bees are parked")
         eventually(lambda: stage.is_exact("ants", "cats"), "the others landed")
-        assert stage.backoff("bees").read().parked == "RULE_FAILED"
+        assert stage.backoff("bees").read().parked_condition == "RULE_FAILED"
 
         stage.stop("ants").set(by="tests", reason="to see the others go on")
         eventually(lambda: stage.heartbeat("ants").state == "ended", "ants are stopped")

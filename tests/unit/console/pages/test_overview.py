@@ -203,7 +203,7 @@ def test_a_relay_shows_its_dead_letters(stage: ConsoleStage) -> None:
         paths.heartbeat(paths.pipeline_control("games")),
         paths.stop_request(paths.pipeline_control("games")),
         paths.throughput(paths.pipeline_control("games")),
-        paths.verdicts(),
+        paths.health_verdicts(),
         paths.alerts("health.json"),
         paths.alert_state("JOB_FAILED", "x"),
     ],

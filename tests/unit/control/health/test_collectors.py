@@ -140,4 +140,4 @@ def test_a_storage_that_fails_costs_the_collector_nothing(tmp_path: Path) -> Non
 
     beats = CollectorBeats(Failing(tmp_path), beat, dict, beat_seconds=0.01)
     beats.start()
-    assert beats.stop(within_seconds=30)
+    assert beats.stop(timeout_seconds=30)

@@ -75,7 +75,7 @@ def test_the_batches_of_a_time_are_found_though_the_oldest_records_are_gone(
     assert found == [1, 5, 8, 8]
     assert batches.newest_ended_before("2025-12-31T00:00:00.000+00:00") == 0
     for number in (1, 2):
-        (tmp_path / paths.mutation_end("crm", number)).unlink()
+        (tmp_path / paths.mutation_completion("crm", number)).unlink()
     assert batches.newest_ended_before("2026-01-05T12:00:00.000+00:00") == 5
 
 
@@ -95,7 +95,7 @@ def test_records_of_old_batches_are_removed_and_the_newest_stay(batches: Mutatio
 def test_a_record_of_another_release_or_a_torn_one_is_refused(
     batches: MutationBatches, tmp_path: Path, data: bytes
 ) -> None:
-    for key in (paths.mutation_batch("crm", 1), paths.mutation_end("crm", 1)):
+    for key in (paths.mutation_batch("crm", 1), paths.mutation_completion("crm", 1)):
         LocalObjects(tmp_path).put(key, data)
     for read in (batches.batch, batches.end):
         with pytest.raises(ContractError, match="MUTATION_BATCH_UNREADABLE"):

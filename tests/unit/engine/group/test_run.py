@@ -165,7 +165,7 @@ def test_a_poisoned_member_is_parked_after_as_many_failures_as_declared_until_it
         eventually(lambda: stage.condition("b") == "STREAM_PARKED", "b is parked")
         assert stage.runs("a", "c")()
         assert stage.pretended.starts.count("b") == 3
-        assert stage.backoff("b").read().parked == "RULE_FAILED"
+        assert stage.backoff("b").read().parked_condition == "RULE_FAILED"
 
         del stage.pretended.errors["b"]
         stage.backoff("b").reset()
@@ -195,7 +195,7 @@ def test_a_member_that_is_held_elsewhere_or_whose_servers_are_away_waits_and_is_
         assert stage.runs("a", "c")()
         del stage.pretended.errors["b"]
         eventually(stage.runs("a", "b", "c"), "b runs once it can")
-    assert not stage.backoff("b").read().parked
+    assert not stage.backoff("b").read().parked_condition
 
 
 def test_a_member_that_is_stopped_is_left_alone_until_it_is_started(stage: Stage) -> None:
@@ -260,7 +260,7 @@ def test_the_end_of_the_application_ends_the_driver_and_is_no_failure_of_any_mem
     (error,) = stage.results
     assert isinstance(error, TransientError)
     assert error.condition == "SPARK_GONE"
-    assert all(stage.backoff(name).read().quick_failures == 0 for name in ("a", "b", "c"))
+    assert all(stage.backoff(name).read().non_outage_failures == 0 for name in ("a", "b", "c"))
 
 
 def test_a_run_over_what_is_there_ends_with_the_last_member(stage: Stage) -> None:

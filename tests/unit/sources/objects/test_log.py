@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from deltaworks.control.provenance import REQUIRED
+from deltaworks.control.provenance import REQUIRED_FIELDS
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.sources.objects import log_writer
 from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, file_events_key, message_quarantine_key
@@ -178,7 +178,7 @@ def test_every_commit_says_who_made_it(lake: Lake) -> None:
         commits = [json.loads(entry["userMetadata"]) for entry in table.history()]
         assert len(commits) == 3
         for commit in commits:
-            assert set(REQUIRED) <= set(commit)
+            assert set(REQUIRED_FIELDS) <= set(commit)
             assert commit["pipeline"] == RELAY
         appended = commits[0]
         assert appended["batch"] == "1"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from deltaworks.control import paths
-from deltaworks.control.endless import EndlessKind, main_of
+from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.base import resolve_text
@@ -31,19 +31,19 @@ def open_relay(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> Rela
     return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_turn=on_turn)
 
 
-RELAY = EndlessKind(
-    word="relay",
+RELAY = DaemonKind(
+    noun="relay",
     module="deltaworks.sources.objects.relay",
-    described="a name under include/relays",
-    control=paths.relay_control,
-    open=open_relay,
-    failed="RELAY_FAILED",
+    help="a name under include/relays",
+    control_folder=paths.relay_control,
+    build=open_relay,
+    failure_condition="RELAY_FAILED",
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one relay to its end; returns the exit code."""
-    return main_of(RELAY, arguments)
+    return run_daemon(RELAY, arguments)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TypeVar
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deltaworks.control.attempts import attempts
 from deltaworks.control.aws_sessions import aws_session
 from deltaworks.control.clock import utc_now
+from deltaworks.control.retry import attempts
 from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
@@ -155,7 +155,7 @@ class NotificationQueue:
 
     def _send_batch(self, batch: list[str]) -> list[str]:
         left = {str(index): body for index, body in enumerate(batch)}
-        for _ in attempts(_ATTEMPTS, first_seconds=0.2, longest_seconds=2.0):
+        for _ in attempts(_ATTEMPTS, first_wait_seconds=0.2, max_wait_seconds=2.0):
             entries = [{"Id": name, "MessageBody": body} for name, body in left.items()]
             try:
                 answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
@@ -226,7 +226,7 @@ class NotificationQueue:
     def _one_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
         left = dict(enumerate(batch))
         expired: list[str] = []
-        for _ in attempts(_ATTEMPTS, first_seconds=0.2, longest_seconds=2.0):
+        for _ in attempts(_ATTEMPTS, first_wait_seconds=0.2, max_wait_seconds=2.0):
             entries = [{"Id": str(index), "ReceiptHandle": message.receipt, **extra} for index, message in left.items()]
             try:
                 answer = call(QueueUrl=self._url, Entries=entries)

@@ -113,7 +113,7 @@ class Relay:
 
     @property
     def _at_once(self) -> bool:
-        return self._told_at_once or not self._tenure.is_ours
+        return self._told_at_once or not self._tenure.holds_lease
 
     def run(self) -> RelayCounts:
         """Relay until the end.
@@ -123,7 +123,7 @@ class Relay:
             FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
             ConfigError: the queue, a bucket or a table cannot be used at all.
         """
-        with self._tenure.held(on_turn=self._observe, wait_seconds=self._lease_wait, state="starting") as lease:
+        with self._tenure.hold_lease(on_turn=self._observe, wait_seconds=self._lease_wait, state="starting") as lease:
             try:
                 self._relay_under(lease)
             except Exception as error:
@@ -184,7 +184,7 @@ class Relay:
 
     def _append_until_end(self, appender: Appender) -> None:
         self._heartbeat.update(state="idle")
-        while not self._tenure.over:
+        while not self._tenure.should_stop:
             self._on_turn()
             busy = self._append_messages(appender)
             busy = self._append_page(appender) or busy

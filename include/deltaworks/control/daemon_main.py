@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from deltaworks.control import paths
-from deltaworks.control.guard import start_guard
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
+from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -43,7 +43,7 @@ class Program(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndlessKind:
+class DaemonKind:
     """One kind of process.
 
     Args:
@@ -55,49 +55,49 @@ class EndlessKind:
         argument: what `deltaworks stop` and `start` call it.
     """
 
-    word: str
+    noun: str
     module: str
-    described: str
-    control: Callable[[str], str]
-    open: Callable[[Catalog, str, Callable[[], None]], Program]
-    failed: str
-    argument: Callable[[str], str] = str
+    help: str
+    control_folder: Callable[[str], str]
+    build: Callable[[Catalog, str, Callable[[], None]], Program]
+    failure_condition: str
+    cli_name: Callable[[str], str] = str
 
     @property
-    def log(self) -> logging.Logger:
+    def logger(self) -> logging.Logger:
         """Where it says what it does."""
-        return logging.getLogger(f"deltaworks.{self.word}")
+        return logging.getLogger(f"deltaworks.{self.noun}")
 
 
-def main_of(kind: EndlessKind, arguments: list[str] | None = None) -> int:
+def run_daemon(kind: DaemonKind, arguments: list[str] | None = None) -> int:
     """Run one to its end; returns the exit code."""
     options = _parse(kind, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     terminated = threading.Event()
-    stops: list[Callable[[], None]] = []
+    stop_callbacks: list[Callable[[], None]] = []
 
     def on_signal(_number: int, _frame: object) -> None:
         terminated.set()
-        for stop in stops:
+        for stop in stop_callbacks:
             stop()
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    start_guard()
+    start_parent_watchdog()
     started = time.monotonic()
-    error = _run(kind, options, terminated, stops)
+    error = _run(kind, options, terminated, stop_callbacks)
     if error is None:
         return 0
     if time.monotonic() - started < _EARLY_SECONDS:
         # Whatever starts it without pause must not spin on one that cannot run.
         terminated.wait(options.early_failure_wait_seconds)
-    _say(error.as_line())
+    _print_line(error.as_line())
     return error.exit_code
 
 
-def _parse(kind: EndlessKind, arguments: list[str] | None) -> argparse.Namespace:
+def _parse(kind: DaemonKind, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {kind.module}", description=__doc__)
-    parser.add_argument(f"--{kind.word}", dest="name", required=True, help=kind.described)
+    parser.add_argument(f"--{kind.noun}", dest="name", required=True, help=kind.help)
     parser.add_argument("--early-failure-wait-seconds", type=float, default=10.0)
     parser.add_argument("--beat-file", type=Path, help="touched every few seconds, for whoever watches this process")
     parser.add_argument(
@@ -107,42 +107,42 @@ def _parse(kind: EndlessKind, arguments: list[str] | None) -> argparse.Namespace
 
 
 def _run(
-    kind: EndlessKind, options: argparse.Namespace, terminated: threading.Event, stops: list[Callable[[], None]]
+    kind: DaemonKind, options: argparse.Namespace, terminated: threading.Event, stop_callbacks: list[Callable[[], None]]
 ) -> DeltaworksError | None:
-    name, beat = options.name, options.beat_file.touch if options.beat_file is not None else lambda: None
-    what = f"{kind.word.capitalize()} {name}"
+    name, touch_heartbeat = options.name, options.beat_file.touch if options.beat_file is not None else lambda: None
+    label = f"{kind.noun.capitalize()} {name}"
     try:
         catalog = load_catalog(tolerant=True)
         # Before it waits: what is declared wrongly is an error, and not something that is stopped.
-        program = kind.open(catalog, name, beat)
+        program = kind.build(catalog, name, touch_heartbeat)
         if options.wait_while_stopped:
-            _wait_while_stopped(kind, catalog.environment.lake, name, terminated, beat)
+            _wait_while_stopped(kind, catalog.environment.lake, name, terminated, touch_heartbeat)
         if terminated.is_set():
             return None
-        stops.append(lambda: program.stop(at_once=True))
-        kind.log.info("%s starts", what)
+        stop_callbacks.append(lambda: program.stop(at_once=True))
+        kind.logger.info("%s starts", label)
         counts = program.run()
     except DeltaworksError as error:
-        kind.log.error("%s failed: %s", what, error)
+        kind.logger.error("%s failed: %s", label, error)
         return error
     except Exception as error:
-        kind.log.exception("%s failed", what)
+        kind.logger.exception("%s failed", label)
         return DeltaworksError(
-            kind.failed,
+            kind.failure_condition,
             f"{type(error).__name__}: {error}",
             hint="See the traceback in the log above this line.",
             retryable=True,
         )
     record = {field.name: getattr(counts, field.name) for field in dataclasses.fields(counts)}
-    _say(f"DELTAWORKS_{kind.word.upper()} {json.dumps(record)}")
+    _print_line(f"DELTAWORKS_{kind.noun.upper()} {json.dumps(record)}")
     return None
 
 
 def _wait_while_stopped(
-    kind: EndlessKind, lake: StorageSpec, name: str, terminated: threading.Event, beat: Callable[[], None]
+    kind: DaemonKind, lake: StorageSpec, name: str, terminated: threading.Event, touch_heartbeat: Callable[[], None]
 ) -> None:
     """Wait until no stop holds. A lake that does not answer is the program's to report."""
-    flag, waits = StopFlag(open_objects(lake), paths.stop_request(kind.control(name))), False
+    flag, is_waiting = StopFlag(open_objects(lake), paths.stop_request(kind.control_folder(name))), False
     while not terminated.is_set():
         try:
             request = flag.read()
@@ -150,15 +150,15 @@ def _wait_while_stopped(
             return
         if request is None:
             return
-        if not waits:
-            withdrawn = request.withdrawn_by(kind.argument(name))
-            kind.log.info("%s %s is stopped: %s. It waits for %s", kind.word, name, request.reason, withdrawn)
-        waits = True
-        beat()
+        if not is_waiting:
+            restart_command = request.withdrawn_by(kind.cli_name(name))
+            kind.logger.info("%s %s is stopped: %s. It waits for %s", kind.noun, name, request.reason, restart_command)
+        is_waiting = True
+        touch_heartbeat()
         terminated.wait(_STOPPED_POLL_SECONDS)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """Standard output is for the lines a launcher reads."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.control.guard import ORPHANED_EXIT_CODE, Watched, ancestry, orphaned
+from deltaworks.control.parent_watchdog import ORPHANED_EXIT_CODE, ProcessParent, find_orphan, process_ancestry
 from tests.waiting import eventually
 
 CHILD = """
 import sys, time
 if sys.argv[1] == "guarded":
-    from deltaworks.control.guard import start_guard
+    from deltaworks.control.parent_watchdog import start_guard
     start_guard(poll_seconds=0.1)
 print("ready", flush=True)
 time.sleep(3600)
@@ -112,21 +112,21 @@ def test_a_guarded_process_ends_when_the_launcher_of_its_launcher_is_killed(tree
 
 
 def test_the_chain_begins_with_this_process() -> None:
-    chain = ancestry()
+    chain = process_ancestry()
 
-    assert chain[0] == Watched(os.getpid(), os.getppid())
+    assert chain[0] == ProcessParent(os.getpid(), os.getppid())
     assert all(below.parent == above.pid for below, above in itertools.pairwise(chain))
-    assert orphaned(chain) is None
+    assert find_orphan(chain) is None
 
 
 def test_a_parent_that_is_another_one_now_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = Watched(os.getpid(), 999_999_999)
+    changed = ProcessParent(os.getpid(), 999_999_999)
 
-    assert orphaned((changed,)) == changed
+    assert find_orphan((changed,)) == changed
 
 
 def test_the_exit_code_of_an_orphan_is_its_own() -> None:
-    code = "from deltaworks.control.guard import end_now; end_now()"
+    code = "from deltaworks.control.parent_watchdog import end_now; end_now()"
     import deltaworks
 
     env = {**os.environ, "PYTHONPATH": str(Path(deltaworks.__file__).parents[1])}

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import traceback
 
-HIDDEN = "(a value)"
+REDACTED_VALUE = "(a value)"
 #: What comes before a value, and what ends it: libraries escape no quotes, so that the words behind tell its end.
-_BETWEEN = (
+_VALUE_CONTEXTS = (
     # Spark: casts and overflows, and texts that are no times.
     (r"\bThe value ", r" of the type "),
     (r"\bText ", r" could not be parsed"),
@@ -27,8 +27,8 @@ _BETWEEN = (
     (r"\bCould not parse string ", r"\n\s*\^\n"),
     (r"\bwith value ", r" (?:can't be cast|because)"),
 )
-_SHAPES = (
-    *(re.compile(f"(?P<before>{before}).+(?={after})", re.DOTALL) for before, after in _BETWEEN),
+_VALUE_PATTERNS = (
+    *(re.compile(f"(?P<before>{before}).+(?={after})", re.DOTALL) for before, after in _VALUE_CONTEXTS),
     # Delta, where a row breaks a CHECK constraint: a line for each column.
     re.compile(r"(?P<before>violated by row with values:)(?:\s*-\s[^\n]*)+"),
     # Python itself, where the value ends the text.
@@ -38,14 +38,14 @@ _SHAPES = (
 )
 
 
-def without_values(text: str) -> str:
+def redact_values(text: str) -> str:
     """The text of one error with what it quotes of data replaced; a text of no such shape as it is."""
-    for shape in _SHAPES:
-        text = shape.sub(lambda match: f"{match['before']}{HIDDEN}", text)
+    for shape in _VALUE_PATTERNS:
+        text = shape.sub(lambda match: f"{match['before']}{REDACTED_VALUE}", text)
     return text
 
 
-def traceback_without_values(error: BaseException) -> str:
+def redacted_traceback(error: BaseException) -> str:
     """The traceback of an error and of those it came from, as Python prints it."""
     text = "".join(traceback.format_exception(error))
     links = [error]
@@ -53,6 +53,6 @@ def traceback_without_values(error: BaseException) -> str:
         links += [other for other in (link.__cause__, link.__context__) if other is not None and other not in links]
     for link in links:
         own = str(link)
-        if (redacted := without_values(own)) != own:
+        if (redacted := redact_values(own)) != own:
             text = text.replace(own, redacted)
     return text

@@ -18,7 +18,7 @@ ORPHANED_EXIT_CODE = 41
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ProcessParent:
     """A process and the parent it had when the guard began."""
 
     pid: int
@@ -41,20 +41,20 @@ def _name_of(pid: int) -> str:
         return ""
 
 
-def ancestry(*, levels: int = 3) -> tuple[Watched, ...]:
+def process_ancestry(*, levels: int = 3) -> tuple[ProcessParent, ...]:
     """This process, its parent and its parent's parent, up to `levels`, each with its parent now."""
-    chain: list[Watched] = []
+    chain: list[ProcessParent] = []
     pid = os.getpid()
     while len(chain) < levels:
         parent = parent_of(pid)
         if parent is None or parent <= 1:
             break
-        chain.append(Watched(pid, parent))
+        chain.append(ProcessParent(pid, parent))
         pid = parent
     return tuple(chain)
 
 
-def orphaned(chain: tuple[Watched, ...]) -> Watched | None:
+def find_orphan(chain: tuple[ProcessParent, ...]) -> ProcessParent | None:
     """The first process of the chain whose parent has changed."""
     for watched in chain:
         if parent_of(watched.pid) != watched.parent:
@@ -62,13 +62,13 @@ def orphaned(chain: tuple[Watched, ...]) -> Watched | None:
     return None
 
 
-def start_guard(*, poll_seconds: float = 1.0, levels: int = 3) -> threading.Thread | None:
+def start_parent_watchdog(*, poll_seconds: float = 1.0, levels: int = 3) -> threading.Thread | None:
     """Watch the chain of parents from a thread; on a change kill the JVM and end this process at once.
 
     Returns None where the process has no parent to watch (started by init). A container's pid 1 as launcher
     is such a case: there the container's end takes everything with it.
     """
-    chain = ancestry(levels=levels)
+    chain = process_ancestry(levels=levels)
     if not chain:
         return None
     jvm = chain[0].parent if _name_of(chain[0].parent) == "java" else None
@@ -76,15 +76,15 @@ def start_guard(*, poll_seconds: float = 1.0, levels: int = 3) -> threading.Thre
     def loop() -> None:
         event = threading.Event()
         while not event.wait(poll_seconds):
-            if orphaned(chain) is not None:
-                end_now(jvm)
+            if find_orphan(chain) is not None:
+                exit_immediately(jvm)
 
     thread = threading.Thread(target=loop, name="orphan-guard", daemon=True)
     thread.start()
     return thread
 
 
-def end_now(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_CODE) -> None:
+def exit_immediately(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_CODE) -> None:
     """Kill the JVM, if given, and leave without any clean-up: nothing more may be written."""
     if jvm is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ def end_now(jvm: int | None = None, *, exit_code: int = ORPHANED_EXIT_CODE) -> N
     os._exit(exit_code)
 
 
-def driving_jvm() -> int | None:
+def launching_jvm() -> int | None:
     """The JVM that launched this Python driver (spark-submit), if that is how it runs."""
     parent = os.getppid()
     return parent if _name_of(parent) == "java" else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 
-def attempts(most: int, *, first_seconds: float, longest_seconds: float) -> Iterator[int]:
+def attempts(max_attempts: int, *, first_wait_seconds: float, max_wait_seconds: float) -> Iterator[int]:
     """The numbers 1 to `most`. Before all but the first it waits, on average twice as long each time.
 
     Whoever has succeeded leaves the loop, and nothing is waited for; behind the last attempt nothing is either.
@@ -16,8 +16,8 @@ def attempts(most: int, *, first_seconds: float, longest_seconds: float) -> Iter
         first_seconds: what the first wait takes at most.
         longest_seconds: what any wait takes at most.
     """
-    for attempt in range(1, most + 1):
+    for attempt in range(1, max_attempts + 1):
         if attempt > 1:
             # The exponent is bounded as well: 2**n of a large n is no float.
-            time.sleep(random.uniform(0, min(longest_seconds, first_seconds * 2.0 ** min(attempt - 2, 60))))
+            time.sleep(random.uniform(0, min(max_wait_seconds, first_wait_seconds * 2.0 ** min(attempt - 2, 60))))
         yield attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltaworks.control.paths import pipeline_control
 
 #: The folder of all remediations, with an object for each notice that one has taken up.
-REMEDIATIONS = "control/remediations"
+REMEDIATIONS_FOLDER = "control/remediations"
 
 
 def feeds_control(pipeline: str) -> str:
@@ -13,9 +13,9 @@ def feeds_control(pipeline: str) -> str:
     return pipeline_control(pipeline, "feeds")
 
 
-def feed(pipeline: str, name: str, what: str = "") -> str:
+def feed(pipeline: str, name: str, entry: str = "") -> str:
     """The folder of a feed, or one thing in it: `position.json`, `deliveries/<number>.json`, `dead/<...>.json`."""
-    return f"{feeds_control(pipeline)}/{name}/{what}".rstrip("/")
+    return f"{feeds_control(pipeline)}/{name}/{entry}".rstrip("/")
 
 
 def remediation_control(name: str) -> str:
@@ -23,9 +23,9 @@ def remediation_control(name: str) -> str:
     return f"control/remediators/{name}"
 
 
-def remediation(notice: str) -> str:
+def remediation(notification: str) -> str:
     """The object that says what was done about a notice."""
-    return f"{REMEDIATIONS}/{notice}.json"
+    return f"{REMEDIATIONS_FOLDER}/{notification}.json"
 
 
 def remediation_hold(name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control.attempts import attempts
+from deltaworks.control.retry import attempts
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_a_wait_is_between_two_attempts_only_and_never_above_its_bounds(
         slept: list[float] = []
         patched.setattr(time, "sleep", slept.append)
 
-        numbers = list(attempts(most, first_seconds=first, longest_seconds=longest))
+        numbers = list(attempts(most, first_wait_seconds=first, max_wait_seconds=longest))
 
     assert numbers == list(range(1, most + 1))
     bounds = [min(longest, first * 2.0 ** min(wait, 60)) for wait in range(most - 1)]
@@ -35,13 +35,13 @@ def test_a_wait_is_between_two_attempts_only_and_never_above_its_bounds(
 
 
 def test_who_succeeds_at_once_never_waits(waits: list[float]) -> None:
-    first = next(attempts(5, first_seconds=1, longest_seconds=1))
+    first = next(attempts(5, first_wait_seconds=1, max_wait_seconds=1))
 
     assert (first, waits) == (1, [])
 
 
 def test_two_who_met_wait_differently(waits: list[float]) -> None:
     for _ in range(2):
-        list(attempts(5, first_seconds=1, longest_seconds=9))
+        list(attempts(5, first_wait_seconds=1, max_wait_seconds=9))
 
     assert waits[:4] != waits[4:]
