@@ -65,7 +65,7 @@ def test_what_cannot_be_built_is_in_the_heartbeat_and_judged(heartbeat: Heartbea
     heartbeat.start()
     heartbeat.update(state="idle", batch_id=3)
     with refreshing(heartbeat, declared(refresh_seconds=60)):
-        FakeLoop.made[0].options["report"]((FAILURE | {"since": (now - dt.timedelta(minutes=5)).isoformat()},))
+        FakeLoop.made[0].options["report_failures"]((FAILURE | {"since": (now - dt.timedelta(minutes=5)).isoformat()},))
         heartbeat.close()
     written = read_heartbeat(LocalObjects(tmp_path), "heartbeat.json")
     assert written is not None
