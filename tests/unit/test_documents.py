@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -65,8 +66,6 @@ from tests.unit.cli.command_tree import all_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-#: The changelog tells of modules as they were called at the time.
-PRESENT_DOCUMENTS = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 LIBRARY = ROOT / "include"
 #: Keys of the metadata of table columns, which look like modules.
 COLUMN_METADATA = {"deltaworks.path"}
@@ -125,7 +124,7 @@ def test_every_make_command_of_a_document_exists(document: Path) -> None:
     assert named - make_targets() == set()
 
 
-@pytest.mark.parametrize("document", PRESENT_DOCUMENTS, ids=document_name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_every_benchmark_and_test_a_document_tells_to_run_exists(document: Path) -> None:
     commands = re.findall(r"\bmake (bench|faults|integration)((?: [A-Z]+=(?:\"[^\"]*\"|\S+))*)", code_of(document))
 
@@ -152,7 +151,7 @@ def module_exists(name: str) -> bool:
     return source.is_file() and re.search(rf"\b{attribute}\b", source.read_text()) is not None
 
 
-@pytest.mark.parametrize("document", PRESENT_DOCUMENTS, ids=document_name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
 def test_every_module_and_file_a_document_names_exists(document: Path) -> None:
     # Marked examples are executed, which shows more: tests.unit.test_extending.
     text = re.sub(r"<!-- example: .*? -->\n```.*?```", "", document.read_text(), flags=re.DOTALL)
@@ -353,10 +352,12 @@ def test_every_field_on_disk_is_described(what: str, names: set[str]) -> None:
     assert names - described == set()
 
 
-def test_the_changelog_has_a_section_for_what_is_not_released_yet() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
+def test_the_changelog_has_a_section_for_the_present_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
-    section = re.search(r"^## Unreleased\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    section = re.search(
+        rf"^## {re.escape(version)}\b.*\n(.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL
+    )
 
     assert section is not None
     assert section[1].strip()
