@@ -356,7 +356,7 @@ def test_the_changelog_has_a_section_for_the_present_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
     section = re.search(
-        rf"^## {re.escape(version)}\b.*\n(.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL
+        rf"^## {re.escape(version)}\b[^\n]*\n(.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL
     )
 
     assert section is not None
