@@ -14,12 +14,12 @@ from deltaworks.control import paths
 from deltaworks.mutations.read_changes import Changes, read_changes
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.changes import ChangePosition, Through
+from deltaworks.tables.changes import ChangePosition, ChangeSource
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
 from sandbox.experiments.schemes import BY_ORG, SchemeTable
 
 PIPELINE, DATA, NOTIFICATIONS = "engagement", "activities", "notifications"
-WAYS: tuple[Through, ...] = ("notifications", "change_feed")
+WAYS: tuple[ChangeSource, ...] = ("notifications", "change_feed")
 _NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _FILE_BYTES = 32 << 20
 
@@ -36,10 +36,10 @@ class FollowedTable:
         key, plain = paths.table(PIPELINE, DATA), paths.table(PIPELINE, f"{DATA}_plain")
         self._feed = SchemeTable(spark, storage, key, feed, max_file_bytes=_FILE_BYTES)
         self._plain = SchemeTable(spark, storage, plain, BY_ORG, max_file_bytes=_FILE_BYTES)
-        self._since: dict[Through, ChangePosition] = {}
+        self._since: dict[ChangeSource, ChangePosition] = {}
         self._mutations = {True: 1, False: 1}
 
-    def fill(self, progress: Callable[[str], None]) -> dict[Through, int]:
+    def fill(self, progress: Callable[[str], None]) -> dict[ChangeSource, int]:
         """Land all batches and apply a mutation batch; how many rows each way reads, from before the last batch on."""
         last = self.workload.load_batches - 1
         for batch in range(last + 1):
@@ -58,7 +58,7 @@ class FollowedTable:
         self._tell(self._whole().where("_mutation = 1"), 1, "mutation")
         return {way: self._changes(way, self._since[way]).rows.count() for way in WAYS}
 
-    def poll(self, way: Through, clock: Clock) -> None:
+    def poll(self, way: ChangeSource, clock: Clock) -> None:
         """Read what changed since the position, every row of it."""
         with clock:
             _take(self._changes(way, self._since[way]).rows)
@@ -81,7 +81,7 @@ class FollowedTable:
     def _whole(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._feed.uri)
 
-    def _changes(self, way: Through, since: ChangePosition | None) -> Changes:
+    def _changes(self, way: ChangeSource, since: ChangePosition | None) -> Changes:
         name = f"{PIPELINE}.{DATA}"
         return read_changes(self._spark, name, since, tombstones=True, through=way, catalog=self._catalog)
 

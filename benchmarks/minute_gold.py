@@ -186,7 +186,7 @@ def _over_reach(traffic: _Traffic, options: Options) -> Figure:
     """Plan what each minute's requests would rebuild, and hold it against the hours they lie in."""
     from deltaworks.control import paths
     from deltaworks.gold.plan import plan_rebuild
-    from deltaworks.tables.touched_hours import changed_hours
+    from deltaworks.tables.changed_hours import changed_hours
 
     key, (table, _) = paths.table("traffic", "requests"), traffic.catalog.pipeline("traffic").gold.tables
     before = traffic.land([0.0])

@@ -162,11 +162,11 @@ class _Batch:
 
     def _by_spark(self, table: Path, declared: TableSpec, stretches: DataFrame, reach: Reach, size: int) -> None:
         from deltaworks.mutations.merge import TableMerge, merge_settings
-        from deltaworks.tables.spark.session import session_settings
+        from deltaworks.tables.spark.session import override_settings
 
         session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
-        with session_settings(session, settings):
+        with override_settings(session, settings):
             TableMerge(declared, stretches, reach).execute(session, str(table), batch=1)
 
 
@@ -178,7 +178,7 @@ class _Plain:
     requests: DataFrame
 
     def __call__(self, table: Path, clock: Clock) -> None:
-        from deltaworks.tables.spark.session import session_settings
+        from deltaworks.tables.spark.session import override_settings
 
         self.requests.createOrReplaceTempView("renames")
         statement = f"""
@@ -186,7 +186,7 @@ class _Plain:
             ON t.org_id = s.org_id AND t.origin_contact_id = s.id
             WHEN MATCHED THEN UPDATE SET contact_id = s.new_id, _deleted = false, _mutation = 1
         """
-        with clock, session_settings(self.spark, _PLAIN):
+        with clock, override_settings(self.spark, _PLAIN):
             self.spark.sql(statement).collect()
 
 

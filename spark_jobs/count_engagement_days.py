@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from deltaworks.control import paths
 from deltaworks.control.job import run_job
-from deltaworks.mutations.read_changes import keeping, kept_position, read_changes
+from deltaworks.mutations.read_changes import keeping, last_committed_position, read_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
@@ -28,7 +28,7 @@ COLUMNS = "org_id STRING, engagement_date DATE, activities LONG, contacts LONG, 
 def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
     """Bring the counts up to date; whether there was anything to do."""
     lake = Lake(catalog.environment.lake)
-    changes = read_changes(spark, table, kept_position(lake, KEY), tombstones=True, catalog=catalog)
+    changes = read_changes(spark, table, last_committed_position(lake, KEY), tombstones=True, catalog=catalog)
     if changes.nothing:
         return False
     counts = lake.storage.spark_uri(KEY)

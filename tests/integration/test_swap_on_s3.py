@@ -11,15 +11,15 @@ from deltalake import write_deltalake
 
 from deltaworks.control.objects import open_objects
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import state_at
-from deltaworks.tables.replacement import settle_swap, swap_in
-from deltaworks.tables.restore import RestoreCommit
+from deltaworks.tables.table_swap import swap_content, verify_swap
 from sandbox.servers.object_store import lake_storage, running_object_store
 
 pytestmark = pytest.mark.integration
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
-COMMIT = RestoreCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
+COMMIT = FilesCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
 AWKWARD = ["plain", "a b", "50%", "a+b", "ü", "a/b", "x=y", "a%20b"]
 
 
@@ -45,8 +45,8 @@ def test_a_table_is_swapped_and_its_shadow_removed(tmp_path: Path, monkeypatch: 
         source = state_at(lake, objects, SHADOW)
         before = content(lake)
 
-        done = swap_in(lake, objects, TABLE, source, commit=COMMIT)
-        settle_swap(lake, objects, TABLE, source, version=done.version)
+        done = swap_content(lake, objects, TABLE, source, commit=COMMIT)
+        verify_swap(lake, objects, TABLE, source, version=done.version)
         after = content(lake)
         remove_folder(storage, SHADOW)
 

@@ -13,7 +13,7 @@ from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.tables.query import PAST, connect
+from deltaworks.tables.query import AS_OF_CLAUSE, connect
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -43,7 +43,7 @@ def _answer(query: str, project: Catalog, *, limit: int) -> tuple[list[str], lis
     connection, names = connect(project, statement=query)
     travel = _time_travel(query, connection, project)
     try:
-        return _rows(connection, query if travel is None else travel.bound(query), limit)
+        return _rows(connection, query if travel is None else travel.rewrite(query), limit)
     except duckdb.CatalogException as error:
         # A name that is nowhere, of which DuckDB says the nearest among all; or one that the query itself makes up.
         connection, names = connect(project)
@@ -52,13 +52,13 @@ def _answer(query: str, project: Catalog, *, limit: int) -> tuple[list[str], lis
         except duckdb.Error as again:
             raise _explained(error if travel is not None else again, query, project, names) from error
     except duckdb.Error as error:
-        missing = travel.explain_missing() if travel is not None else None
+        missing = travel.missing_files_error() if travel is not None else None
         raise missing or _explained(error, query, project, names) from error
 
 
 def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:
     """What finds tables as they were; None for most queries, which so need no parser of SQL."""
-    if not PAST.search(query):
+    if not AS_OF_CLAUSE.search(query):
         return None
     from deltaworks.tables.time_travel import TimeTravel
 

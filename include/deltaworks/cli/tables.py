@@ -84,13 +84,13 @@ def register(
     settings: bool = typer.Option(False, "--settings", help="Print what the session needs, for spark-defaults.conf."),
 ) -> None:
     """Print the SQL that makes every table one of Spark's by name; `spark-sql -f` runs it, again for new tables."""
-    from deltaworks.tables.registration import registration, session_settings
+    from deltaworks.tables.registration import external_session_settings, registration_statements
 
     project = catalog(needs=None if settings else "lake")
     if settings:
-        document("\n".join(f"{name} {value}" for name, value in session_settings(project)))
+        document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
-    statements, absent = registration(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
+    statements, absent = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
     if absent:
         line(f"Not there yet, so run this again once they are: {', '.join(absent)}.", error=True)
     if statements:

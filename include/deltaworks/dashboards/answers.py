@@ -22,8 +22,8 @@ from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.ages import TableAge, newest_of, table_age
-from deltaworks.tables.bounded_query import confine, ended_after, one_select, said
+from deltaworks.tables.ages import TableAge, newest_row_time, table_age
+from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout, restrict_connection
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, table_keys
 
@@ -59,7 +59,7 @@ class PanelAnswer:
     @property
     def newest_at(self) -> dt.datetime | None:
         """The newest moment that data of the panel are of; None where that is not known."""
-        return newest_of(self.ages)
+        return newest_row_time(self.ages)
 
     def column(self, name: str) -> list[Any]:
         """The values of one column of the answer."""
@@ -141,7 +141,7 @@ class _Questions:
             answered = PanelAnswer(panel=panel, problem=f"it took more than {seconds:.0f} s and was ended")
         # Whatever becomes of one panel, the others are to be seen.
         except Exception as error:
-            answered = PanelAnswer(panel=panel, problem=said(error))
+            answered = PanelAnswer(panel=panel, problem=describe_error(error))
         return dataclasses.replace(answered, seconds=time.monotonic() - started)
 
     def _answer(self, panel: PanelSpec, bounds: Bounds, seconds: float) -> PanelAnswer:
@@ -159,7 +159,7 @@ class _Questions:
         except duckdb.InterruptException:
             raise
         except duckdb.Error as error:
-            return dataclasses.replace(answered, problem=said(error))
+            return dataclasses.replace(answered, problem=describe_error(error))
         missing = [name for _, name in panel.columns() if name not in columns]
         if missing:
             return dataclasses.replace(answered, problem=f"the answer of {panel.sql} has no column {missing[0]!r}")
@@ -187,7 +187,7 @@ class _Questions:
         """A connection that reads these tables of the pipeline and nothing else, within bounds."""
         connection, _ = connect(self._catalog, statement=" ".join(sorted(names)) or "nothing")
         self._open.enter_context(connection)
-        confine(connection, self._spec.pipeline, memory_mib=bounds.memory_mib, threads=bounds.threads)
+        restrict_connection(connection, self._spec.pipeline, memory_mib=bounds.memory_mib, threads=bounds.threads)
         return connection
 
     def _names(self, text: str) -> set[str]:
@@ -228,8 +228,8 @@ def _rows(
     connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, most: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """The columns and up to `most` rows of a query, which is interrupted after so many seconds."""
-    query, parameters = one_select(connection, text)
+    query, parameters = parse_single_select(connection, text)
     named = {name: span[name] for name in parameters if name in span}
-    with ended_after(connection, seconds):
+    with query_timeout(connection, seconds):
         result = connection.execute(f"SELECT * FROM (\n{query}\n) AS panel LIMIT {most}", named)
         return tuple(column[0] for column in result.description or ()), result.fetchall()

@@ -88,12 +88,12 @@ def _age(answer: PanelAnswer, now: dt.datetime) -> str:
     if not answer.ages:
         return "<span>age of the data unknown</span>" if answer.problem else "<span>no data yet</span>"
     details = "; ".join(
-        f"{item.table}: data to {'?' if item.newest_at is None else moment(item.newest_at)}, "
-        f"written {'?' if item.written_at is None else moment(item.written_at)} UTC"
+        f"{item.table}: data to {'?' if item.newest_row_at is None else moment(item.newest_row_at)}, "
+        f"written {'?' if item.last_change_at is None else moment(item.last_change_at)} UTC"
         for item in answer.ages
     )
     newest = answer.newest_at
-    written = max((item.written_at for item in answer.ages if item.written_at is not None), default=None)
+    written = max((item.last_change_at for item in answer.ages if item.last_change_at is not None), default=None)
     said = "data of unknown age" if newest is None else f"data to {_ago(newest, now)}"
     if written is not None:
         said += f", written {age((now - written).total_seconds())} ago"

@@ -15,7 +15,7 @@ from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.files import grouped
+from deltaworks.tables.files import group_rows
 
 #: Rows that are gathered before notifications of them are made.
 GATHERED_ROWS = 500_000
@@ -75,7 +75,7 @@ class _Gathering:
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
         by = [*self._taken_over, "_batch_id", "_ingested_at"]
-        order, starts = grouped(rows, by, most=KEYS_PER_NOTIFICATION)
+        order, starts = group_rows(rows, by, max_rows=KEYS_PER_NOTIFICATION)
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
         firsts = rows.select(by).take(pa.array(order[starts]))

@@ -26,7 +26,7 @@ from deltaworks.sources.objects.log import FileEventLog, matching
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
-from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, last_completed, waiting_shares
+from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, held_steps, last_completed
 
 State = Literal["complete", "prepared"]
 
@@ -237,7 +237,7 @@ class BatchHistory:
 def held_tables(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
     waiting: dict[int, tuple[str, ...]] = {}
-    for table, batch_id in waiting_shares(steps):
+    for table, batch_id in held_steps(steps):
         waiting[batch_id] = (*waiting.get(batch_id, ()), table)
     return waiting
 

@@ -23,19 +23,19 @@ from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.rollback import Rollback
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, refresh
-from deltaworks.tables.lake import Lake, selected_rows
+from deltaworks.tables.lake import Lake, select_rows
 from deltaworks.tables.log import TableState
 from deltaworks.tables.steps import (
     BATCH_METADATA_STORE,
     CAUGHT_UP,
     CHECKPOINT_STORE,
     HELD,
-    RELANDED,
+    RECOMMITTED,
     ROLLED_BACK,
     batch_step,
     batches_by_table,
+    held_steps,
     last_completed,
-    waiting_shares,
 )
 
 CHECKPOINT_STORE_SCHEMA = arrow_schema(
@@ -84,7 +84,7 @@ class StepOutcome:
 
     `outcome` is committed or already_committed; held where the table's commits are held back (no version then), and
     caught_up once such a share has been committed after all. A table that went back adds rolled_back for what it lost
-    by that, or relanded for what came back in the same commit.
+    by that, or recommitted for what came back in the same commit.
     """
 
     step: str
@@ -145,7 +145,7 @@ class Ledger:
         return offset if isinstance(offset, dict) else None
 
     def _rows(self, name: str, columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-        return selected_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
+        return select_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
 
     def uncommitted(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
         """Batches that are complete but for a held table's share, by table and in order.
@@ -158,7 +158,7 @@ class Ledger:
         condition: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
         rows = self._rows(BATCH_METADATA_STORE, columns, condition)
         steps = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
-        return batches_by_table(waiting_shares(steps))
+        return batches_by_table(held_steps(steps))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
         """Record shares of one table, in the order of their batches, that were held back and are committed now."""
@@ -183,7 +183,7 @@ class Ledger:
     def roll_back(self, done: Rollback, *, version: int) -> None:
         """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
         step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", done.ordinal)
-        outcome, now = RELANDED if done.repair == "prepared" else ROLLED_BACK, utc_now()
+        outcome, now = RECOMMITTED if done.repair == "prepared" else ROLLED_BACK, utc_now()
         rows = [
             {
                 "pipeline": self._pipeline,
@@ -286,13 +286,13 @@ def landed_batches(lake: Lake, home: PipelineHome, table: str) -> LandedBatches:
     if store is None:
         return LandedBatches({}, {}, 0)
     columns = ["generation", "batch_id", "table_name", "outcome", "delta_version", "rows"]
-    rows = selected_rows(lake, key, store, columns=columns, values={"table_name": [table]})
+    rows = select_rows(lake, key, store, columns=columns, values={"table_name": [table]})
     current = home.generations.current()
     bounds = {
         generation: home.start_overs.surviving_batches(generation, current=current)
         for generation in {row["generation"] for row in rows}
     }
-    waiting = set(batches_by_table(waiting_shares(rows)).get(table, ()))
+    waiting = set(batches_by_table(held_steps(rows)).get(table, ()))
     last: dict[int, int] = {}
     by_version: dict[int, tuple[int, int]] = {}
     count = 0

@@ -15,12 +15,12 @@ import pyarrow as pa
 from deltaworks.control.provenance import user_metadata
 from deltaworks.engine.live import LIVE_PARTITION
 from deltaworks.specs.live import LiveTableSpec
-from deltaworks.tables.changes import literal
+from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, rows_of, state_at
-from deltaworks.tables.replaced_rows import Fate, Replacement, has_landed, replace_rows
-from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, takes_plain_files
+from deltaworks.tables.log import Action, TableState, row_count, state_at
+from deltaworks.tables.replace_where import FileEffect, Replacement, is_step_committed, replace_rows
+from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ class LiveMerge:
         # Looked at more than once where Spark merges them: computed once.
         counts = counts.persist()
         try:
-            rows = gathered(counts, state.metadata["schemaString"], most_rows=MOST_ROWS)
+            rows = collect_rows(counts, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
             if rows is not None and not rows.num_rows:
                 return
             if self._before_merge is not None:
@@ -72,24 +72,26 @@ class LiveMerge:
         """Merge few rows over few; false where Spark has to."""
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
         touched = [added for added in state.files.values() if _date_of(added) in dates]
-        if sum(map(rows_of, touched)) > MOST_ROWS or any(
+        if sum(map(row_count, touched)) > MAX_COLLECTED_ROWS or any(
             pa.types.is_floating(rows.schema.field(name).type) or pa.types.is_nested(rows.schema.field(name).type)
             for name in self._by
         ):
             return False
-        if not takes_plain_files(self._lake, state, _DATE):
+        if not accepts_file_commits(self._lake, state, _DATE):
             return False
         replacement = Replacement(
             rows=[rows],
-            fate=lambda added: Fate.DIVIDED if _date_of(added) in dates else Fate.STAYS,
-            staying=_others(rows, self._by),
+            classify_file=lambda added: FileEffect.REWRITTEN if _date_of(added) in dates else FileEffect.UNCHANGED,
+            retained_rows=_others(rows, self._by),
             predicate=f"`{_DATE}` {_among(dates)}",
             step=step,
             user_metadata=made,
         )
         outcome = replace_rows(self._lake, self._lake.objects, self._key, replacement, expected=state)
         # Left as it is, it has the batch already, or has become another table than was read.
-        return outcome.version is not None or has_landed(state_at(self._lake, self._lake.objects, self._key), step)
+        return outcome.version is not None or is_step_committed(
+            state_at(self._lake, self._lake.objects, self._key), step
+        )
 
     def _merge(self, counts: DataFrame, step: Step, made: str) -> None:
         from delta.tables import DeltaTable
@@ -117,7 +119,7 @@ def _announce(session: SparkSession, step: Step, made: str) -> None:
 
 
 def _among(dates: Collection[str]) -> str:
-    return f"in ({', '.join(literal(date, 'date') for date in sorted(dates))})"
+    return f"in ({', '.join(sql_literal(date, 'date') for date in sorted(dates))})"
 
 
 def _date_of(added: Action) -> str | None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.files import WrittenFile, data_file_path, encoded, split_by_partition, write_file
+from deltaworks.tables.files import WrittenFile, data_file_path, encode_parquet, split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
@@ -63,7 +63,7 @@ def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
     """
     for values, part in split_by_partition(rows, target.partition_by[table]):
         data_file_path(values)
-        encoded(part.drop_columns(list(values)), target.indexed.get(table, DEFAULT_COLUMNS))
+        encode_parquet(part.drop_columns(list(values)), target.indexed.get(table, DEFAULT_COLUMNS))
 
 
 class TableWriters:

@@ -26,8 +26,8 @@ from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTI
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner, raise_owner, refresh
-from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner_epoch, raise_owner_epoch, refresh
+from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
@@ -152,7 +152,7 @@ class TableSet:
     def _route(self, name: str, handle: DeltaTable) -> None:
         if self.writer_by_table[name] == "spark":
             return
-        reasons = reasons_for_spark(handle)
+        reasons = reasons_to_use_spark(handle)
         if not reasons:
             return
         if name == QUARANTINE:
@@ -246,9 +246,9 @@ class TableSet:
             step=owner.app_id,
             step_version=owner.version,
         )
-        raise_owner(self.handles[name], owner, user_metadata=metadata)
+        raise_owner_epoch(self.handles[name], owner, user_metadata=metadata)
         # One that is raised already, by a successor, is no error of raising it.
-        check_owner(self.handles[name], owner)
+        check_owner_epoch(self.handles[name], owner)
 
     def evolved(self) -> Evolved:
         """The columns that tables were given while they ran, those of shares that are held back among them.

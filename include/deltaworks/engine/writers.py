@@ -20,7 +20,7 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.events.evolution import add_columns
-from deltaworks.tables.commit import Step, check_owner, commit_step, refresh, transaction_version
+from deltaworks.tables.commit import Step, check_owner_epoch, commit_step, refresh, transaction_version
 from deltaworks.tables.files import WrittenFile
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import batch_step
@@ -72,7 +72,7 @@ class FanOutWriter:
             step=step.app_id,
             table_name=share.table,
             writer=self.name,
-            outcome="committed" if outcome.landed_now else "already_committed",
+            outcome="committed" if outcome.newly_committed else "already_committed",
             rows=share.rows,
             files=len(files),
             bytes=sum(file.size for file in files),
@@ -134,7 +134,7 @@ class SparkWriter:
         """
         fenced = Lake(self._lake.storage).open(paths.table(pipeline, "quarantine"))
         if fenced is not None:
-            check_owner(fenced, owner)
+            check_owner_epoch(fenced, owner)
 
     def _append(self, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step) -> None:
         target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))

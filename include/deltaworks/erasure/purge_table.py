@@ -23,11 +23,11 @@ from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_numbers import CollectorNumbers
-from deltaworks.tables.commit import Step, commit_attempts, contended
+from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
-from deltaworks.tables.rearrangement import keep_checkpoints
-from deltaworks.tables.restore import RestoreCommit, Target, commit_restore
+from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
 #: Adds the numbers that rows of a table have from collectors.
@@ -132,7 +132,7 @@ class TablePurger:
             done = self._replaced(state, survey, step, mode, before_commit)
             if done is not None:
                 return done
-        raise contended(self._key, "take an erased person's rows out of it")
+        raise contention_error(self._key, "take an erased person's rows out of it")
 
     def _count(self, files: TableFiles, added: Action) -> FileCount:
         counted = FileCount()
@@ -161,7 +161,7 @@ class TablePurger:
                 for added in self._rewritten(files, state.files[name], survey.by_file[name], mode):
                     written[added["path"], ""] = added
             purge = self._result(state, survey, written, mode)
-            outcome = commit_restore(
+            outcome = commit_files(
                 self._lake,
                 self._objects,
                 self._key,
@@ -172,7 +172,7 @@ class TablePurger:
         except _Overtaken:
             files.discard(written.values())
             return None
-        keep_checkpoints(self._lake, self._key, outcome.version)
+        write_due_checkpoint(self._lake, self._key, outcome.version)
         return self._after(purge, outcome.version)
 
     def _rewritten(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:
@@ -223,7 +223,7 @@ class TablePurger:
             numbers={} if mode == "identity" else survey.numbers.packed(),
         )
 
-    def _commit(self, step: Step, purge: PurgedTable) -> RestoreCommit:
+    def _commit(self, step: Step, purge: PurgedTable) -> FilesCommit:
         metadata = user_metadata(
             pipeline=self._pipeline,
             batch="none",
@@ -239,7 +239,7 @@ class TablePurger:
         )
         # Of a predicate only this: with tokens in it the log would name whom it forgets.
         parameters: dict[str, str | None] = {"predicate": '["erased"]'}
-        return RestoreCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
+        return FilesCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
     def _after(self, purge: PurgedTable, version: int) -> PurgedTable:
         """What the table holds in the version that was made, counted again."""
@@ -299,11 +299,11 @@ class _Overtaken(Exception):
     """Another writer has replaced a file that was read."""
 
 
-def _target(current: TableState, read: TableState, survey: Survey, written: Mapping[FileId, Action]) -> Target:
+def _target(current: TableState, read: TableState, survey: Survey, written: Mapping[FileId, Action]) -> TargetState:
     if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):
         raise _Overtaken
     kept = {name: added for name, added in current.files.items() if name not in survey.by_file}
-    return Target({**kept, **written})
+    return TargetState({**kept, **written})
 
 
 def removed_paths(lake: Lake, key: str, version: int) -> tuple[str, ...]:

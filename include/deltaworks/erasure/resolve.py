@@ -19,7 +19,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.selection import one_of, rows_where
+from deltaworks.tables.selection import rows_where, sql_one_of
 from deltaworks.vault.home import VaultHome
 
 
@@ -139,7 +139,7 @@ class MutationOrigins:
     def origins_of(self, ids: Collection[str]) -> set[str]:
         """What `Origins` says."""
         opened = self._lake.open(self._key) if self._key else None
-        return set() if opened is None else _values(rows_where(opened, one_of("final_id", ids), columns=["id"]))
+        return set() if opened is None else _values(rows_where(opened, sql_one_of("final_id", ids), columns=["id"]))
 
 
 def _values(rows: pa.Table) -> set[str]:

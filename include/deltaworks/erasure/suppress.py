@@ -24,7 +24,7 @@ from deltaworks.errors import ConcurrencyError
 from deltaworks.privacy import paths
 from deltaworks.privacy.suppression import SuppressionRecord
 from deltaworks.privacy.tokens import suppression_digest
-from deltaworks.tables.needed_files import uncommitted_files
+from deltaworks.tables.protected_files import uncommitted_files
 from deltaworks.tables.steps import read_last_completed
 
 _ATTEMPTS = 12
@@ -92,7 +92,7 @@ def _behind(namespace: Namespace, pipeline: str, suppression: SuppressionRecord,
     for table in home.held.read():
         yield f"{pipeline}.{table} is held: `deltaworks tables resume {pipeline} {table}`"
     for table, files in uncommitted_files(namespace.lake, home).items():
-        if files.held_back:
+        if files.is_held:
             yield f"{pipeline}.{table} waits for batches that were held back"
     generation = home.generations.current()
     last = read_last_completed(namespace.lake, pipeline, generation)

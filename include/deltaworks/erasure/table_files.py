@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltaworks.errors import ContractError
-from deltaworks.tables.compaction import as_type
-from deltaworks.tables.files import write_body
+from deltaworks.tables.compaction import cast_values
+from deltaworks.tables.deletion_vector_format import deleted_positions
+from deltaworks.tables.files import write_file_body
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, TableState, lies_elsewhere, logged_columns
+from deltaworks.tables.log import Action, TableState, is_absolute_path, parse_schema_string
 from deltaworks.tables.statistics import IndexedColumns
-from deltaworks.tables.vector_rows import deleted_positions
 
 _ROWS_AT_ONCE: Final = 65_536
 #: What a written file holds in memory at most; OPTIMIZE makes larger files of several.
@@ -32,7 +32,7 @@ class TableFiles:
         self._lake = lake
         self._root = arrow_path(lake.storage, state.key)
         self._key = state.key
-        declared = logged_columns(state.metadata["schemaString"])
+        declared = parse_schema_string(state.metadata["schemaString"])
         apart = set(state.metadata.get("partitionColumns") or ())
         self._columns = pa.schema([column for column in declared if column.name not in apart])
         self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
@@ -53,7 +53,7 @@ class TableFiles:
         self, added: Action, *, as_codes: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
         """`read` with the rows that a deletion vector marks, and which rows it does not; None where there is none."""
-        if lies_elsewhere(added["path"]):
+        if is_absolute_path(added["path"]):
             raise ContractError(
                 "ERASURE_FILE_APART",
                 f"{self._key} has a file of an absolute path, which belongs to another table too.",
@@ -89,15 +89,17 @@ class TableFiles:
             self._lake.filesystem.delete_file(f"{self._root}/{unquote(added['path'])}")
 
     def _written(self, values: dict[str, Any], rows: pa.Table) -> Action:
-        file = write_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
-        return file.as_logged(at_ms=int(time.time() * 1000), data_change=True)
+        file = write_file_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
+        return file.to_add_fields(at_ms=int(time.time() * 1000), data_change=True)
 
     def _as_declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the table's columns as they are now: what an older file lacks is null, what is gone goes."""
         arrays = []
         for column in self._columns:
             index = batch.schema.get_field_index(column.name)
-            values = pa.nulls(batch.num_rows, column.type) if index < 0 else as_type(batch.column(index), column.type)
+            values = (
+                pa.nulls(batch.num_rows, column.type) if index < 0 else cast_values(batch.column(index), column.type)
+            )
             arrays.append(values)
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 

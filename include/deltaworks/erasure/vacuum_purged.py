@@ -19,7 +19,7 @@ from deltaworks.maintenance.vacuum import OPERATION, vacuum_tables
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.maintenance.vacuum_holds import MARGIN_HOURS, MINIMUM_RETENTION_HOURS, holds_on
 from deltaworks.tables.lake import arrow_path
-from deltaworks.tables.needed_files import file_infos
+from deltaworks.tables.protected_files import existing_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def files_left(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dic
         if place is None:
             continue
         root = arrow_path(place.lake.storage, place.key)
-        left = sum(1 for _ in file_infos(place.lake, [f"{root}/{path}" for path in record.removed]))
+        left = sum(1 for _ in existing_files(place.lake, [f"{root}/{path}" for path in record.removed]))
         if left:
             name = f"{record.pipeline}.{record.table}"
             yield f"{name}: {left} of {len(record.removed)} files; {reasons.get(name) or 'VACUUM gave no reason'}"

@@ -23,7 +23,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.findings import Path
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
-from deltaworks.tables.commit import Step, check_owner, commit_attempts, contended, refresh
+from deltaworks.tables.commit import Step, check_owner_epoch, commit_attempts, contention_error, refresh
 
 PATH_METADATA = "deltaworks.path"
 #: More than these are no schema any more; what comes beyond stays in the rescued column.
@@ -131,7 +131,7 @@ def add_columns(
         if not missing:
             return
         if owner is not None:
-            check_owner(table, owner)
+            check_owner_epoch(table, owner)
         properties = CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -143,7 +143,7 @@ def add_columns(
             continue
         refresh(table)
         return
-    raise contended(table.table_uri, "add columns")
+    raise contention_error(table.table_uri, "add columns")
 
 
 def _missing(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:

@@ -31,8 +31,8 @@ from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import Changes, changed_partitions
 from deltaworks.tables.duckdb_session import duckdb_session
-from deltaworks.tables.features import has_vectors
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.features import has_deletion_vectors
+from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.log import commit_history
 from deltaworks.tables.query import connect
 from deltaworks.tables.versions import Versions
@@ -181,7 +181,7 @@ class TableReading(_Compared):
 
     def _changed(self, base: Position, target: Position) -> Changes:
         if base.is_empty or target.is_empty or base.table_id != target.table_id:
-            return Changes(everything=True, reason="another table")
+            return Changes(is_unbounded=True, reason="another table")
         low, high = sorted((base.version, target.version))
         return changed_partitions(self._lake, self._key, after_version=low, up_to_version=high)
 
@@ -195,7 +195,11 @@ class TableReading(_Compared):
             raise self._gone(position, error.message) from error
         if str(table.metadata().id) != position.table_id:
             raise self._gone(position, "the table has been recreated since")
-        changed = self._changed(position, other).values(self._partition) if self._partition in self._feed.key else None
+        changed = (
+            self._changed(position, other).partition_values(self._partition)
+            if self._partition in self._feed.key
+            else None
+        )
         return _within(self._lake, table, self._partition, changed), [field.name for field in table.schema().fields]
 
     def _gone(self, position: Position, why: str) -> ContractError:
@@ -206,13 +210,13 @@ class TableReading(_Compared):
     def _explain(self, position: Position) -> DeltaworksError | None:
         if position.is_empty:
             return None
-        return Versions(self._lake, self._key, name=self._name).explain_missing(position.version)
+        return Versions(self._lake, self._key, name=self._name).missing_files_error(position.version)
 
 
 def _within(lake: Lake, table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
     """The rows of some partitions, or of all."""
-    relation = relation_of(lake, table)
-    if values is None or has_vectors(table):
+    relation = duckdb_source(lake, table)
+    if values is None or has_deletion_vectors(table):
         return relation
     kind = relation.schema.field(column).type
     named = pa.array([value for value in values if value is not None], pa.string()).cast(kind)

@@ -29,8 +29,8 @@ from deltaworks.gold.table_build import GoldTableResult, TableJob, build_table, 
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.touched_hours import changed_hours
 
 log = logging.getLogger(__name__)
 #: How often a build goes on behind others that overtake it.

@@ -24,10 +24,10 @@ from deltalake import DeltaTable
 from deltaworks.gold.duplicates import ARRIVAL, Int64Array, find_duplicates_in_rows
 from deltaworks.gold.file_scan import AddedFile, FileScan, added_files, has_plain_files
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
-from deltaworks.tables.compaction import as_type
-from deltaworks.tables.files import whole_file
+from deltaworks.tables.compaction import cast_values
+from deltaworks.tables.files import read_parquet_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import lies_elsewhere
+from deltaworks.tables.log import is_absolute_path
 
 #: Keys that are looked through in the driver at most.
 MAX_KEYS: Final = 2_000_000
@@ -164,11 +164,11 @@ class _KeyReader:
         return all_rows, np.concatenate([np.empty(0, np.int64), *buckets])
 
     def _read(self, file: AddedFile) -> pa.Table:
-        if lies_elsewhere(file.path):
+        if is_absolute_path(file.path):
             raise _NeedsSparkError
         path = f"{self.root}/{unquote(file.path)}"
         if file.size <= _SINGLE_REQUEST_BYTES:
-            rows = self._read_columns(whole_file(self._lake.filesystem, path))
+            rows = self._read_columns(read_parquet_file(self._lake.filesystem, path))
         else:
             with self._lake.filesystem.open_input_file(path) as source:
                 rows = self._read_columns(pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True))
@@ -180,7 +180,7 @@ class _KeyReader:
         if not set(self._columns.names) <= set(file.schema_arrow.names):
             raise _NeedsSparkError
         rows = file.read(columns=self._columns.names)
-        arrays = [as_type(rows.column(column.name).combine_chunks(), column.type) for column in self._columns]
+        arrays = [cast_values(rows.column(column.name).combine_chunks(), column.type) for column in self._columns]
         return pa.Table.from_arrays(arrays, schema=self._columns)
 
     def _bucket_numbers(self, rows: pa.Table, file: AddedFile) -> Int64Array:

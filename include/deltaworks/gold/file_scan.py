@@ -25,9 +25,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from deltaworks.gold.parts import DATE_COLUMN, Part, hours_of_dates
-from deltaworks.tables.changes import literal
+from deltaworks.tables.changed_hours import hour_of
+from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.touched_hours import hour_of
 
 log = logging.getLogger(__name__)
 #: Folders that are listed at most: they are, one after the other.
@@ -202,7 +202,7 @@ def _filter_snapshot_files(listed: DataFrame, uri: str, files: list[str]) -> Dat
     if len(shorter_list) > _MAX_FILTERED_NAMES:
         return None
     # As one text, since a call into the JVM for each name costs more than the whole scan.
-    name_list = ", ".join(literal(name, "string") for name in sorted(shorter_list))
+    name_list = ", ".join(sql_literal(name, "string") for name in sorted(shorter_list))
     return listed.filter(F.expr(f"_metadata.file_name {condition} ({name_list})"))
 
 

@@ -69,8 +69,8 @@ def compact_inputs(
                 paths.table(spec.pipeline, name),
                 None,
                 below_bytes=SMALL_FILE_BYTES,
-                fewest=MIN_FILES,
-                most_bytes=MAX_MERGE_BYTES,
+                min_files=MIN_FILES,
+                max_bytes=MAX_MERGE_BYTES,
                 user_metadata=user_metadata(pipeline=spec.pipeline, batch="", operation=OPTIMIZE),
                 before_commit=turns.check,
             )

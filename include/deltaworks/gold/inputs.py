@@ -23,9 +23,9 @@ from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.arrivals import last_arrivals
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
+from deltaworks.tables.seq_statistics import max_seq_by_date
 
 #: Keys of `userMetadata` beside those of every commit.
 BUILT_FROM = "built_from"
@@ -91,7 +91,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
             diff_column=diff_columns.get(name, ""),
             time_column=time_columns.get(name, ""),
             scored_input=scores.get(name),
-            last_seq=last_arrivals(table, DATE_COLUMN) if table is not None and name in deduplicated else None,
+            last_seq=max_seq_by_date(table, DATE_COLUMN) if table is not None and name in deduplicated else None,
             delta_table=table,
         )
     return pinned

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from deltaworks.specs.gold import IntervalsSpec
 from deltaworks.tables.changes import Changes, changed_partitions
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake, duckdb_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None
         before: the version that was read last; None where nothing is known of it.
     """
     if before is None:
-        return Changes(everything=True, reason="no earlier version is known")
+        return Changes(is_unbounded=True, reason="no earlier version is known")
     # The log alone may show that no row was written; one that is cut off shows nothing, and then rows do.
     if before <= after and not changed_partitions(lake, key, after_version=before, up_to_version=after):
         return Changes()
@@ -72,9 +72,9 @@ def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None
         first, undated, rows = _first_difference(lake, key, column, before, after)
     except (DeltaError, OSError, ValueError, duckdb.Error) as error:
         text = " ".join(str(error).split())[:200]
-        return Changes(everything=True, reason=f"its versions {before} and {after} cannot be compared: {text}")
+        return Changes(is_unbounded=True, reason=f"its versions {before} and {after} cannot be compared: {text}")
     if undated:
-        return Changes(everything=True, reason=f"{undated} differing rows have no {column}")
+        return Changes(is_unbounded=True, reason=f"{undated} differing rows have no {column}")
     return Changes(frozenset([((column, str(first)),)])) if rows else Changes()
 
 
@@ -96,7 +96,7 @@ def _first_difference(lake: Lake, key: str, column: str, before: int, after: int
             if table is None:
                 raise ValueError("it is no longer there")
             table.load_as_version(version)
-            connection.register(name, relation_of(lake, table))
+            connection.register(name, duckdb_source(lake, table))
             columns.append([field.name for field in table.schema().fields])
         if columns[0] != columns[1]:
             raise ValueError("its columns changed")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from deltaworks.specs.gold import AffectsSpec
-from deltaworks.tables.changes import Changes, literal
-from deltaworks.tables.touched_hours import HOUR, hour_of
+from deltaworks.tables.changed_hours import HOUR, hour_of
+from deltaworks.tables.changes import Changes, sql_literal
 
 #: The columns of bronze tables that have the date of an event, by which they are partitioned, and its instant.
 DATE_COLUMN = "event_date"
@@ -109,7 +109,7 @@ class Part:
         """
         date_conditions = [] if not self.values else [f"`{column}` IN ({_date_literals(self.values)})"]
         if self.since is not None:
-            date_conditions.append(f"`{column}` >= {literal(str(self.since), 'date')}")
+            date_conditions.append(f"`{column}` >= {sql_literal(str(self.since), 'date')}")
         if not self.hours:
             return " OR ".join(date_conditions) or "false"
         hour_dates = [f"`{column}` IN ({_date_literals(dates_of_hours(self.hours))})"]
@@ -183,7 +183,7 @@ def hours_of_changes(change: Changes, column: str) -> set[dt.datetime] | None:
     Args:
         column: the input's column with the dates of rows.
     """
-    if change.everything:
+    if change.is_unbounded:
         return None
     changed: set[dt.datetime] = set()
     for partition in change.partitions:
@@ -228,7 +228,7 @@ def _hour_ranges(hours: Iterable[dt.datetime]) -> Iterator[tuple[dt.datetime, dt
 
 
 def _date_literals(values: Iterable[object]) -> str:
-    return ", ".join(literal(str(value), "date") for value in sorted(values, key=str))
+    return ", ".join(sql_literal(str(value), "date") for value in sorted(values, key=str))
 
 
 def _timestamp_literal(instant: dt.datetime) -> str:

@@ -263,7 +263,7 @@ def _input_dates(table: GoldTableSpec, output: frozenset[dt.date]) -> frozenset[
 def _plan_values(table: GoldTableSpec, changes: Mapping[str, Changes]) -> GoldPlan:
     changed: set[str] = set()
     for name, change in changes.items():
-        values = change.values(table.partition_by)
+        values = change.partition_values(table.partition_by)
         if values is None:
             return full_plan(table, f"{name}: {change.reason or f'not distinguished by {table.partition_by}'}")
         # Rows without a value are in no part of the answer.
@@ -297,7 +297,7 @@ def parse_dates(text: str) -> frozenset[dt.date] | None:
 
 def _changed_dates(change: Changes, column: str) -> set[dt.date] | None:
     """The dates that changed, None where that is not known."""
-    values = change.values(column)
+    values = change.partition_values(column)
     if values is None or None in values:
         return None
     try:

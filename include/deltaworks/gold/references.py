@@ -114,7 +114,7 @@ def replace_if_changed(
             user_metadata=metadata,
             recreate_as=Schema.from_arrow(rows.schema),
         )
-        if committed.landed_now:
+        if committed.newly_committed:
             return ReferenceResult(name, True, rows.num_rows, committed.version)
     raise ConcurrencyError(
         "REFERENCE_CONTENDED",

@@ -44,11 +44,11 @@ from deltaworks.gold.table_build import TableJob, build_table, plan_job, publish
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec, build_order
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history, state_at
-from deltaworks.tables.replacement import reasons_against_swap, settle_swap, swap_in
-from deltaworks.tables.restore import RestoreCommit
 from deltaworks.tables.steps import gold_build_step, gold_refresh_step
+from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
 
 OPERATION = "refresh_gold"
 #: How often a shadow catches up with builds that continue meanwhile. Each time there is less to catch up with.
@@ -154,7 +154,7 @@ class _TableRefresh:
         """The end of a refresh that was killed after its swap."""
         state = shadow_state(self._lake, self._objects, key)
         if state is not None:
-            settle_swap(self._lake, self._objects, self._key, state, version=self._swap_version(shadows.last_swapped))
+            verify_swap(self._lake, self._objects, self._key, state, version=self._swap_version(shadows.last_swapped))
         remove_shadow(self._lake, key)
         return GoldRefreshResult(
             table=self._table.name,
@@ -189,7 +189,7 @@ class _TableRefresh:
         version = self._swap_version(shadows.last_swapped + 1) if swapped else None
         if swapped:
             self._fault("swapped")
-            settle_swap(self._lake, self._objects, self._key, state, version=version)
+            verify_swap(self._lake, self._objects, self._key, state, version=version)
             self._fault("verified")
             remove_shadow(self._lake, key)
         return GoldRefreshResult(
@@ -243,10 +243,10 @@ class _TableRefresh:
             step_version=step.version,
             **{BUILT_FROM: dict(built.versions), FINGERPRINT: built.fingerprint},
         )
-        commit = RestoreCommit(
+        commit = FilesCommit(
             step=step,
             # A build that was planned before the swap, by another definition perhaps, must not land on top of it.
-            raises=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
+            fenced_app_ids=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
             user_metadata=metadata,
             operation="WRITE",
             parameters={"mode": "Overwrite", "shadow": state.key},
@@ -259,7 +259,7 @@ class _TableRefresh:
                 raise _ShadowBehindError
 
         try:
-            swap_in(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
+            swap_content(self._lake, self._objects, self._key, state, commit=commit, before_commit=refuse_behind)
         except _ShadowBehindError:
             return False
         return True

@@ -19,8 +19,8 @@ from deltaworks.gold.inputs import pin_inputs, read_built_from
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path, remove_folder
 from deltaworks.tables.log import TableState, state_at
-from deltaworks.tables.replacement import TableContent, content, reasons_against_swap
 from deltaworks.tables.steps import gold_refresh_step
+from deltaworks.tables.table_swap import TableContent, reasons_against_swap, table_content
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,4 +151,4 @@ def _reason(lake: Lake, shadows: Shadows) -> str:
 def content_at(lake: Lake, key: str) -> TableContent:
     """What the table at `key` holds now; nothing where there is none."""
     opened = lake.open(key)
-    return TableContent(-1, 0, 0, 0) if opened is None else content(opened)
+    return TableContent(-1, 0, 0, 0) if opened is None else table_content(opened)

@@ -20,18 +20,18 @@ from pyspark.sql.types import StructType
 
 from deltaworks.gold.parts import Part
 from deltaworks.specs.gold import GoldTableSpec
+from deltaworks.tables.changed_hours import hours_of
 from deltaworks.tables.commit import Step
-from deltaworks.tables.creation import NewTable, create_table, plain_schema
+from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, TableState, rows_of
-from deltaworks.tables.replaced_rows import (
-    Fate,
+from deltaworks.tables.log import Action, TableState, row_count
+from deltaworks.tables.replace_where import (
+    FileEffect,
     Replacement,
     ReplaceOutcome,
     replace_rows,
 )
-from deltaworks.tables.spark.gathered import MOST_ROWS, gathered, takes_plain_files
-from deltaworks.tables.touched_hours import hours_of
+from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS, accepts_file_commits, collect_rows
 
 _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
@@ -68,16 +68,16 @@ def write_small_answer(
         ConcurrencyError, ContractError: what `replace_rows` raises.
     """
     fate = fate_in(part, table)
-    before = sum(rows_of(added) for added in state.files.values() if fate(added) is not Fate.STAYS)
-    if before > MOST_ROWS or not takes_plain_files(lake, state, table.partition_by):
+    before = sum(row_count(added) for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
+    if before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
         return None
-    rows = gathered(answer, state.metadata["schemaString"], most_rows=MOST_ROWS)
+    rows = collect_rows(answer, state.metadata["schemaString"], max_rows=MAX_COLLECTED_ROWS)
     if rows is None:
         return None
     replacement = Replacement(
         rows=_rows_by_file(rows, part, table),
-        fate=fate,
-        staying=_remaining_rows(part, table),
+        classify_file=fate,
+        retained_rows=_remaining_rows(part, table),
         predicate=predicate,
         step=step,
         user_metadata=user_metadata,
@@ -101,10 +101,10 @@ def create_small_table(
     Args:
         properties: of the new table.
     """
-    schema = plain_schema(answer.schema.jsonValue(), [table.partition_by])
+    schema = basic_schema(answer.schema.jsonValue(), [table.partition_by])
     if schema is None or _has_defaults_for_tables(answer.sparkSession):
         return None
-    rows = gathered(answer, json.dumps(schema), most_rows=MOST_ROWS)
+    rows = collect_rows(answer, json.dumps(schema), max_rows=MAX_COLLECTED_ROWS)
     if rows is None:
         return None
     new = NewTable(
@@ -123,26 +123,26 @@ def _has_defaults_for_tables(spark: SparkSession) -> bool:
     return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
 
 
-def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], Fate]:
+def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
     """What becomes of a file of a gold table where the rows of a part are replaced."""
     times = "" if table.grain is None else table.grain.column
 
-    def fate(added: Action) -> Fate:
+    def fate(added: Action) -> FileEffect:
         text = (added.get("partitionValues") or {}).get(table.partition_by)
         if text is None:
-            return Fate.STAYS
+            return FileEffect.UNCHANGED
         value = text if table.affects == "same" else dt.date.fromisoformat(text)
         if part.contains(value):
-            return Fate.GOES
+            return FileEffect.REMOVED
         replaced = {hour for hour in part.hours or () if hour.date() == value}
         if not replaced:
-            return Fate.STAYS
+            return FileEffect.UNCHANGED
         hours = hours_of(added, times)
         if hours is None:
-            return Fate.DIVIDED
+            return FileEffect.REWRITTEN
         if hours <= replaced:
-            return Fate.GOES
-        return Fate.DIVIDED if hours & replaced else Fate.STAYS
+            return FileEffect.REMOVED
+        return FileEffect.REWRITTEN if hours & replaced else FileEffect.UNCHANGED
 
     return fate
 

@@ -29,12 +29,12 @@ from deltaworks.gold.table_write import overtaken_error, write_answer
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.changes import Changes
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
 from deltaworks.tables.steps import gold_build_step
-from deltaworks.tables.touched_hours import changed_hours
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from deltaworks.gold.inputs import BUILT_FROM, FINGERPRINT, BuiltFrom
 from deltaworks.gold.plan import GoldPlan
 from deltaworks.gold.small_write import create_small_table, write_small_answer
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.changes import literal
+from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, commit_history
-from deltaworks.tables.spark.gathered import MOST_ROWS
+from deltaworks.tables.spark.driver_collect import MAX_COLLECTED_ROWS
 
 if TYPE_CHECKING:
     from deltaworks.gold.input_views import InputViews
@@ -66,7 +66,7 @@ def write_answer(
 def _has_small_inputs(views: InputViews, job: TableJob) -> bool:
     """Whether the inputs have no more rows together than an answer that is gathered may have."""
     rows = views.count_rows(job.plan.table.reads)
-    return rows is not None and rows <= MOST_ROWS
+    return rows is not None and rows <= MAX_COLLECTED_ROWS
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:
@@ -91,9 +91,9 @@ def _replace_condition(plan: GoldPlan) -> str:
         return plan.output.condition(column, grain.column)
     kind = "string" if plan.table.affects == "same" else "date"
     written = plan.output.values or ()
-    replaced = [f"`{column}` in ({', '.join(literal(str(value), kind) for value in sorted(written))})"]
+    replaced = [f"`{column}` in ({', '.join(sql_literal(str(value), kind) for value in sorted(written))})"]
     if plan.since is not None:
-        replaced = [*(replaced if written else []), f"`{column}` >= {literal(str(plan.since), kind)}"]
+        replaced = [*(replaced if written else []), f"`{column}` >= {sql_literal(str(plan.since), kind)}"]
     return " or ".join(replaced)
 
 

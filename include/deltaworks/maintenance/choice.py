@@ -31,7 +31,7 @@ from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import PartitionHealth, TableHealth
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, ZOrderState
 from deltaworks.tables.changes import Partition
-from deltaworks.tables.compaction import BYTES_PER_PARTITION
+from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION
 
 Round = Literal["daily", "weekly", "inline"]
 #: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.
@@ -194,7 +194,7 @@ class _Judge:
 
     def _compact(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
         # With a bound of 0 everything is put in order, and everything goes through Spark.
-        small = health.small_bytes <= min(BYTES_PER_PARTITION, self._policy.row_group_bytes)
+        small = health.small_bytes <= min(MAX_BYTES_PER_PARTITION, self._policy.row_group_bytes)
         action: Action = "compact_small" if small and not self._only_spark else "compact"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
         return _choice(health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0)

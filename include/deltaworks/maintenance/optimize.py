@@ -25,7 +25,7 @@ from deltaworks.maintenance.choice import OptimizePolicy, PartitionChoice, choos
 from deltaworks.maintenance.layout import Layout
 from deltaworks.maintenance.table_health.measure import SMALL_FILE_BYTES, table_health
 from deltaworks.maintenance.zorder_ledger import SPARK_ACTIONS, Action, Group, ZOrderLedger, read_order
-from deltaworks.tables.changes import Partition, within
+from deltaworks.tables.changes import Partition, partition_predicate
 from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
@@ -174,19 +174,19 @@ class TableOptimizer:
             user_metadata=self._metadata(group),
             before_commit=turn.check,
         )
-        for partition, reason in outcome.left.items():
+        for partition, reason in outcome.unsupported.items():
             log.info("table=%s partition=%s is left to Spark: %s", group.table, partition_name(partition), reason)
-        if outcome.overtaken:
-            names = ", ".join(map(partition_name, outcome.overtaken))
+        if outcome.conflicting:
+            names = ", ".join(map(partition_name, outcome.conflicting))
             log.info("table=%s another writer was first, the next night continues: %s", group.table, names)
-        return list(outcome.left), len(outcome.overtaken)
+        return list(outcome.unsupported), len(outcome.conflicting)
 
     def _despite_conflicts(self, spark: Sessions, group: Group, partitions: Sequence[Partition], turn: Turn) -> None:
         """Rewrite the partitions; after a conflict with another writer, those that no earlier attempt has committed."""
-        from deltaworks.tables.spark.session import conflicts_retried
+        from deltaworks.tables.spark.session import retry_conflicts
 
         session = spark()
-        for attempt in conflicts_retried(group.table):
+        for attempt in retry_conflicts(group.table):
             with attempt:
                 turn.check()
                 done = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
@@ -208,12 +208,12 @@ class TableOptimizer:
 
     def _command(self, session: SparkSession, group: Group, partitions: Sequence[Partition]) -> None:
         """Run one OPTIMIZE command."""
-        from deltaworks.tables.spark.session import session_settings
+        from deltaworks.tables.spark.session import override_settings
 
-        where = f" WHERE {within(partitions, self._layout.types)}" if self._layout.partition_by else ""
+        where = f" WHERE {partition_predicate(partitions, self._layout.types)}" if self._layout.partition_by else ""
         names = () if self._layout.cluster_by else group.columns
         by = f" ZORDER BY ({', '.join(f'`{name}`' for name in names)})" if names else ""
-        with session_settings(session, self._settings(group)):
+        with override_settings(session, self._settings(group)):
             session.sql(f"OPTIMIZE delta.`{self._lake.storage.spark_uri(self._key)}`{where}{by}").collect()
 
     def _settings(self, group: Group) -> dict[str, str]:

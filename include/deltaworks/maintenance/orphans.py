@@ -27,10 +27,15 @@ from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.needed_files import HeldFiles, file_infos, files_named_elsewhere, uncommitted_files
-from deltaworks.tables.removable_files import LeftToSpark, removable_by_listing
-from deltaworks.tables.replacement import content
+from deltaworks.tables.protected_files import (
+    UncommittedFiles,
+    existing_files,
+    files_in_recovery_records,
+    uncommitted_files,
+)
 from deltaworks.tables.steps import read_last_completed
+from deltaworks.tables.table_swap import table_content
+from deltaworks.tables.vacuum_candidates import SparkRequired, candidates_by_listing
 
 #: No live driver takes this long from writing a file to fixing its batch, and tables keep removed files for as long.
 MINIMUM_AGE_HOURS = 168
@@ -133,11 +138,11 @@ def _run(
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
     held = uncommitted_files(lake, home)
-    elsewhere = files_named_elsewhere(home)
+    elsewhere = files_in_recovery_records(home)
     results = []
     for name in names:
         check()
-        protected = held.get(name, HeldFiles()).paths | elsewhere
+        protected = held.get(name, UncommittedFiles()).paths | elsewhere
         of_table = partial(
             _of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, bound=bound
         )
@@ -171,17 +176,17 @@ def _of_table(
     if table is None:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, "it does not exist yet")
     try:
-        removable = removable_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
-    except LeftToSpark as problem:
+        removable = candidates_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
+    except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
     # Files that no version within the retention needs, less those the log has named: the rest was never in it.
-    unnamed = removable.files.keys() - removable.taken_out - protected
+    unnamed = removable.files.keys() - removable.removed_paths - protected
     candidates = sorted(path for path in unnamed if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
     orphans = [file for file in _with_infos(lake, root, candidates) if file.changed_at < before]
     size = sum(file.size for file in orphans)
     if bound is not None and not dry_run:
-        if size > bound.bytes(size + content(table).bytes):
+        if size > bound.bytes(size + table_content(table).bytes):
             reason = f"{len(orphans):,} files that no commit names are {size / 1e9:,.1f} GB, more than a night removes."
             alert_over_bound(home, name, summary=reason, command=f"`{_BY_HAND.format(home.pipeline, name)}`")
             return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to a person: {reason}")
@@ -190,7 +195,7 @@ def _of_table(
 
 
 def _with_infos(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_File]:
-    for info in file_infos(lake, [f"{root}/{path}" for path in candidates]):
+    for info in existing_files(lake, [f"{root}/{path}" for path in candidates]):
         if info.mtime is not None:
             yield _File(info.path, info.size or 0, info.mtime)
 
@@ -225,9 +230,9 @@ def _remove(lake: Lake, what: str, files: Sequence[_File], *, dry_run: bool) -> 
     )
 
 
-def _prepared(lake: Lake, home: PipelineHome, held: dict[str, HeldFiles], *, dry_run: bool) -> OrphanResult:
+def _prepared(lake: Lake, home: PipelineHome, held: dict[str, UncommittedFiles], *, dry_run: bool) -> OrphanResult:
     started = time.monotonic()
-    held_back = any(files.held_back for files in held.values())
+    held_back = any(files.is_held for files in held.values())
     result = remove_old_prepared(lake, home, keep_all=held_back, dry_run=dry_run)
     return OrphanResult("prepared batches", dry_run, result.removed, 0, "", time.monotonic() - started, result.reason)
 

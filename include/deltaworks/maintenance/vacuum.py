@@ -41,9 +41,9 @@ from deltaworks.maintenance.vacuum_holds import (
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import HeldFiles, kept_hours, uncommitted_files
-from deltaworks.tables.removable_files import LeftToSpark, LogTooShort
-from deltaworks.tables.replacement import content
+from deltaworks.tables.protected_files import UncommittedFiles, table_retention_hours, uncommitted_files
+from deltaworks.tables.table_swap import table_content
+from deltaworks.tables.vacuum_candidates import LogTooShort, SparkRequired
 
 OPERATION = "vacuum"
 Mode = Literal["lite", "full"]
@@ -200,7 +200,7 @@ class _Run:
     def live_bytes(self, name: str) -> int:
         """The bytes of the files that the table is made of."""
         opened = self._lake.open(paths.table(self._spec.pipeline, name))
-        return 0 if opened is None else content(opened).bytes
+        return 0 if opened is None else table_content(opened).bytes
 
     def _vacuum_table(self, name: str) -> VacuumResult:
         started, key = time.monotonic(), paths.table(self._spec.pipeline, name)
@@ -213,7 +213,7 @@ class _Run:
         retention = retention_of(
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
-            log_hours=kept_hours(opened),
+            log_hours=table_retention_hours(opened),
             # Read again for each table, right before it is vacuumed: others may have taken an hour.
             holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
@@ -240,7 +240,7 @@ class _Run:
                     return replace(result, skipped=True, reason=f"skipped: {why}, so only mode full does")
                 mode = "full"
                 files, size, by = vacuum(mode=mode)
-        except LeftToSpark as reason:
+        except SparkRequired as reason:
             return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
         if mode == "full" and not self._dry_run:
             _note_full(self._home, result.table)
@@ -287,7 +287,7 @@ class _Run:
                 now=utc_now(),
                 user_metadata=metadata,
             )
-        except LeftToSpark as reason:
+        except SparkRequired as reason:
             if self._spark is None:
                 raise
             files, size = vacuum_by_spark(
@@ -304,11 +304,15 @@ class _Run:
         return files, size, ""
 
 
-def _waits(held: HeldFiles | None, hours: int) -> str | None:
+def _waits(held: UncommittedFiles | None, hours: int) -> str | None:
     """Why a table must not be vacuumed: VACUUM would delete files that are yet to be committed as orphans."""
-    if held is None or held.oldest is None or utc_now() - held.oldest <= _waiting_is_safe(hours):
+    if (
+        held is None
+        or held.oldest_prepared_at is None
+        or utc_now() - held.oldest_prepared_at <= _waiting_is_safe(hours)
+    ):
         return None
-    return f"skipped: files that wait to be committed since {held.oldest:%Y-%m-%d %H:%M} would be deleted"
+    return f"skipped: files that wait to be committed since {held.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
 
 
 def _waiting_is_safe(hours: int) -> timedelta:

@@ -10,8 +10,8 @@ from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.needed_files import file_infos
-from deltaworks.tables.removable_files import LogTooShort
+from deltaworks.tables.protected_files import existing_files
+from deltaworks.tables.vacuum_candidates import LogTooShort
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def vacuum_by_spark(
     Raises:
         LogTooShort: as `vacuum_files` raises it.
     """
-    from deltaworks.tables.spark.session import USER_METADATA, session_settings
+    from deltaworks.tables.spark.session import USER_METADATA, override_settings
 
     mode = "FULL" if full else "LITE"
     command = f"VACUUM delta.`{lake.storage.spark_uri(key)}` {mode} RETAIN {hours} HOURS"
@@ -50,7 +50,7 @@ def vacuum_by_spark(
     checked = str(hours >= MINIMUM_RETENTION_HOURS).lower()
     settings = {**_SETTINGS, _CHECKED: checked, _LISTING_TASKS: tasks, USER_METADATA: metadata}
     try:
-        with session_settings(spark, settings):
+        with override_settings(spark, settings):
             if dry_run:
                 return _sizes(lake, [row["path"] for row in spark.sql(f"{command} DRY RUN").toLocalIterator()])
             spark.sql(command).collect()
@@ -65,7 +65,7 @@ def _sizes(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
     """The number of files among these, without folders, and their bytes."""
     # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
     locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
-    sizes = [info.size or 0 for info in file_infos(lake, locations)]
+    sizes = [info.size or 0 for info in existing_files(lake, locations)]
     return len(sizes), sum(sizes)
 
 

@@ -17,18 +17,18 @@ from typing import Any
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
 from deltaworks.tables.commit import MAX_ATTEMPTS
-from deltaworks.tables.features import has_vectors, reasons_for_spark
+from deltaworks.tables.features import has_deletion_vectors, reasons_to_use_spark
+from deltaworks.tables.files_commit import write_commit
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import kept_hours
-from deltaworks.tables.rearrangement import keep_checkpoints
-from deltaworks.tables.removable_files import (
-    LeftToSpark,
-    note_vacuumed,
-    reasons_against_removal,
-    removable_by_listing,
-    removable_by_log,
+from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.protected_files import table_retention_hours
+from deltaworks.tables.vacuum_candidates import (
+    SparkRequired,
+    candidates_by_listing,
+    candidates_by_log,
+    reasons_against_vacuum,
+    record_vacuumed_version,
 )
-from deltaworks.tables.restore import put_commit
 
 _DELETERS = 16
 _HOUR_MS = 3_600_000
@@ -64,7 +64,7 @@ def vacuum_files(
     if table is None:
         return 0, 0
     before_ms = int(now.timestamp() * 1000) - hours * _HOUR_MS
-    removable = (removable_by_listing if full else removable_by_log)(lake, key, table, before_ms=before_ms)
+    removable = (candidates_by_listing if full else candidates_by_log)(lake, key, table, before_ms=before_ms)
     counted = len(removable.files), removable.bytes
     if dry_run:
         return counted
@@ -72,9 +72,9 @@ def vacuum_files(
     log.add(
         "VACUUM START",
         {
-            "retentionCheckEnabled": str(hours >= kept_hours(table)).lower(),
+            "retentionCheckEnabled": str(hours >= table_retention_hours(table)).lower(),
             "specifiedRetentionMillis": str(hours * _HOUR_MS),
-            "defaultRetentionMillis": str(kept_hours(table) * _HOUR_MS),
+            "defaultRetentionMillis": str(table_retention_hours(table) * _HOUR_MS),
         },
         {"numFilesToDelete": counted[0], "sizeOfDataToDelete": counted[1]},
     )
@@ -84,7 +84,7 @@ def vacuum_files(
         log.end("FAILED", {})
         raise
     log.end("COMPLETED", {"numDeletedFiles": counted[0], "numVacuumedDirectories": 0})
-    note_vacuumed(lake, objects, key, removable.up_to)
+    record_vacuumed_version(lake, objects, key, removable.up_to_version)
     return counted
 
 
@@ -110,12 +110,12 @@ class _History:
             if table is None:
                 return
             # Since it was looked at first, somebody may have asked more of those who commit to it.
-            if reasons := reasons_against_removal(table):
-                raise LeftToSpark(", ".join(reasons))
+            if reasons := reasons_against_vacuum(table):
+                raise SparkRequired(", ".join(reasons))
             version = table.version() + 1
-            if put_commit(self._objects, self._key, version, [self._info(version, operation, parameters, metrics)]):
-                if not reasons_for_spark(table) and not has_vectors(table):
-                    keep_checkpoints(self._lake, self._key, version)
+            if write_commit(self._objects, self._key, version, [self._info(version, operation, parameters, metrics)]):
+                if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
+                    write_due_checkpoint(self._lake, self._key, version)
                 return
             time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
         raise ConcurrencyError(
@@ -126,7 +126,7 @@ class _History:
 
     def end(self, status: str, metrics: Mapping[str, int]) -> None:
         """Say that it is over; not where the table has come to ask for more than we can say."""
-        with contextlib.suppress(LeftToSpark):
+        with contextlib.suppress(SparkRequired):
             self.add("VACUUM END", {"status": status}, metrics)
 
     def _info(

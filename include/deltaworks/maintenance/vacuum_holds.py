@@ -33,8 +33,8 @@ from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.tables.changes import kept_position
-from deltaworks.tables.lake import Lake, arrow_path, selected_rows
+from deltaworks.tables.changes import last_committed_position
+from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import read_commits
 from deltaworks.tables.steps import read_last_completed
 
@@ -104,7 +104,7 @@ def _ledger_offset(lake: Lake, home: PipelineHome) -> dict[str, Any] | None:
     if last is None or store is None:
         return None
     key_values: dict[str, list[Any]] = {"batch_id": [last], "generation": [generation]}
-    rows = selected_rows(lake, key, store, columns=["end_offset"], values=key_values)
+    rows = select_rows(lake, key, store, columns=["end_offset"], values=key_values)
     return _offset(rows[0]["end_offset"]) if rows else None
 
 
@@ -147,8 +147,8 @@ def _followers(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
     for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if info.type is not fs.FileType.Directory:
             continue
-        position = kept_position(lake, paths.reader(info.base_name))
-        if position is not None and position.table_id == table_id and position.through == "change_feed":
+        position = last_committed_position(lake, paths.reader(info.base_name))
+        if position is not None and position.table_id == table_id and position.source == "change_feed":
             yield f"the reader {info.base_name}", position.version + 1
 
 

@@ -109,7 +109,7 @@ def labelled_frame(
 
     Raises:
         ConfigError: MODEL_SQL_INVALID or MODEL_COLUMN_MISSING.
-        ContractError: TABLE_VERSION_GONE, the log no longer has a version.
+        ContractError: TABLE_VERSION_UNAVAILABLE, the log no longer has a version.
     """
     views = {name: _pinned(spark, lake, _key(pipeline, name), version) for name, version in versions.items()}
     features = _dated(views[model.features], model.at, model, source=f"the gold table {model.features}")

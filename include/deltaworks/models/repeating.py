@@ -37,7 +37,7 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
 
     Raises:
         ConfigError: MODEL_RUN_UNKNOWN.
-        ContractError: TABLE_VERSION_GONE, TABLE_VERSION_VACUUMED or MODEL_UNREADABLE.
+        ContractError: TABLE_VERSION_UNAVAILABLE, TABLE_VERSION_VACUUMED or MODEL_UNREADABLE.
     """
     runs = PipelineHome.open(catalog.environment.lake, pipeline).models
     run = runs.read(name, number)

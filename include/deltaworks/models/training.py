@@ -103,7 +103,7 @@ def judge(spark: SparkSession, lake: Lake, run: ModelRun, *, folds: MakeFolds = 
     """What a training comes to, by the versions and the declaration that its record names. Writes nothing.
 
     Raises:
-        ContractError: TABLE_VERSION_GONE, a version can no longer be read.
+        ContractError: TABLE_VERSION_UNAVAILABLE, a version can no longer be read.
     """
     model = ModelSpec.model_validate(run.declared)
     until = parse_iso(run.until) or utc_now()

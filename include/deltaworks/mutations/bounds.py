@@ -23,9 +23,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.mutation import MutableSpec, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
-from deltaworks.tables.changes import Partition, within
+from deltaworks.tables.changes import Partition, partition_predicate
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, changing_actions, read_commits
+from deltaworks.tables.log import Action, data_change_actions, read_commits
 
 #: The column that separates new rows from those that were there before.
 BATCH_COLUMN = "_batch_id"
@@ -57,7 +57,7 @@ class Arrivals:
             return "true"
         conditions = [] if self.first_batch is None else [f"`{BATCH_COLUMN}` >= {self.first_batch}"]
         if 0 < len(self.partitions) <= NAMED_PARTITIONS:
-            conditions.append(f"({within(self.partitions, types)})")
+            conditions.append(f"({partition_predicate(self.partitions, types)})")
         return " AND ".join(conditions) or "true"
 
 
@@ -100,7 +100,7 @@ class _Sum:
         commit_info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
         if parse_user_metadata(commit_info.get("userMetadata")).get("operation") in OPERATIONS_WITHOUT_NEW_ROWS:
             return
-        changing = list(changing_actions(actions))
+        changing = list(data_change_actions(actions))
         for action in changing:
             self._add_file(action)
         if changing and self.first_at is None:

@@ -16,7 +16,7 @@ from deltaworks.mutations.merge import transaction
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, commit_history
-from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class StepCommits:
         }
 
         def attempt(opened: DeltaTable | None) -> None:
-            with session_settings(self._session, commit_settings):
+            with override_settings(self._session, commit_settings):
                 write()
 
         return self._attempts(table, attempt, check=check)
@@ -107,7 +107,7 @@ class StepCommits:
 
     def _attempts(self, table: str, write: Callable[[DeltaTable | None], None], *, check: Callable[[], None]) -> int:
         attempts = 0
-        for attempt in conflicts_retried(table):
+        for attempt in retry_conflicts(table):
             with attempt:
                 # The conflict may be this very step, committed by a process that was taken for dead.
                 opened = self._lake.open(paths.table(self._pipeline, table))

@@ -27,7 +27,7 @@ from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUM
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
 #: The most organisations listed in a condition; beyond that it has their range.
 NAMED_ORGANISATIONS = 2_000
@@ -213,13 +213,13 @@ def set_deletion_vectors(
     if enabled is None:
         return False
     metadata = user_metadata(pipeline=pipeline, batch="none", operation=MUTATE)
-    for attempt in conflicts_retried(table.name):
+    for attempt in retry_conflicts(table.name):
         with attempt:
             opened = lake.open(key)
             if opened is None or (opened.metadata().configuration.get(DELETION_VECTORS) == "true") == enabled:
                 return False
             check()
-            with session_settings(session, {USER_METADATA: metadata}):
+            with override_settings(session, {USER_METADATA: metadata}):
                 uri, value = lake.storage.spark_uri(key), str(enabled).lower()
                 session.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('{DELETION_VECTORS}' = '{value}')").collect()
     return True

@@ -26,8 +26,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN, MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.replacement import content
-from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
+from deltaworks.tables.table_swap import table_content
 
 #: The most organisations whose rows one run removes; the next run continues.
 MAX_ORGANISATIONS = 1_000
@@ -121,7 +121,7 @@ class _Purge:
         counted = rows.groupBy(ORG_COLUMN).count().orderBy(ORG_COLUMN).limit(self._max_organisations).collect()
         rows_by_org = {row[ORG_COLUMN]: int(row["count"]) for row in counted}
         purged = sum(rows_by_org.values())
-        if not dry_run and (left := self._left_to_a_person(name, purged, content(opened).rows)):
+        if not dry_run and (left := self._left_to_a_person(name, purged, table_content(opened).rows)):
             return PurgeResult(name, dry_run, 0, 0, time.monotonic() - started, left)
         if rows_by_org and not dry_run:
             self._delete(name, uri, F.col(ORG_COLUMN).isin(*rows_by_org) & self._old())
@@ -148,7 +148,7 @@ class _Purge:
         metadata = user_metadata(pipeline=self._spec.pipeline, batch=self._newest, operation=PURGE_DELETED)
         limit = self._declared.max_turn_seconds
         with write_turn(self._objects, self._spec.pipeline, name, by=current_run(), max_turn_seconds=limit) as turn:
-            for attempt in conflicts_retried(name):
-                with attempt, session_settings(self._session, {USER_METADATA: metadata}):
+            for attempt in retry_conflicts(name):
+                with attempt, override_settings(self._session, {USER_METADATA: metadata}):
                     turn.check()
                     DeltaTable.forPath(self._session, uri).delete(condition)

@@ -34,9 +34,9 @@ from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUM
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.table import TableSpec
-from deltaworks.tables.changes import ChangePosition, Through, kept_position
+from deltaworks.tables.changes import ChangePosition, ChangeSource, last_committed_position
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import USER_METADATA, session_settings
+from deltaworks.tables.spark.session import USER_METADATA, override_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def followed_table(spark: SparkSession, catalog: Catalog, table: str) -> Followe
 
 
 def position_after(
-    table: DeltaTable | None, since: ChangePosition | None, through: Through
+    table: DeltaTable | None, since: ChangePosition | None, through: ChangeSource
 ) -> tuple[ChangePosition, int | None]:
     """The position where a read of the open table ends, and the version it begins after: None for everything.
 
@@ -114,11 +114,11 @@ def position_after(
         ContractError: CHANGES_STARTED_OVER where the position is another table's.
     """
     if table is None:
-        return since or ChangePosition(through=through, table_id="", version=-1), None
-    newest = ChangePosition(through=through, table_id=str(table.metadata().id), version=table.version())
+        return since or ChangePosition(source=through, table_id="", version=-1), None
+    newest = ChangePosition(source=through, table_id=str(table.metadata().id), version=table.version())
     if since is None or not since.table_id:
         return newest, None
-    if (since.through, since.table_id) != (newest.through, newest.table_id) or since.version > newest.version:
+    if (since.source, since.table_id) != (newest.source, newest.table_id) or since.version > newest.version:
         raise ContractError(
             "CHANGES_STARTED_OVER",
             f"The position {since} is none of {table.table_uri} at version {newest.version}: that table was recreated "
@@ -128,7 +128,7 @@ def position_after(
     return newest, since.version
 
 
-__all__ = ["Changes", "keeping", "kept_position", "read_changes"]
+__all__ = ["Changes", "keeping", "last_committed_position", "read_changes"]
 
 #: With more organisations a query does not list them: the batches bound it too.
 _LISTED_ORGS = 1_000
@@ -145,7 +145,7 @@ def read_changes(
     since: ChangePosition | str | None = None,
     *,
     tombstones: bool = False,
-    through: Through = "notifications",
+    through: ChangeSource = "notifications",
     catalog: Catalog | None = None,
 ) -> Changes:
     """The rows of `table` that were inserted or changed since a position, each once and in its current state.
@@ -319,5 +319,5 @@ def keeping(spark: SparkSession, reader: str, position: ChangePosition) -> Itera
     metadata = user_metadata(
         pipeline=reader, batch=position.version, operation="follow_changes", changes_position=position
     )
-    with session_settings(spark, {USER_METADATA: metadata}):
+    with override_settings(spark, {USER_METADATA: metadata}):
         yield

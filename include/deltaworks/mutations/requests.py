@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from deltaworks.specs.mutation import OPERATIONS, REQUEST_COLUMNS
-from deltaworks.tables.spark.session import session_settings
+from deltaworks.tables.spark.session import override_settings
 
 #: The input of `resolve`, as a DDL string. `time` is when a request takes effect; `seq` orders requests of one time, a
 #: missing one first. Further columns are ignored.
@@ -102,7 +102,7 @@ def resolving(session: SparkSession, *, requests: int) -> Iterator[None]:
 
     The result does not depend on them.
     """
-    with session_settings(session, {**_ALWAYS, **(_FEW if requests <= FEW_REQUESTS else {})}):
+    with override_settings(session, {**_ALWAYS, **(_FEW if requests <= FEW_REQUESTS else {})}):
         yield
 
 

@@ -27,7 +27,7 @@ from deltaworks.mutations.merge import SOURCE, TARGET, Reach, as_type
 from deltaworks.specs.mutation import DELETED_COLUMN, MUTATION_COLUMN, ORG_COLUMN
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import Decimal, Primitive, parse_type
-from deltaworks.tables.commit import Step, after_commit, commit_step
+from deltaworks.tables.commit import Step, commit_step, post_commit_properties
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
@@ -73,7 +73,7 @@ class SmallMerge:
                 max_commit_retries=0,
                 app_transactions=[Transaction(step.app_id, step.version)],
             ),
-            post_commithook_properties=after_commit(opened),
+            post_commithook_properties=post_commit_properties(opened),
         )
         try:
             metrics = merger.when_matched_update(

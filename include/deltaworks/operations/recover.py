@@ -137,7 +137,7 @@ def _report(
     elif options.dry_run:
         parts.append("Nothing was changed: --no-dry-run does it.")
     if restored is not None and restored.difference is not None:
-        rows_out = restored.difference.rows_out
+        rows_out = restored.difference.rows_removed
     summary = RecoverySummary(
         pipeline=context.subject,
         table=options.table,

@@ -129,7 +129,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
         pipeline=result.pipeline,
         table=result.table,
         dry_run=result.dry_run,
-        rows_out=result.difference.rows_out if result.difference else 0,
+        rows_out=result.difference.rows_removed if result.difference else 0,
         summary="; ".join(lines),
     )
 
@@ -203,7 +203,7 @@ def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
         parts.append(f"without files: batches {batches}; --repair source reads them again.")
     parts += [f"followed by {item.pipeline} ({item.reads}): {item.effect}" for item in result.followers]
     if result.dry_run and result.difference is not None:
-        parts.append(f"Nothing was changed. To do it add: --max-rows {result.difference.rows_out} --no-dry-run")
+        parts.append(f"Nothing was changed. To do it add: --max-rows {result.difference.rows_removed} --no-dry-run")
     return parts
 
 
@@ -212,8 +212,8 @@ def _difference(result: TableRestoreResult) -> str | Listing:
         return "Its files had been put back before."
     counts = result.difference
     listing = Listing(("", "files", "rows", "size"))
-    listing.add("out", f"{counts.files_out:,}", f"{counts.rows_out:,}", format_bytes(counts.bytes_out))
-    listing.add("in", f"{counts.files_in:,}", f"{counts.rows_in:,}", format_bytes(counts.bytes_in))
+    listing.add("out", f"{counts.files_removed:,}", f"{counts.rows_removed:,}", format_bytes(counts.bytes_removed))
+    listing.add("in", f"{counts.files_added:,}", f"{counts.rows_added:,}", format_bytes(counts.bytes_added))
     return listing
 
 

@@ -33,11 +33,11 @@ from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.recovery.restore.ways import WayBack, WaysBack
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import FilesCommit, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import state_at
-from deltaworks.tables.replacement import recreate_table
-from deltaworks.tables.restore import RestoreCommit, commit_restore
 from deltaworks.tables.steps import read_last_completed
+from deltaworks.tables.table_swap import recreate_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -275,7 +275,7 @@ class _Operation:
             step_version=step.version,
         )
         if loss.restore_to is None:
-            landed_now = recreate_table(
+            newly_committed = recreate_table(
                 table,
                 *declared,
                 step=step,
@@ -285,19 +285,19 @@ class _Operation:
                 uri=self._lake.storage.spark_uri(key),
             )
         else:
-            landed_now = self._put_table_back(key, loss.restore_to, step, metadata)
+            newly_committed = self._put_table_back(key, loss.restore_to, step, metadata)
         self._fault(f"recreated:{name}")
-        return landed_now
+        return newly_committed
 
     def _put_table_back(self, key: str, version: int, step: Step, metadata: str) -> bool:
         then = state_at(self._lake, self._objects, key, version)
         parameters: dict[str, str | None] = {"version": str(version), "timestamp": None}
-        commit = RestoreCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
-        restored = commit_restore(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
+        commit = FilesCommit(step=step, owner=self._owner, user_metadata=metadata, parameters=parameters)
+        restored = commit_files(self._lake, self._objects, key, lambda now: with_columns_of(then, now), commit=commit)
         # Every table is another application of the step, and its key ends with the table's name.
         name = key.rpartition("/")[2]
         self._reapplier.reapply(name, step=reapplied_step(step), check=lambda: None)
-        return restored.landed_now
+        return restored.newly_committed
 
 
 def _result(plan: StartOver, *, resumed: bool, dry_run: bool, recreated: int = 0) -> StartOverResult:

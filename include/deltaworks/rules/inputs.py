@@ -13,7 +13,7 @@ from deltaworks.specs.business_alert import BusinessAlertSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, age_of
-from deltaworks.tables.bounded_query import confine
+from deltaworks.tables.bounded_query import restrict_connection
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, table_keys
@@ -89,7 +89,7 @@ def reach_of(spec: PipelineSpec, rule: BusinessAlertSpec, tables: OpenTables) ->
         if age is None:
             absent.append(name)
         elif name not in still:
-            times.append(age.newest_at)
+            times.append(age.newest_row_at)
     reached = [at for at in times if at is not None]
     newest_at = min(reached) if reached and len(reached) == len(times) else None
     return Reach(newest_at, tuple(absent), tuple(f"{name} ({_kind(spec, name)})" for name in names))
@@ -114,8 +114,8 @@ def connected(
     """A connection that reads what these rules read and nothing else, within bounds."""
     own = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
     reads = sorted({read for rule in rules for read in rule.reads})
-    connection, _ = connect(own, statement=" ".join(reads) or "nothing", opened=opened)
-    confine(connection, spec.pipeline, memory_mib=_MEMORY_MIB, threads=_THREADS)
+    connection, _ = connect(own, statement=" ".join(reads) or "nothing", open_table=opened)
+    restrict_connection(connection, spec.pipeline, memory_mib=_MEMORY_MIB, threads=_THREADS)
     return connection
 
 

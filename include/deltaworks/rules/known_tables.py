@@ -74,6 +74,6 @@ class KnownTables:
 
 def _is_whole(versions: Versions, version: int) -> bool:
     try:
-        return versions.explain_missing(version) is None
+        return versions.missing_files_error(version) is None
     except ContractError:
         return False

@@ -18,7 +18,7 @@ from deltaworks.rules.minutes import start_of
 from deltaworks.rules.verdicts import Observation
 from deltaworks.specs.business_alert import BUCKET, MINUTE, MOST_LABEL_SETS, SAMPLES, TOGETHER_STEPS, VALUE
 from deltaworks.specs.business_alert import BusinessAlertSpec as Rule
-from deltaworks.tables.bounded_query import ended_after, one_select, said
+from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
 
 #: A rule that is asked for a minute and takes longer is broken.
 QUERY_SECONDS = 30.0
@@ -75,12 +75,12 @@ class RuleQuery:
             "last_step": last,
         }
         try:
-            with ended_after(connection, seconds):
+            with query_timeout(connection, seconds):
                 return connection.execute(query, named).fetchall()
         except duckdb.InterruptException as error:
             raise broken(self.rule, f"it took more than {seconds:.0f} s and was ended") from error
         except duckdb.Error as error:
-            raise broken(self.rule, said(error)) from error
+            raise broken(self.rule, describe_error(error)) from error
 
     def _observed(self) -> str:
         """Rows of step, labels, value, samples, steps taken together and width, by step."""
@@ -166,9 +166,9 @@ def rule_query(rule: Rule, text: str, connection: duckdb.DuckDBPyConnection) -> 
         ContractError: RULE_BROKEN, it is no single SELECT.
     """
     try:
-        query, _ = one_select(connection, text)
+        query, _ = parse_single_select(connection, text)
     except duckdb.Error as error:
-        raise broken(rule, said(error)) from error
+        raise broken(rule, describe_error(error)) from error
     return RuleQuery(rule, query)
 
 

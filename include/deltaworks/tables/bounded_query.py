@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import duckdb
 
 
-def confine(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: int, threads: int) -> None:
+def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: int, threads: int) -> None:
     """Let a connection read the tables of one schema by their bare names, and nothing else, within bounds."""
     connection.execute(f'USE "{schema}"')
     # What does not fit into memory is refused, and not spilled into the folder this process happens to be in.
@@ -20,7 +20,7 @@ def confine(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: i
     connection.execute("SET lock_configuration = true")
 
 
-def one_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, frozenset[str]]:
+def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, frozenset[str]]:
     """The one SELECT of a file, without the semicolon that ends it and what stands behind, and its named parameters.
 
     Raises:
@@ -31,12 +31,12 @@ def one_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, f
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise duckdb.ParserException("write one SELECT and nothing else")
     tokens = duckdb.tokenize(text)
-    ends = (at for at, kind in tokens if kind == duckdb.token_type.operator and text[at] == ";")
-    return text[: next(ends, len(text))], frozenset(statements[0].named_parameters)
+    statement_ends = (at for at, kind in tokens if kind == duckdb.token_type.operator and text[at] == ";")
+    return text[: next(statement_ends, len(text))], frozenset(statements[0].named_parameters)
 
 
 @contextmanager
-def ended_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+def query_timeout(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
     """Interrupt what the connection is asked within the block once it takes longer."""
     timer = threading.Timer(seconds, connection.interrupt)
     timer.daemon = True
@@ -47,6 +47,6 @@ def ended_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterat
         timer.cancel()
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What an error says, on one line, without what DuckDB shows of the query."""
     return " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__

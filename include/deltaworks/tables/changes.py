@@ -16,17 +16,17 @@ import pyarrow as pa
 from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import Action, changing_actions, commit_history, read_commits
+from deltaworks.tables.log import Action, commit_history, data_change_actions, read_commits
 
 #: A partition as the log names it: (column, value) pairs; the value is text, None for null.
 Partition = tuple[tuple[str, str | None], ...]
 #: Key of `userMetadata` that groups the commits of one command.
-GROUP = "group"
+COMMIT_GROUP_KEY = "group"
 #: Where changes are read: the notification table, or Delta's own feed of the data table.
-Through = Literal["notifications", "change_feed"]
+ChangeSource = Literal["notifications", "change_feed"]
 #: Key of `userMetadata`: the position whose changes a reader's table has.
-POSITION = "changes_position"
-_FORMAT = "1"
+POSITION_KEY = "changes_position"
+_POSITION_FORMAT = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,20 @@ class Changes:
     """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
-    everything: bool = False
+    is_unbounded: bool = False
     reason: str = ""
     hours: Mapping[Partition, frozenset[dt.datetime]] = field(default_factory=dict)
     first_seq: Mapping[Partition, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return self.everything or bool(self.partitions)
+        return self.is_unbounded or bool(self.partitions)
 
-    def values(self, column: str) -> frozenset[str | None] | None:
+    def partition_values(self, column: str) -> frozenset[str | None] | None:
         """The values of one partition column that changed; None when all may have.
 
         That is so too where the table is not partitioned by `column`.
         """
-        if self.everything:
+        if self.is_unbounded:
             return None
         partitions = [dict(partition) for partition in self.partitions]
         if any(column not in partition for partition in partitions):
@@ -73,51 +73,53 @@ def changed_partitions(
     birth on, None that nothing is known of the past. `on_commit` is called with the actions of each commit.
     """
     if after_version is None:
-        return Changes(everything=True, reason="no earlier version is known")
+        return Changes(is_unbounded=True, reason="no earlier version is known")
     if after_version > up_to_version:
-        return Changes(everything=True, reason=f"version {up_to_version} is older than {after_version}")
+        return Changes(is_unbounded=True, reason=f"version {up_to_version} is older than {after_version}")
     partitions: set[Partition] = set()
     for version, actions in read_commits(lake, key, range(after_version + 1, up_to_version + 1)):
         if actions is None:
-            return Changes(everything=True, reason=f"the commit of version {version} is no longer in the log")
-        for action in changing_actions(actions):
+            return Changes(is_unbounded=True, reason=f"the commit of version {version} is no longer in the log")
+        for action in data_change_actions(actions):
             values = action.get("partitionValues")
             if values is None:
-                return Changes(everything=True, reason=f"version {version} removes a file without its partition")
+                return Changes(is_unbounded=True, reason=f"version {version} removes a file without its partition")
             partitions.add(tuple(sorted(values.items())))
         on_commit(actions)
     return Changes(partitions=frozenset(partitions))
 
 
-def literal(value: str | None, kind: str) -> str:
+def sql_literal(value: str | None, column_type: str) -> str:
     """A partition's value, as the Delta log writes it, as a SQL literal of a column's type."""
     if value is None:
         return "NULL"
-    if kind in ("int", "long", "boolean"):
+    if column_type in ("int", "long", "boolean"):
         return value
     # A raw string would end at a quote; a backslash begins an escape in Spark's strings.
     text = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"DATE'{text}'" if kind == "date" else f"'{text}'"
+    return f"DATE'{text}'" if column_type == "date" else f"'{text}'"
 
 
-def within(partitions: Collection[Partition], types: Mapping[str, str]) -> str:
+def partition_predicate(partitions: Collection[Partition], types: Mapping[str, str]) -> str:
     """The condition a row of one of these partitions meets. `true` where the table has none."""
     columns = sorted({name for partition in partitions for name, _ in partition})
     if not columns:
         return "true"
     if len(columns) == 1:
-        return _of_one(columns[0], [dict(partition)[columns[0]] for partition in partitions], types[columns[0]])
+        return _column_predicate(
+            columns[0], [dict(partition)[columns[0]] for partition in partitions], types[columns[0]]
+        )
     return " OR ".join(
-        "(" + " AND ".join(_of_one(name, [value], types[name]) for name, value in sorted(partition)) + ")"
+        "(" + " AND ".join(_column_predicate(name, [value], types[name]) for name, value in sorted(partition)) + ")"
         for partition in sorted(partitions, key=str)
     )
 
 
-def _of_one(column: str, values: Sequence[str | None], kind: str) -> str:
-    named = sorted({value for value in values if value is not None})
+def _column_predicate(column: str, values: Sequence[str | None], column_type: str) -> str:
+    non_null = sorted({value for value in values if value is not None})
     conditions = [f"`{column}` IS NULL"] if None in values else []
-    if named:
-        conditions.append(f"`{column}` IN ({', '.join(literal(value, kind) for value in named)})")
+    if non_null:
+        conditions.append(f"`{column}` IN ({', '.join(sql_literal(value, column_type) for value in non_null)})")
     return conditions[0] if len(conditions) == 1 else f"({' OR '.join(conditions)})"
 
 
@@ -141,30 +143,35 @@ def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str
         return []
     rewritten: dict[Partition, RewrittenPartition] = {}
     for version, actions in read_commits(lake, key, range(after_version + 1, opened.version() + 1)):
-        if actions is not None and _group_of(actions) == group:
-            _take(rewritten, version, actions)
+        if actions is not None and _commit_group(actions) == group:
+            _count_rewritten_files(rewritten, version, actions)
     return [rewritten[place] for place in sorted(rewritten, key=str) if rewritten[place].files]
 
 
-def _group_of(actions: Iterable[Action]) -> str | None:
+def _commit_group(actions: Iterable[Action]) -> str | None:
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    return parse_user_metadata(info.get("userMetadata")).get(GROUP)
+    return parse_user_metadata(info.get("userMetadata")).get(COMMIT_GROUP_KEY)
 
 
-def _take(rewritten: dict[Partition, RewrittenPartition], version: int, actions: Iterable[Action]) -> None:
+def _count_rewritten_files(
+    rewritten: dict[Partition, RewrittenPartition], version: int, actions: Iterable[Action]
+) -> None:
     for action in actions:
-        moved = action.get("add") or action.get("remove")
-        if moved is None:
+        file_action = action.get("add") or action.get("remove")
+        if file_action is None:
             continue
-        place: Partition = tuple(sorted((moved.get("partitionValues") or {}).items()))
-        entry = rewritten.setdefault(place, RewrittenPartition(place))
+        partition: Partition = tuple(sorted((file_action.get("partitionValues") or {}).items()))
+        entry = rewritten.setdefault(partition, RewrittenPartition(partition))
         entry.version = version
         if "add" in action:
-            at = dt.datetime.fromtimestamp(moved["modificationTime"] / 1000, tz=dt.UTC)
-            entry.files, entry.bytes = entry.files + 1, entry.bytes + moved["size"]
+            at = dt.datetime.fromtimestamp(file_action["modificationTime"] / 1000, tz=dt.UTC)
+            entry.files, entry.bytes = entry.files + 1, entry.bytes + file_action["size"]
             entry.newest_file_at = max(entry.newest_file_at, at)
         else:
-            entry.files_before, entry.bytes_before = entry.files_before + 1, entry.bytes_before + moved.get("size", 0)
+            entry.files_before, entry.bytes_before = (
+                entry.files_before + 1,
+                entry.bytes_before + file_action.get("size", 0),
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,12 +181,12 @@ class ChangePosition:
     `str(position)` is the text to keep, `ChangePosition.parse` reads it. Its content is private to this module.
     """
 
-    through: Through
+    source: ChangeSource
     table_id: str
     version: int
 
     def __str__(self) -> str:
-        return f"{_FORMAT}:{self.through}:{self.version}:{self.table_id}"
+        return f"{_POSITION_FORMAT}:{self.source}:{self.version}:{self.table_id}"
 
     @classmethod
     def parse(cls, text: str) -> ChangePosition:
@@ -188,14 +195,14 @@ class ChangePosition:
         Raises:
             ConfigError: CHANGES_POSITION_UNKNOWN.
         """
-        form, _, rest = text.partition(":")
+        version_text, _, rest = text.partition(":")
         through, _, rest = rest.partition(":")
         version, _, table_id = rest.partition(":")
         try:
-            if form != _FORMAT or through not in ("notifications", "change_feed"):
+            if version_text != _POSITION_FORMAT or through not in ("notifications", "change_feed"):
                 raise ValueError(text)
-            kind: Through = "notifications" if through == "notifications" else "change_feed"
-            return cls(through=kind, version=int(version), table_id=table_id)
+            source: ChangeSource = "notifications" if through == "notifications" else "change_feed"
+            return cls(through=source, version=int(version), table_id=table_id)
         except ValueError as error:
             raise ConfigError(
                 "CHANGES_POSITION_UNKNOWN",
@@ -204,7 +211,7 @@ class ChangePosition:
             ) from error
 
 
-def kept_position(lake: Lake, key: str) -> ChangePosition | None:
+def last_committed_position(lake: Lake, key: str) -> ChangePosition | None:
     """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
 
     Raises:
@@ -214,8 +221,8 @@ def kept_position(lake: Lake, key: str) -> ChangePosition | None:
     if table is None:
         return None
     for commit in commit_history(lake, key, newest=table.version()):
-        if POSITION in commit.metadata:
-            return ChangePosition.parse(str(commit.metadata[POSITION]))
+        if POSITION_KEY in commit.metadata:
+            return ChangePosition.parse(str(commit.metadata[POSITION_KEY]))
     return None
 
 
@@ -224,10 +231,10 @@ def partitions_of(adds: pa.Table) -> list[Partition]:
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()
-    return [tuple(sorted((name, _as_logged(value)) for name, value in (place or {}).items())) for place in values]
+    return [tuple(sorted((name, _logged_value(value)) for name, value in (place or {}).items())) for place in values]
 
 
-def _as_logged(value: object) -> str | None:
+def _logged_value(value: object) -> str | None:
     if value is None:
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

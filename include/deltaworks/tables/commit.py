@@ -30,11 +30,11 @@ TABLE_PROPERTIES: dict[str, str | None] = {
     "delta.enableExpiredLogCleanup": "true",
 }
 #: Of a table that does not say, by delta-rs.
-_CHECKPOINT_INTERVAL = 100
+_DEFAULT_CHECKPOINT_INTERVAL = 100
 MAX_ATTEMPTS = 30
-_TORN_LISTING = re.compile(r"contiguous commit files|Invalid table version")
+_INCONSISTENT_LISTING = re.compile(r"contiguous commit files|Invalid table version")
 #: A hint of a checkpoint that is just being written; or one that is lost, for which nobody should wait for long.
-_TORN_CHECKPOINT = re.compile(r"didn't find any checkpoints")
+_MISSING_CHECKPOINT = re.compile(r"didn't find any checkpoints")
 _CHECKPOINT_ATTEMPTS = 8
 T = TypeVar("T")
 
@@ -49,10 +49,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What became of a guarded commit. `landed_now` is False where an earlier attempt had landed already."""
+    """What became of a guarded commit. `newly_committed` is False where an earlier attempt had landed already."""
 
     version: int
-    landed_now: bool
+    newly_committed: bool
     attempts: int
 
 
@@ -101,23 +101,23 @@ def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
     Raises:
         TableNotFoundError: there is no table.
     """
-    return _through_torn_listings(lambda: DeltaTable(uri, storage_options=dict(storage_options)))
+    return _retry_inconsistent_listing(lambda: DeltaTable(uri, storage_options=dict(storage_options)))
 
 
 def refresh(table: DeltaTable) -> None:
     """Bring an open table up to date, looking again where a listing was torn."""
-    _through_torn_listings(table.update_incremental)
+    _retry_inconsistent_listing(table.update_incremental)
 
 
-def _through_torn_listings(look: Callable[[], T]) -> T:
+def _retry_inconsistent_listing(load: Callable[[], T]) -> T:
     """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, or a hint and not yet its
     checkpoint, which delta-rs refuses."""
     for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.06, max_wait_seconds=0.8):
         try:
-            return look()
+            return load()
         except DeltaError as error:
-            missing = _TORN_CHECKPOINT.search(str(error)) and attempt < _CHECKPOINT_ATTEMPTS
-            if not missing and (attempt == MAX_ATTEMPTS or not _TORN_LISTING.search(str(error))):
+            missing = _MISSING_CHECKPOINT.search(str(error)) and attempt < _CHECKPOINT_ATTEMPTS
+            if not missing and (attempt == MAX_ATTEMPTS or not _INCONSISTENT_LISTING.search(str(error))):
                 raise
     raise AssertionError("the last attempt returned or raised")
 
@@ -127,17 +127,17 @@ def commit_attempts() -> Iterator[int]:
     return attempts(MAX_ATTEMPTS, first_wait_seconds=0.04, max_wait_seconds=2.0)
 
 
-def contended(table: str, doing: str, *, then: str = "run this again") -> ConcurrencyError:
+def contention_error(table: str, action: str, *, advice: str = "run this again") -> ConcurrencyError:
     """What is raised behind the last of `commit_attempts`."""
     return ConcurrencyError(
         "COMMIT_CONTENDED",
-        f"{table}: {MAX_ATTEMPTS} attempts to {doing} all met another writer.",
-        hint=f"Another job writes this table without pause; let it end, then {then}.",
+        f"{table}: {MAX_ATTEMPTS} attempts to {action} all met another writer.",
+        hint=f"Another job writes this table without pause; let it end, then {advice}.",
     )
 
 
 @dataclass(slots=True)
-class _ReadTransactions:
+class _CachedTransactions:
     """Transactions by application id, as they are at one version of a table."""
 
     version: int
@@ -145,7 +145,7 @@ class _ReadTransactions:
 
 
 #: By the identity of an open table, which has no hash; one that is gone takes its entry with it.
-_READ: dict[int, _ReadTransactions] = {}
+_TRANSACTION_CACHE: dict[int, _CachedTransactions] = {}
 
 
 def transaction_version(table: DeltaTable, app_id: str) -> int | None:
@@ -157,22 +157,22 @@ def transaction_version(table: DeltaTable, app_id: str) -> int | None:
 
     For the thread that uses the table.
     """
-    read = _READ.get(id(table))
-    if read is None:
-        weakref.finalize(table, _READ.pop, id(table), None).atexit = False
-    if read is None or read.version != table.version():
-        read = _READ[id(table)] = _ReadTransactions(table.version())
-    if app_id not in read.by_application:
-        read.by_application[app_id] = table.transaction_version(app_id)
-    return read.by_application[app_id]
+    cached = _TRANSACTION_CACHE.get(id(table))
+    if cached is None:
+        weakref.finalize(table, _TRANSACTION_CACHE.pop, id(table), None).atexit = False
+    if cached is None or cached.version != table.version():
+        cached = _TRANSACTION_CACHE[id(table)] = _CachedTransactions(table.version())
+    if app_id not in cached.by_application:
+        cached.by_application[app_id] = table.transaction_version(app_id)
+    return cached.by_application[app_id]
 
 
-def _note_commit(table: DeltaTable, *, before: int, transactions: Sequence[Transaction]) -> None:
+def _cache_commit(table: DeltaTable, *, read_version: int, transactions: Sequence[Transaction]) -> None:
     """Remember what this process has just committed as the version after `before`, which was open until then."""
-    read = _READ.get(id(table))
-    if read is not None and read.version == before:
-        own: dict[str, int | None] = {made.app_id: made.version for made in transactions}
-        _READ[id(table)] = _ReadTransactions(before + 1, read.by_application | own)
+    cached = _TRANSACTION_CACHE.get(id(table))
+    if cached is not None and cached.version == read_version:
+        committed: dict[str, int | None] = {made.app_id: made.version for made in transactions}
+        _TRANSACTION_CACHE[id(table)] = _CachedTransactions(read_version + 1, cached.by_application | committed)
 
 
 def commit_step(
@@ -203,13 +203,13 @@ def commit_step(
         transactions.append(Transaction(owner.app_id, owner.version))
     for attempt in commit_attempts():
         refresh(table)
-        before = table.version()
+        read_version = table.version()
         if owner is not None:
             # Also where the step has landed: by a successor, perhaps, and then there is nothing more to do here.
-            check_owner(table, owner)
-        landed = transaction_version(table, step.app_id)
-        if landed is not None and landed >= step.version:
-            return CommitOutcome(version=before, landed_now=False, attempts=attempt)
+            check_owner_epoch(table, owner)
+        current = transaction_version(table, step.app_id)
+        if current is not None and current >= step.version:
+            return CommitOutcome(version=read_version, newly_committed=False, attempts=attempt)
         try:
             table.create_write_transaction(
                 list(actions(table) if callable(actions) else actions),
@@ -221,40 +221,40 @@ def commit_step(
                     max_commit_retries=0,
                     app_transactions=transactions,
                 ),
-                post_commithook_properties=after_commit(table),
+                post_commithook_properties=post_commit_properties(table),
             )
         except CommitFailedError as error:
             if "Unsupported table features" in str(error):
-                raise _refused(table, error) from error
+                raise _refused_commit_error(table, error) from error
             continue
-        _note_commit(table, before=before, transactions=transactions)
+        _cache_commit(table, read_version=read_version, transactions=transactions)
         # Without retries inside the library, what was committed on top of `before` is the version after it.
-        return CommitOutcome(version=before + 1, landed_now=True, attempts=attempt)
-    raise contended(table.table_uri, f"commit {step.app_id} at {step.version}")
+        return CommitOutcome(version=read_version + 1, newly_committed=True, attempts=attempt)
+    raise contention_error(table.table_uri, f"commit {step.app_id} at {step.version}")
 
 
-def after_commit(table: DeltaTable) -> PostCommitHookProperties:
+def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
     """What delta-rs does behind a commit on top of the open version: a checkpoint where one falls due.
 
     Expired commits are removed with it, as Delta's own writers do. Left to itself delta-rs looks for them behind every
     commit, by a listing of the whole log: half a million objects of a table that gets one in five seconds for a month.
     """
     # delta-rs counts commits, of which version 0 is the first.
-    due = (table.version() + 2) % checkpoint_interval(table) == 0
-    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if due else False)
+    is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table) == 0
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due else False)
 
 
 def checkpoint_interval(table: DeltaTable) -> int:
     """After how many commits a checkpoint of the open table falls due."""
-    return int(table.metadata().configuration.get("delta.checkpointInterval") or _CHECKPOINT_INTERVAL)
+    return int(table.metadata().configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
 
 
-def raise_owner(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
+def raise_owner_epoch(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
     """Fence former owners: after this, a commit under a lower epoch fails. Idempotent."""
     return commit_step(table, [], step=owner, user_metadata=user_metadata)
 
 
-def check_owner(table: DeltaTable, owner: Step) -> None:
+def check_owner_epoch(table: DeltaTable, owner: Step) -> None:
     """Refuse to continue when the table's snapshot has a higher owner epoch.
 
     Raises:
@@ -269,7 +269,7 @@ def check_owner(table: DeltaTable, owner: Step) -> None:
         )
 
 
-def _refused(table: DeltaTable, error: Exception) -> ContractError:
+def _refused_commit_error(table: DeltaTable, error: Exception) -> ContractError:
     return ContractError(
         "COMMIT_REFUSED",
         f"{table.table_uri}: delta-rs cannot commit to this table: {error}.",

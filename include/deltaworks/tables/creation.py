@@ -17,18 +17,18 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.tables.commit import Step
-from deltaworks.tables.features import PLAIN_IN_LOGS
+from deltaworks.tables.features import SIMPLE_PARTITION_TYPES
 from deltaworks.tables.files import split_by_partition, write_file
+from deltaworks.tables.files_commit import txn_action, write_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
-from deltaworks.tables.restore import put_commit, txn
 
 #: Types that ask nothing of readers and writers of a table but what the oldest know.
-_PLAIN_TYPES = frozenset(
+_BASIC_TYPES = frozenset(
     {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
 )
 #: Delta allows these in names of columns only with column mapping.
-_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+_RESERVED_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
@@ -50,18 +50,18 @@ class NewTable:
     user_metadata: str
 
 
-def plain_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
+def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
     """A schema in JSON, of Spark's, as the log of a new table has it: any value may be null, and nothing is said of a
     column but its name and type. None where a column asks for a feature, or Delta would refuse it."""
     names = [str(field["name"]) for field in schema["fields"]]
     if len({name.lower() for name in names}) < len(names) or not {*partition_by} < {*names}:
         return None
-    parted = [field["type"] for field in schema["fields"] if field["name"] in partition_by]
-    if not all(isinstance(kind, str) and kind in PLAIN_IN_LOGS for kind in parted):
+    partition_types = [field["type"] for field in schema["fields"] if field["name"] in partition_by]
+    if not all(isinstance(kind, str) and kind in SIMPLE_PARTITION_TYPES for kind in partition_types):
         return None
-    if not all(map(_is_plain_field, schema["fields"])):
+    if not all(map(_is_basic_field, schema["fields"])):
         return None
-    return {"type": "struct", "fields": [_nullable(field) for field in schema["fields"]]}
+    return {"type": "struct", "fields": [_nullable_field(field) for field in schema["fields"]]}
 
 
 def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
@@ -93,47 +93,47 @@ def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
         "configuration": dict(table.configuration),
         "createdTime": now,
     }
-    adds = [{"add": file.as_logged(at_ms=now, data_change=True)} for file in files]
+    adds = [{"add": file.to_add_fields(at_ms=now, data_change=True)} for file in files]
     actions: list[Action] = [
         {"commitInfo": info},
         {"protocol": _PROTOCOL},
         {"metaData": metadata},
-        txn(table.step, now),
+        txn_action(table.step, now),
         *adds,
     ]
-    return table.rows.num_rows if put_commit(lake.objects, key, 0, actions) else None
+    return table.rows.num_rows if write_commit(lake.objects, key, 0, actions) else None
 
 
-def _is_plain_field(field: Mapping[str, Any]) -> bool:
+def _is_basic_field(field: Mapping[str, Any]) -> bool:
     collated = any("collation" in name.lower() for name in field.get("metadata") or {})
-    return not collated and not _NOT_IN_NAMES & {*field["name"]} and _is_plain_type(field["type"])
+    return not collated and not _RESERVED_NAME_CHARACTERS & {*field["name"]} and _is_basic_type(field["type"])
 
 
-def _is_plain_type(kind: Any) -> bool:
-    if isinstance(kind, str):
-        return kind in _PLAIN_TYPES or kind.startswith("decimal(")
-    match kind.get("type"):
+def _is_basic_type(type_json: Any) -> bool:
+    if isinstance(type_json, str):
+        return type_json in _BASIC_TYPES or type_json.startswith("decimal(")
+    match type_json.get("type"):
         case "struct":
-            return all(_is_plain_field(field) for field in kind["fields"])
+            return all(_is_basic_field(field) for field in type_json["fields"])
         case "array":
-            return _is_plain_type(kind["elementType"])
+            return _is_basic_type(type_json["elementType"])
         case "map":
-            return _is_plain_type(kind["keyType"]) and _is_plain_type(kind["valueType"])
+            return _is_basic_type(type_json["keyType"]) and _is_basic_type(type_json["valueType"])
     return False
 
 
-def _nullable(field: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": field["name"], "type": _with_nulls(field["type"]), "nullable": True, "metadata": {}}
+def _nullable_field(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": field["name"], "type": _nullable_type(field["type"]), "nullable": True, "metadata": {}}
 
 
-def _with_nulls(kind: Any) -> Any:
+def _nullable_type(type_json: Any) -> Any:
     """A type whose values may be null at every depth, as Delta's own writer makes it."""
-    if isinstance(kind, str):
-        return kind
-    match kind["type"]:
+    if isinstance(type_json, str):
+        return type_json
+    match type_json["type"]:
         case "struct":
-            return {"type": "struct", "fields": [_nullable(field) for field in kind["fields"]]}
+            return {"type": "struct", "fields": [_nullable_field(field) for field in type_json["fields"]]}
         case "array":
-            return {"type": "array", "elementType": _with_nulls(kind["elementType"]), "containsNull": True}
-    keys, values = _with_nulls(kind["keyType"]), _with_nulls(kind["valueType"])
+            return {"type": "array", "elementType": _nullable_type(type_json["elementType"]), "containsNull": True}
+    keys, values = _nullable_type(type_json["keyType"]), _nullable_type(type_json["valueType"])
     return {"type": "map", "keyType": keys, "valueType": values, "valueContainsNull": True}

@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from deltaworks.tables.features import has_vectors
+from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 
 
-def deleted_rows(
+def deleted_row_counts(
     lake: Lake, key: str, table: DeltaTable, *, checkpoint: Mapping[str, Any] | None
 ) -> dict[str, int] | None:
     """The rows marked as deleted by file, of files that have any, in the version `table` is open at.
@@ -30,18 +30,18 @@ def deleted_rows(
     Args:
         checkpoint: what `_last_checkpoint` says.
     """
-    if not has_vectors(table):
+    if not has_deletion_vectors(table):
         return {}
     newest = table.version()
     if checkpoint is not None and int(checkpoint["version"]) > newest:
         checkpoint = None
-    marked = dict(_of_checkpoint(lake, key, checkpoint)) if checkpoint is not None else {}
-    after = int(checkpoint["version"]) if checkpoint is not None else -1
-    for _, actions in read_commits(lake, key, range(after + 1, newest + 1)):
+    counts = dict(_checkpoint_counts(lake, key, checkpoint)) if checkpoint is not None else {}
+    checkpoint_version = int(checkpoint["version"]) if checkpoint is not None else -1
+    for _, actions in read_commits(lake, key, range(checkpoint_version + 1, newest + 1)):
         if actions is None:
             return None
-        _apply(marked, actions)
-    return {path: count for path, count in marked.items() if count}
+        _apply_actions(counts, actions)
+    return {path: count for path, count in counts.items() if count}
 
 
 def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
@@ -55,44 +55,44 @@ def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
     return checkpoint if isinstance(checkpoint, dict) and "version" in checkpoint else None
 
 
-def _apply(marked: dict[str, int], actions: list[Action]) -> None:
+def _apply_actions(counts: dict[str, int], actions: list[Action]) -> None:
     # A DELETE removes a file and adds it with a larger vector, in one commit and in either order.
     for action in actions:
         if "remove" in action:
-            marked.pop(action["remove"]["path"], None)
+            counts.pop(action["remove"]["path"], None)
     for action in actions:
         if "add" in action:
             vector = action["add"].get("deletionVector") or {}
-            marked[action["add"]["path"]] = int(vector.get("cardinality", 0))
+            counts[action["add"]["path"]] = int(vector.get("cardinality", 0))
 
 
-def _of_checkpoint(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def _checkpoint_counts(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     folder = f"{arrow_path(lake.storage, key)}/_delta_log"
-    for name in _parts(checkpoint):
+    for name in _checkpoint_files(checkpoint):
         if name.endswith(".json"):
             with lake.filesystem.open_input_stream(f"{folder}/{name}") as stream:
                 actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
-            marked: dict[str, int] = {}
-            _apply(marked, actions)
-            yield from marked.items()
+            counts: dict[str, int] = {}
+            _apply_actions(counts, actions)
+            yield from counts.items()
             continue
-        yield from _of_parquet(lake, f"{folder}/{name}")
+        yield from _parquet_counts(lake, f"{folder}/{name}")
 
 
-def _parts(checkpoint: Mapping[str, Any]) -> Iterator[str]:
+def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
     """The files of a checkpoint that hold its add actions, below the log's folder."""
     version, parts = int(checkpoint["version"]), checkpoint.get("parts")
-    second = checkpoint.get("v2Checkpoint")
-    if second is not None:
-        yield second["path"]
-        yield from (f"_sidecars/{sidecar['path']}" for sidecar in second.get("sidecarFiles") or ())
+    v2_checkpoint = checkpoint.get("v2Checkpoint")
+    if v2_checkpoint is not None:
+        yield v2_checkpoint["path"]
+        yield from (f"_sidecars/{sidecar['path']}" for sidecar in v2_checkpoint.get("sidecarFiles") or ())
     elif parts:
         yield from (f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1))
     else:
         yield f"{version:020d}.checkpoint.parquet"
 
 
-def _of_parquet(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
+def _parquet_counts(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
     with lake.filesystem.open_input_file(path) as source:
         file = pq.ParquetFile(source)
         leaves = {file.schema.column(index).path for index in range(len(file.schema))}

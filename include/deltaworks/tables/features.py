@@ -14,10 +14,10 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-_VECTORS = "deletionVectors"
+_DELETION_VECTORS = "deletionVectors"
 #: Writer features that a commit of ready-made files honours, and one that takes whole files out and puts back files the
 #: table has had: either they concern other operations, or their use in this table is looked at below.
-HARMLESS_FEATURES = frozenset(
+SUPPORTED_FEATURES = frozenset(
     {
         "appendOnly",  # appending is what we do
         "invariants",  # columns are looked at
@@ -25,7 +25,7 @@ HARMLESS_FEATURES = frozenset(
         "generatedColumns",  # columns are looked at
         "allowColumnDefaults",  # columns are looked at
         "changeDataFeed",  # an append needs no change files
-        _VECTORS,  # concerns deletes
+        _DELETION_VECTORS,  # concerns deletes
         "vacuumProtocolCheck",  # concerns VACUUM
         "timestampNtz",  # no declared type is one
         "columnMapping",  # the configuration is looked at
@@ -33,10 +33,10 @@ HARMLESS_FEATURES = frozenset(
     }
 )
 #: What old writer versions, which list no features, imply beyond the list above.
-_LEGACY_WRITER = 7
-_AGAINST_REWRITING = ("delta.enableChangeDataFeed", "delta.appendOnly")
+_FEATURES_WRITER_VERSION = 7
+_NO_REWRITE_PROPERTIES = ("delta.enableChangeDataFeed", "delta.appendOnly")
 #: Types of partition columns whose values a snapshot gives as the log writes them.
-PLAIN_IN_LOGS = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
+SIMPLE_PARTITION_TYPES = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
     "delta.generationExpression": "a generated column",
@@ -45,23 +45,23 @@ _COLUMN_KEYS = {
 }
 
 
-def reasons_for_spark(table: DeltaTable) -> list[str]:
+def reasons_to_use_spark(table: DeltaTable) -> list[str]:
     """Why this table's commits have to go through Spark, in words; empty where delta-rs may commit to it.
 
     Reads the open table's snapshot only.
     """
     protocol = table.protocol()
     reasons = []
-    if protocol.min_writer_version >= _LEGACY_WRITER:
-        unknown = sorted(set(protocol.writer_features or ()) - HARMLESS_FEATURES)
+    if protocol.min_writer_version >= _FEATURES_WRITER_VERSION:
+        unknown = sorted(set(protocol.writer_features or ()) - SUPPORTED_FEATURES)
         reasons += [f"the writer feature {name}" for name in unknown]
-    if protocol.min_writer_version > _LEGACY_WRITER:
+    if protocol.min_writer_version > _FEATURES_WRITER_VERSION:
         reasons.append(f"writer version {protocol.min_writer_version}")
     configuration = table.metadata().configuration
     reasons += sorted(f"the constraint {key}" for key in configuration if key.startswith("delta.constraints."))
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         reasons.append("column mapping")
-    return reasons + list(_of_columns(json.loads(table.schema().to_json())))
+    return reasons + list(_column_reasons(json.loads(table.schema().to_json())))
 
 
 def reasons_against_rewriting(table: DeltaTable) -> list[str]:
@@ -71,10 +71,10 @@ def reasons_against_rewriting(table: DeltaTable) -> list[str]:
     a change data feed, whose files it would have to write as Spark does, and rows that nobody may change.
     """
     configuration = table.metadata().configuration
-    reasons = reasons_for_spark(table)
-    if has_vectors(table):
+    reasons = reasons_to_use_spark(table)
+    if has_deletion_vectors(table):
         reasons.append("deletion vectors")
-    return reasons + [f"{name} is on" for name in _AGAINST_REWRITING if configuration.get(name) == "true"]
+    return reasons + [f"{name} is on" for name in _NO_REWRITE_PROPERTIES if configuration.get(name) == "true"]
 
 
 def reasons_against_compacting(table: DeltaTable) -> list[str]:
@@ -82,29 +82,29 @@ def reasons_against_compacting(table: DeltaTable) -> list[str]:
 
     No row changes, so that a change data feed has nothing to say and `delta.appendOnly` forbids nothing.
     """
-    reasons = reasons_for_spark(table)
-    if has_vectors(table):
+    reasons = reasons_to_use_spark(table)
+    if has_deletion_vectors(table):
         reasons.append("deletion vectors")
     types = {field.name: str(field.type.type) for field in table.schema().fields if hasattr(field.type, "type")}
     return reasons + [
         f"the partition column {name} of type {types.get(name, 'struct')}"
         for name in table.metadata().partition_columns
-        if types.get(name) not in PLAIN_IN_LOGS
+        if types.get(name) not in SIMPLE_PARTITION_TYPES
     ]
 
 
-def has_vectors(table: DeltaTable) -> bool:
+def has_deletion_vectors(table: DeltaTable) -> bool:
     """Whether files of the open table may have rows that are marked as deleted beside them."""
-    return _VECTORS in (table.protocol().reader_features or ())
+    return _DELETION_VECTORS in (table.protocol().reader_features or ())
 
 
-def _of_columns(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _column_reasons(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
     for field in schema.get("fields", ()):
         name = f"{path}{field['name']}"
         if not field.get("nullable", True):
             yield f"NOT NULL of {name}"
-        for key, what in _COLUMN_KEYS.items():
+        for key, reason in _COLUMN_KEYS.items():
             if key in (field.get("metadata") or {}):
-                yield f"{what} ({name})"
+                yield f"{reason} ({name})"
         if isinstance(field["type"], dict) and field["type"].get("type") == "struct":
-            yield from _of_columns(field["type"], f"{name}.")
+            yield from _column_reasons(field["type"], f"{name}.")

@@ -23,7 +23,7 @@ from pyarrow import fs
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statistics
 
 #: Values that are looked at to tell whether a dictionary pays, and how often each has to come among them.
-_SAMPLED_ROWS, _LEAST_REPEATED = 256, 4
+_SAMPLED_ROWS, _MIN_REPETITIONS = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class WrittenFile:
             stats=self.stats,
         )
 
-    def as_logged(self, *, at_ms: int, data_change: bool) -> dict[str, Any]:
+    def to_add_fields(self, *, at_ms: int, data_change: bool) -> dict[str, Any]:
         """The fields of the same action as a commit's file has them, whose paths are URLs.
 
         Args:
@@ -66,11 +66,11 @@ class WrittenFile:
 
 def data_file_path(partition: Mapping[str, str | None], *, prefix: str = "part") -> str:
     """A new, unique path below the table's root, Hive-style for its partition."""
-    folders = [f"{name}={_folder_text(value)}" for name, value in partition.items()]
+    folders = [f"{name}={_partition_folder(value)}" for name, value in partition.items()]
     return "/".join([*folders, f"{prefix}-{uuid.uuid4()}.zstd.parquet"])
 
 
-def _folder_text(value: str | None) -> str:
+def _partition_folder(value: str | None) -> str:
     """A folder name for a partition value. Readers take values from the log, so an awkward one is just hashed:
     that way no client's idea of escaping in paths matters."""
     if value is None:
@@ -95,10 +95,10 @@ def write_file(
         indexed: which columns the table keeps statistics of.
     """
     body = data.drop_columns(list(partition)) if partition else data
-    return write_body(filesystem, root, body, partition=partition, indexed=indexed)
+    return write_file_body(filesystem, root, body, partition=partition, indexed=indexed)
 
 
-def write_body(
+def write_file_body(
     filesystem: fs.FileSystem,
     root: str,
     body: pa.Table,
@@ -108,36 +108,36 @@ def write_body(
 ) -> WrittenFile:
     """`write_file` of rows that come without their partition columns."""
     path = data_file_path(partition)
-    target = f"{root}/{path}"
+    destination = f"{root}/{path}"
     if isinstance(filesystem, fs.LocalFileSystem):
-        filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-    buffer, stats = encoded(body, indexed)
-    with filesystem.open_output_stream(target) as stream:
+        filesystem.create_dir(destination.rpartition("/")[0], recursive=True)
+    buffer, stats = encode_parquet(body, indexed)
+    with filesystem.open_output_stream(destination) as stream:
         stream.write(buffer)
     return WrittenFile(path=path, size=buffer.size, rows=body.num_rows, partition=dict(partition), stats=stats)
 
 
-def encoded(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
+def encode_parquet(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
     """Rows as the bytes of a file, and the file's statistics."""
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "version": "2.6"}
-    pq.write_table(body, sink, write_statistics=True, use_dictionary=_with_dictionaries(body), **options)
+    pq.write_table(body, sink, write_statistics=True, use_dictionary=_dictionary_columns(body), **options)
     return sink.getvalue(), statistics(body, indexed)
 
 
-def _with_dictionaries(body: pa.Table) -> list[str]:
+def _dictionary_columns(body: pa.Table) -> list[str]:
     """The columns whose values come again and again, by a look at the first: texts, which they make smaller and sooner
     read. Numbers and times are as small without, and texts of which each is another larger with."""
     names = []
     for field in body.schema:
         if pa.types.is_string(field.type):
             sample = body.column(field.name).slice(0, _SAMPLED_ROWS)
-            if len(pc.unique(sample)) * _LEAST_REPEATED <= len(sample):
+            if len(pc.unique(sample)) * _MIN_REPETITIONS <= len(sample):
                 names.append(field.name)
     return names
 
 
-def whole_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
+def read_parquet_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
     """A small file, read by one request: each of its columns would be another one.
 
     Raises:
@@ -148,7 +148,7 @@ def whole_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
 
 
-def partition_text(value: Any) -> str | None:
+def partition_value_text(value: Any) -> str | None:
     """A partition value as the Delta log writes it. It has no word for an empty text: that is null, as Spark has it."""
     if value is None or value == "":
         return None
@@ -164,23 +164,23 @@ def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tupl
     for name in partition_by:
         if pa.types.is_string(data.schema.field(name).type):
             column = data.column(name)
-            emptied = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-            data = data.set_column(data.schema.get_field_index(name), name, emptied)
-    order, starts = grouped(data, partition_by)
+            with_nulls = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+            data = data.set_column(data.schema.get_field_index(name), name, with_nulls)
+    order, starts = group_rows(data, partition_by)
     values = data.select(list(partition_by)).take(pa.array(order[starts])).to_pylist()
-    texts = [{name: partition_text(value[name]) for name in partition_by} for value in values]
+    texts = [{name: partition_value_text(value[name]) for name in partition_by} for value in values]
     if len(texts) <= 1:
         return [(text, data) for text in texts]
-    together = data.take(pa.array(order))
+    sorted_rows = data.take(pa.array(order))
     ends = [*starts[1:].tolist(), data.num_rows]
     return [
-        (text, together.slice(start, end - start))
+        (text, sorted_rows.slice(start, end - start))
         for text, start, end in zip(texts, starts.tolist(), ends, strict=True)
     ]
 
 
-def grouped(
-    rows: pa.Table, by: Sequence[str], *, most: int | None = None
+def group_rows(
+    rows: pa.Table, columns: Sequence[str], *, max_rows: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The rows' order with equal ones together, each group's in the order they had, and where in it groups begin.
 
@@ -190,7 +190,7 @@ def grouped(
         most: rows of a group at most; what is larger is cut.
     """
     codes = np.zeros(rows.num_rows, dtype=np.int64)
-    for name in by:
+    for name in columns:
         encoded = pc.dictionary_encode(rows.column(name).combine_chunks(), null_encoding="encode")
         indices = np.asarray(encoded.indices, dtype=np.int64)
         # Renumbered after each column, the codes stay below the number of rows and their product fits.
@@ -198,7 +198,7 @@ def grouped(
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]
     starts = np.flatnonzero(np.append([True], sorted_codes[1:] != sorted_codes[:-1])[: len(order)])
-    if most is not None and len(starts):
+    if max_rows is not None and len(starts):
         ends = np.append(starts[1:], len(order))
-        starts = np.concatenate([np.arange(start, end, most) for start, end in zip(starts, ends, strict=True)])
+        starts = np.concatenate([np.arange(start, end, max_rows) for start, end in zip(starts, ends, strict=True)])
     return order, starts

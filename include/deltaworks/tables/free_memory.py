@@ -16,11 +16,11 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
     File pages that the kernel would drop count as free, in a container as on the machine.
     """
     machine = int(psutil.virtual_memory().available)
-    container = _free_in(cgroup)
+    container = _free_container_bytes(cgroup)
     return machine if container is None else min(machine, container)
 
 
-def _free_in(cgroup: Path) -> int | None:
+def _free_container_bytes(cgroup: Path) -> int | None:
     """The bytes that the limit of a control group leaves; None without a limit that can be read."""
     try:
         limit = (cgroup / "memory.max").read_text().strip()

@@ -18,10 +18,10 @@ from pyarrow import fs
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import CommitOutcome, Step, commit_step, ensure_table, open_table, refresh
-from deltaworks.tables.features import has_vectors
+from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.files import split_by_partition, write_file
 
-_DELETERS = 16
+_DELETE_THREADS = 16
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
@@ -140,15 +140,15 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
 def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
     """The rows of the open table that `filters`, an expression of pyarrow, lets through."""
     names = list(columns) if columns else None
-    if not has_vectors(table):
+    if not has_deletion_vectors(table):
         return dataset_of(lake, table).to_table(columns=names, filter=filters)
-    return ds.Scanner.from_batches(_batches(table), columns=names, filter=filters).to_table()
+    return ds.Scanner.from_batches(_scan_batches(table), columns=names, filter=filters).to_table()
 
 
-def parts_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
+def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
     """All rows of the open table, in parts that are read one after the other."""
-    if has_vectors(table):
-        scanner = ds.Scanner.from_batches(_batches(table), columns=list(columns))
+    if has_deletion_vectors(table):
+        scanner = ds.Scanner.from_batches(_scan_batches(table), columns=list(columns))
     else:
         scanner = dataset_of(lake, table).scanner(columns=list(columns))
     for batch in scanner.to_batches():
@@ -156,27 +156,27 @@ def parts_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterat
             yield pa.Table.from_batches([batch])
 
 
-def relation_of(lake: Lake, table: DeltaTable) -> Any:
+def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
     """The open table as something DuckDB can register, and scan as often as it likes."""
-    return _Marked(table) if has_vectors(table) else dataset_of(lake, table)
+    return _DeletionVectorStream(table) if has_deletion_vectors(table) else dataset_of(lake, table)
 
 
-class _Marked:
+class _DeletionVectorStream:
     """A table with deletion vectors; each scan reads it again."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._table = table
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return _batches(self._table).__arrow_c_stream__(requested_schema)
+        return _scan_batches(self._table).__arrow_c_stream__(requested_schema)
 
 
-def _batches(table: DeltaTable) -> pa.RecordBatchReader:
+def _scan_batches(table: DeltaTable) -> pa.RecordBatchReader:
     # Texts come as views, which pyarrow's filters do not know.
     return pa.RecordBatchReader.from_stream(table.scan()).cast(pa.schema(table.schema().to_arrow()))
 
 
-def selected_rows(
+def select_rows(
     lake: Lake, key: str, table: DeltaTable, *, columns: Sequence[str], values: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
     """The rows whose columns have one of these values each, of an open table that is not partitioned, as it is now.
@@ -186,8 +186,8 @@ def selected_rows(
     refresh(table)
     schema = pa.schema(table.schema().to_arrow())
     root = arrow_path(lake.storage, key)
-    selected: list[dict[str, Any]] = []
-    for path in _paths(table, values):
+    matching_rows: list[dict[str, Any]] = []
+    for path in _candidate_paths(table, values):
         with lake.filesystem.open_input_file(f"{root}/{path}") as source:
             rows = pq.read_table(source, columns=sorted({*columns, *values}))
         mask = None
@@ -195,11 +195,11 @@ def selected_rows(
             kind = schema.field(name).type
             same = pc.is_in(rows.column(name), value_set=pa.array(accepted, kind))
             mask = same if mask is None else pc.and_(mask, same)
-        selected += rows.filter(mask).select(list(columns)).to_pylist()
-    return selected
+        matching_rows += rows.filter(mask).select(list(columns)).to_pylist()
+    return matching_rows
 
 
-def _paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> list[str]:
+def _candidate_paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> list[str]:
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
         return []
@@ -208,15 +208,15 @@ def _paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> list[str]:
         low, high = f"min.{name}", f"max.{name}"
         if low not in files.column_names or high not in files.column_names:
             continue
-        least, greatest = files.column(low), files.column(high)
-        some = pa.chunked_array([pa.array([False] * files.num_rows)])
+        minimum, maximum = files.column(low), files.column(high)
+        any_value = pa.chunked_array([pa.array([False] * files.num_rows)])
         for value in accepted:
-            within = pc.and_(pc.less_equal(least, value), pc.greater_equal(greatest, value))
+            within = pc.and_(pc.less_equal(minimum, value), pc.greater_equal(maximum, value))
             # A file without bounds may hold anything.
-            some = pc.or_(some, pc.fill_null(within, True))
-        mask = pc.and_(mask, some)
-    chosen: list[str] = files.filter(mask).column("path").to_pylist()
-    return chosen
+            any_value = pc.or_(any_value, pc.fill_null(within, True))
+        mask = pc.and_(mask, any_value)
+    paths: list[str] = files.filter(mask).column("path").to_pylist()
+    return paths
 
 
 def remove_folder(storage: StorageSpec, prefix: str) -> None:
@@ -228,5 +228,5 @@ def remove_folder(storage: StorageSpec, prefix: str) -> None:
         return
     # One request an object: servers beside AWS do not take every client's request for many.
     objects = open_objects(storage)
-    with ThreadPoolExecutor(_DELETERS) as pool:
+    with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         list(pool.map(objects.delete, objects.list(f"{prefix}/")))

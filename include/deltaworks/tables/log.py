@@ -29,11 +29,11 @@ from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 
 #: Commits are small objects, so reading many of them is latency and nothing else.
-_READERS = 8
+_READ_THREADS = 8
 Action = dict[str, Any]
-_COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
-_CHECKPOINT = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
-_KINDS = ("protocol", "metaData", "txn", "add")
+_COMMIT_KEY = re.compile(r"/_delta_log/(\d{20})\.json$")
+_CHECKPOINT_KEY = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
+_ACTION_KINDS = ("protocol", "metaData", "txn", "add")
 #: A file of a table: its path, decoded, and which rows of it are deleted.
 FileId = tuple[str, str]
 _COMMIT_NAME = re.compile(r"^\d{20}\.json$")
@@ -69,7 +69,7 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
             return None
 
     numbers = list(versions)
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(_READ_THREADS) as pool:
         yield from zip(numbers, pool.map(read, numbers), strict=True)
 
 
@@ -79,16 +79,16 @@ def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = Non
     They are read ahead, the more the more were asked for: most callers look for one that is among the newest.
     """
     oldest = -1 if limit is None else max(-1, newest - limit)
-    versions, ahead = iter(range(newest, oldest, -1)), 1
-    while chunk := list(itertools.islice(versions, ahead)):
+    versions, chunk_size = iter(range(newest, oldest, -1)), 1
+    while chunk := list(itertools.islice(versions, chunk_size)):
         for version, actions in read_commits(lake, key, chunk):
             if actions is None:
                 return
-            yield _info(version, actions)
-        ahead = min(4 * ahead, 2 * _READERS)
+            yield _commit_info(version, actions)
+        chunk_size = min(4 * chunk_size, 2 * _READ_THREADS)
 
 
-def _info(version: int, actions: list[Action]) -> CommitInfo:
+def _commit_info(version: int, actions: list[Action]) -> CommitInfo:
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     return CommitInfo(
         version=version,
@@ -96,17 +96,17 @@ def _info(version: int, actions: list[Action]) -> CommitInfo:
         at=dt.datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, tz=dt.UTC),
         metadata=parse_user_metadata(info.get("userMetadata")),
         metrics=info.get("operationMetrics") or {},
-        changes_rows=any(True for _ in changing_actions(actions)),
+        changes_rows=any(True for _ in data_change_actions(actions)),
         engine=str(info.get("engineInfo", "")),
     )
 
 
-def changing_actions(actions: list[Action]) -> Iterator[Action]:
+def data_change_actions(actions: list[Action]) -> Iterator[Action]:
     """The add and remove actions that change rows; those of OPTIMIZE only rearrange them."""
     for action in actions:
-        moved = action.get("add") or action.get("remove")
-        if moved is not None and moved.get("dataChange", True):
-            yield moved
+        file_action = action.get("add") or action.get("remove")
+        if file_action is not None and file_action.get("dataChange", True):
+            yield file_action
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class LogFiles:
         """The newest whole checkpoint that is not newer than `version`."""
         return max((number for number in self.checkpoints if number <= version), default=None)
 
-    def missing(self, version: int) -> tuple[int, ...]:
+    def missing_commits(self, version: int) -> tuple[int, ...]:
         """The commits that reading `version` needs and that are not there."""
         base = self.checkpoint_up_to(version)
         return tuple(
@@ -133,7 +133,7 @@ class LogFiles:
         )
 
 
-def logged_columns(schema_string: str) -> pa.Schema:
+def parse_schema_string(schema_string: str) -> pa.Schema:
     """The columns of a table in Arrow's types, by the `schemaString` of its log."""
     return pa.schema(Schema.from_json(schema_string).to_arrow())
 
@@ -152,7 +152,7 @@ class TableState:
     @property
     def rows(self) -> int:
         """Rows of all files, those deleted by deletion vectors left out. Files without a count have none."""
-        return sum(rows_of(added) for added in self.files.values())
+        return sum(row_count(added) for added in self.files.values())
 
     @property
     def bytes(self) -> int:
@@ -176,7 +176,7 @@ class TableState:
                 self.protocol = protocol
 
 
-def lies_elsewhere(path: str) -> bool:
+def is_absolute_path(path: str) -> bool:
     """Whether the path of a file, as a log has it, leads out of the table: it belongs to another one too."""
     return "://" in path or path.startswith("/")
 
@@ -184,11 +184,11 @@ def lies_elsewhere(path: str) -> bool:
 def file_id(action: Action) -> FileId:
     """The identity of a file within its table, of an add or a remove action."""
     vector = action.get("deletionVector")
-    deleted = "" if not vector else f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
-    return unquote(action["path"]), deleted
+    vector_id = "" if not vector else f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
+    return unquote(action["path"]), vector_id
 
 
-def rows_of(added: Action) -> int:
+def row_count(added: Action) -> int:
     """The rows an add action brings by its statistics; 0 where it has none."""
     deleted = int((added.get("deletionVector") or {}).get("cardinality") or 0)
     return max(0, int(stats_of(added).get("numRecords") or 0) - deleted)
@@ -205,24 +205,24 @@ def stats_of(added: Action) -> dict[str, Any]:
 
 def list_log(objects: ObjectStore, key: str) -> LogFiles:
     """What lies in the log of the table at `key`. One listing."""
-    return log_files(objects.list(f"{key}/_delta_log/"))
+    return classify_log_files(objects.list(f"{key}/_delta_log/"))
 
 
-def log_files(names: Iterable[str]) -> LogFiles:
+def classify_log_files(names: Iterable[str]) -> LogFiles:
     """What these keys of objects in a log are."""
     commits, parts = set(), dict[int, dict[str, int]]()
     for name in names:
-        if (commit := _COMMIT.search(name)) is not None:
+        if (commit := _COMMIT_KEY.search(name)) is not None:
             commits.add(int(commit.group(1)))
-        elif (checkpoint := _CHECKPOINT.search(name)) is not None:
+        elif (checkpoint := _CHECKPOINT_KEY.search(name)) is not None:
             parts.setdefault(int(checkpoint.group(1)), {})[name] = int(checkpoint.group(3) or 1)
-    whole = {version: tuple(sorted(names)) for version, names in parts.items() if len(names) in names.values()}
-    return LogFiles(frozenset(commits), whole)
+    complete = {version: tuple(sorted(names)) for version, names in parts.items() if len(names) in names.values()}
+    return LogFiles(frozenset(commits), complete)
 
 
 def commit_version(name: str) -> int | None:
     """The version of which this key of an object is the commit; None where it is something else."""
-    commit = _COMMIT.search(name)
+    commit = _COMMIT_KEY.search(name)
     return int(commit.group(1)) if commit is not None else None
 
 
@@ -230,14 +230,14 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
     """The state of the table at `key`, at its newest version or at this one.
 
     Raises:
-        ContractError: TABLE_LOG_ABSENT, there is no table; TABLE_LOG_GAP, commits in between are missing;
-            TABLE_VERSION_GONE, the log does not reach back, or forward, to this version.
+        ContractError: TABLE_LOG_MISSING, there is no table; TABLE_LOG_GAP, commits in between are missing;
+            TABLE_VERSION_UNAVAILABLE, the log does not reach back, or forward, to this version.
     """
     log = list_log(objects, key)
     target, base = replay_base(log, key, version)
     state = TableState(key, target)
     for name in () if base is None else log.checkpoints[base]:
-        state.apply(_checkpointed(lake, name))
+        state.apply(_checkpoint_actions(lake, name))
     for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
         state.apply(actions or ())
     return state
@@ -252,16 +252,16 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     newest = log.newest
     if newest is None:
         raise ContractError(
-            "TABLE_LOG_ABSENT",
+            "TABLE_LOG_MISSING",
             f"There is no Delta log at {key}.",
             hint="`deltaworks tables check` says what is on record of the table, and how to have it again.",
         )
     target = newest if version is None else version
-    missing = log.missing(target)
-    if target > newest or target < 0 or (missing and missing[0] == 0 and not _from_the_start(log, target)):
+    missing = log.missing_commits(target)
+    if target > newest or target < 0 or (missing and missing[0] == 0 and not _is_complete_from_start(log, target)):
         oldest = min((*log.checkpoints, *({0} & log.commits)), default=newest)
         raise ContractError(
-            "TABLE_VERSION_GONE",
+            "TABLE_VERSION_UNAVAILABLE",
             f"Version {target} of {key} cannot be read: its log holds versions {oldest} to {newest}.",
             hint="Choose a version, a time or a batch between them.",
         )
@@ -274,21 +274,21 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     return target, log.checkpoint_up_to(target)
 
 
-def _from_the_start(log: LogFiles, version: int) -> bool:
+def _is_complete_from_start(log: LogFiles, version: int) -> bool:
     """Whether the log has been whole from its beginning: a hole in it is then no older part that was cleaned up."""
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
-def _checkpointed(lake: Lake, name: str) -> Iterator[Action]:
+def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = pq.ParquetFile(source)
-        columns = [kind for kind in _KINDS if kind in file.schema_arrow.names]
+        columns = [kind for kind in _ACTION_KINDS if kind in file.schema_arrow.names]
         for batch in file.iter_batches(columns=columns):
             for row in batch.to_pylist():
-                yield {kind: _plain(kind, value) for kind, value in row.items() if value is not None}
+                yield {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
 
 
-def _plain(kind: str, value: dict[str, Any]) -> Action:
+def _commit_form(kind: str, value: dict[str, Any]) -> Action:
     """An action of a checkpoint as a commit writes it: maps are objects, and what is null is left out."""
     action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
     for name in ("partitionValues", "tags", "configuration"):
@@ -303,7 +303,7 @@ def _plain(kind: str, value: dict[str, Any]) -> Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLength:
+class LogSize:
     """Commits that are still in the log with their bytes, and the files of checkpoints with theirs.
 
     `checkpoint_at` is when the newest checkpoint was written, by the storage's clock; None where there is none.
@@ -321,7 +321,7 @@ class LogLength:
         return self.commit_bytes + self.checkpoint_bytes
 
 
-def log_length(lake: Lake, key: str) -> LogLength:
+def log_size(lake: Lake, key: str) -> LogSize:
     """Measure the log of the table at `key`; all zero where there is none. One listing, of one folder."""
     selector = fs.FileSelector(f"{arrow_path(lake.storage, key)}/_delta_log", allow_not_found=True)
     commits = commit_bytes = checkpoint_files = checkpoint_bytes = 0
@@ -334,7 +334,7 @@ def log_length(lake: Lake, key: str) -> LogLength:
             checkpoint_files, checkpoint_bytes = checkpoint_files + 1, checkpoint_bytes + (info.size or 0)
             if info.mtime is not None and (newest is None or (checkpoint[1], info.mtime) > newest):
                 newest = (checkpoint[1], info.mtime)
-    return LogLength(
+    return LogSize(
         commits=commits,
         commit_bytes=commit_bytes,
         checkpoint_files=checkpoint_files,

@@ -19,7 +19,7 @@ from deltaworks.specs.gold import view_order
 from deltaworks.specs.mutation import DELETED_COLUMN, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake, duckdb_source
 
 #: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
 #: are written with the batch that met the object, once, so they are a view and not a second record.
@@ -32,17 +32,17 @@ _FILE_QUARANTINE = """
 QUARANTINE = "quarantine"
 LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
 #: What may ask for a table as it was: `deltaworks.tables.time_travel` reads it, which is not loaded for anything else.
-PAST = re.compile(
+AS_OF_CLAUSE = re.compile(
     r"\b(?:VERSION|TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b|\bAT\s*\(\s*(?:VERSION|TIMESTAMP)\s*=>", re.IGNORECASE
 )
 #: What lists tables instead of naming one.
-_LISTS_TABLES = re.compile(
+_CATALOG_STATEMENT = re.compile(
     r"\b(?:show|desc|describe|pragma|information_schema)\b|\b(?:duckdb|pg|sqlite)_", re.IGNORECASE
 )
 
 
 def connect(
-    catalog: Catalog, *, statement: str = "", opened: Callable[[str], DeltaTable | None] | None = None
+    catalog: Catalog, *, statement: str = "", open_table: Callable[[str], DeltaTable | None] | None = None
 ) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
     """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
 
@@ -57,27 +57,27 @@ def connect(
         opened: gives the table at a key, None where there is none; by default each as it is now.
     """
     lake = Lake(catalog.environment.lake)
-    opened = opened or lake.open
+    open_table = open_table or lake.open
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     names = []
-    text = "" if _LISTS_TABLES.search(statement) else statement.lower()
+    text = "" if _CATALOG_STATEMENT.search(statement) else statement.lower()
     for pipeline, spec in catalog.pipelines.items():
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{pipeline}"')
-        words = _with_reads_of_views(spec, text)
+        searched_text = _expand_views(spec, text)
         for name, key in table_keys(spec).items():
-            if words and not _is_asked_for(spec, name, words):
+            if searched_text and not _may_be_referenced(spec, name, searched_text):
                 continue
-            table = opened(key)
+            table = open_table(key)
             if table is None:
                 continue
-            bind(connection, lake, table, schema=pipeline, name=name)
+            bind_table(connection, lake, table, schema=pipeline, name=name)
             names.append(f"{pipeline}.{name}")
         if f"{pipeline}.{QUARANTINE}" in names:
             bind_file_quarantine(connection, pipeline)
             names.append(f"{pipeline}.file_quarantine")
-        names += _with_names(connection, spec, names)
-        names += _declared_views(connection, spec, names, folder=catalog.folder(pipeline))
+        names += _create_named_views(connection, spec, names)
+        names += _create_declared_views(connection, spec, names, folder=catalog.folder(pipeline))
     return connection, names
 
 
@@ -92,18 +92,18 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
     return keys | {name: paths.pipeline_control(spec.pipeline, name) for name in LEDGER_TABLES}
 
 
-def named_tables(spec: PipelineSpec) -> Mapping[str, TableSpec]:
+def named_views(spec: PipelineSpec) -> Mapping[str, TableSpec]:
     """The mutable tables of a pipeline by the names of their views with names."""
     return {f"{table.name}_named": table for table in spec.tables if table.mutable is not None}
 
 
-def bind(connection: duckdb.DuckDBPyConnection, lake: Lake, table: DeltaTable, *, schema: str, name: str) -> None:
+def bind_table(connection: duckdb.DuckDBPyConnection, lake: Lake, table: DeltaTable, *, schema: str, name: str) -> None:
     """Make the table, at the version it is open at, the view `schema.name`, without rows a mutation has deleted."""
-    connection.register(f"{schema}__{name}", relation_of(lake, table))
+    connection.register(f"{schema}__{name}", duckdb_source(lake, table))
     mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
-    rows_left = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
+    not_deleted = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
-    connection.execute(f'CREATE VIEW "{schema}"."{name}" AS SELECT * FROM "{schema}__{name}"{rows_left}')
+    connection.execute(f'CREATE VIEW "{schema}"."{name}" AS SELECT * FROM "{schema}__{name}"{not_deleted}')
 
 
 def bind_file_quarantine(connection: duckdb.DuckDBPyConnection, schema: str) -> None:
@@ -111,7 +111,7 @@ def bind_file_quarantine(connection: duckdb.DuckDBPyConnection, schema: str) -> 
     connection.execute(_FILE_QUARANTINE.format(schema=schema))
 
 
-def bind_named(
+def bind_named_view(
     connection: duckdb.DuckDBPyConnection,
     spec: PipelineSpec,
     table: TableSpec,
@@ -127,26 +127,26 @@ def bind_named(
             where there are no names.
     """
     id_column = table.mutable.id if table.mutable is not None else ""
-    shown, joined = f'rows_."{id_column}"', ""
+    display_name, names_join = f'rows_."{id_column}"', ""
     if spec.mutations is not None and names is not None:
-        joined = (
+        names_join = (
             f'LEFT JOIN "{names}"."{spec.mutations.names}" AS names_ '
-            f'ON names_."{ORG_COLUMN}" = rows_."{ORG_COLUMN}" AND names_.id = {shown}'
+            f'ON names_."{ORG_COLUMN}" = rows_."{ORG_COLUMN}" AND names_.id = {display_name}'
         )
-        shown = f"coalesce(names_.name, {shown})"
+        display_name = f"coalesce(names_.name, {display_name})"
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     connection.execute(
         f'CREATE VIEW "{schema}"."{table.name}_named" AS '
-        f'SELECT rows_.*, {shown} AS "{_name_column(table, id_column)}" FROM "{rows}"."{table.name}" AS rows_ {joined}'
+        f'SELECT rows_.*, {display_name} AS "{_name_column(table, id_column)}" FROM "{rows}"."{table.name}" AS rows_ {names_join}'
     )
 
 
-def _is_asked_for(spec: PipelineSpec, name: str, text: str) -> bool:
+def _may_be_referenced(spec: PipelineSpec, name: str, text: str) -> bool:
     """Whether a table can matter to a statement, in lower case: its name is in it, or names of ids may be."""
     return name.lower() in text or (spec.mutations is not None and name == spec.mutations.names and "_named" in text)
 
 
-def _with_reads_of_views(spec: PipelineSpec, text: str) -> str:
+def _expand_views(spec: PipelineSpec, text: str) -> str:
     """The statement, and what the declared views read that it names."""
     for view in reversed(view_order(spec.views)):
         if text and view.name.lower() in text:
@@ -154,48 +154,50 @@ def _with_reads_of_views(spec: PipelineSpec, text: str) -> str:
     return text
 
 
-def _declared_views(
-    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there: Collection[str], *, folder: Path
+def _create_declared_views(
+    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str], *, folder: Path
 ) -> list[str]:
     """Make the views a pipeline declares; those of tables that are not there yet are left out.
 
     One whose SQL does not run says so to whoever reads it, and stands in the way of nobody else.
     """
-    made: list[str] = []
+    created: list[str] = []
     for view in view_order(spec.views):
-        if any(f"{spec.pipeline}.{name}" not in {*there, *made} for name in view.reads):
+        if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
         # Named within, so that the view means tables of its pipeline whatever the session's search path is.
         tables = ", ".join(
             f'"{name}" AS NOT MATERIALIZED (SELECT * FROM "{spec.pipeline}"."{name}")' for name in view.reads
         )
-        head = f'CREATE VIEW "{spec.pipeline}"."{view.name}" AS'
+        create_view = f'CREATE VIEW "{spec.pipeline}"."{view.name}" AS'
         try:
             sql = file.read_text(encoding="utf-8").rstrip().rstrip(";")
             # Alone first: behind a bracket too many it could go on with another statement.
-            kinds = [statement.type for statement in connection.extract_statements(sql)]
-            if kinds != [duckdb.StatementType.SELECT]:
+            statement_types = [statement.type for statement in connection.extract_statements(sql)]
+            if statement_types != [duckdb.StatementType.SELECT]:
                 raise duckdb.ParserException("write one SELECT and nothing else")
-            connection.execute(f'{head} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
+            connection.execute(f'{create_view} WITH {tables} SELECT * FROM (\n{sql}\n) AS "view"')
         except (duckdb.Error, OSError, UnicodeDecodeError) as error:
             problem = f"{file}: {' '.join(str(error).split())}".replace("'", "''")
-            connection.execute(f"{head} SELECT error('{problem}') AS problem")
-        made.append(f"{spec.pipeline}.{view.name}")
-    return made
+            connection.execute(f"{create_view} SELECT error('{problem}') AS problem")
+        created.append(f"{spec.pipeline}.{view.name}")
+    return created
 
 
-def _with_names(connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, there: Collection[str]) -> list[str]:
+def _create_named_views(
+    connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str]
+) -> list[str]:
     """Make the views that show mutable tables with names."""
-    made = []
+    created = []
     pipeline = spec.pipeline
-    for view, table in named_tables(spec).items():
-        if f"{pipeline}.{table.name}" not in there or f"{pipeline}.{view}" in there:
+    for view, table in named_views(spec).items():
+        if f"{pipeline}.{table.name}" not in existing or f"{pipeline}.{view}" in existing:
             continue
-        named = spec.mutations is not None and f"{pipeline}.{spec.mutations.names}" in there
-        bind_named(connection, spec, table, schema=pipeline, rows=pipeline, names=pipeline if named else None)
-        made.append(f"{pipeline}.{view}")
-    return made
+        has_names = spec.mutations is not None and f"{pipeline}.{spec.mutations.names}" in existing
+        bind_named_view(connection, spec, table, schema=pipeline, rows=pipeline, names=pipeline if has_names else None)
+        created.append(f"{pipeline}.{view}")
+    return created
 
 
 def _name_column(table: TableSpec, id_column: str) -> str:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: Of a table whose rows mutations delete, the view without those rows; the table itself has them, marked.
-CURRENT = "_current"
+CURRENT_SUFFIX = "_current"
 
 
-def registration(
+def registration_statements(
     catalog: Catalog,
     pipelines: Collection[str] = (),
     *,
@@ -43,23 +43,28 @@ def registration(
     """
     lake, storage = Lake(catalog.environment.lake), catalog.environment.lake
     statements: list[str] = []
-    absent: list[str] = []
+    missing: list[str] = []
     for pipeline in pipelines or catalog.pipelines:
         keys = table_keys(catalog.pipeline(pipeline))
         schema = f"{_quoted(into)}.{_quoted(pipeline)}" if into else _quoted(pipeline)
-        made: list[str] = []
+        created: list[str] = []
         for name, key in keys.items():
             table = lake.open(key)
             if table is None:
-                absent += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
+                missing += [] if name in LEDGER_TABLES else [f"{pipeline}.{name}"]
                 continue
-            place = storage.uri(key).replace("s3://", f"{scheme}://", 1)
-            made.append(f"CREATE TABLE IF NOT EXISTS {schema}.{_quoted(name)} USING delta LOCATION '{_escaped(place)}'")
-            if any(field.name == DELETED_COLUMN for field in table.schema().fields) and name + CURRENT not in keys:
-                made.append(_view(f"{schema}.{_quoted(name + CURRENT)}", f"{schema}.{_quoted(name)}"))
-        if made:
-            statements += [f"CREATE SCHEMA IF NOT EXISTS {schema}", *made]
-    return statements, absent
+            location = storage.uri(key).replace("s3://", f"{scheme}://", 1)
+            created.append(
+                f"CREATE TABLE IF NOT EXISTS {schema}.{_quoted(name)} USING delta LOCATION '{_escaped(location)}'"
+            )
+            if (
+                any(field.name == DELETED_COLUMN for field in table.schema().fields)
+                and name + CURRENT_SUFFIX not in keys
+            ):
+                created.append(_create_view(f"{schema}.{_quoted(name + CURRENT_SUFFIX)}", f"{schema}.{_quoted(name)}"))
+        if created:
+            statements += [f"CREATE SCHEMA IF NOT EXISTS {schema}", *created]
+    return statements, missing
 
 
 def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = (), *, into: str = "") -> int:
@@ -68,13 +73,13 @@ def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection
     To be called when a session begins, or again for tables that have come since. Needs the settings of
     `deltaworks.specs.spark_conf`, which `build_session` makes.
     """
-    statements, _ = registration(catalog, pipelines, into=into)
+    statements, _ = registration_statements(catalog, pipelines, into=into)
     for statement in statements:
         spark.sql(statement)
     return sum(not statement.startswith("CREATE SCHEMA") for statement in statements)
 
 
-def session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
+def external_session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
     """What a session of somebody else's Spark needs to read the lake, without keys: those are for its own settings."""
     from deltaworks.specs.spark_conf import SESSION_SETTINGS
 
@@ -86,7 +91,7 @@ def session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
         yield f"spark.hadoop.fs.s3a.bucket.{lake.bucket}.path.style.access", str(lake.path_style).lower()
 
 
-def _view(view: str, table: str) -> str:
+def _create_view(view: str, table: str) -> str:
     return (
         f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {table} WHERE NOT coalesce({_quoted(DELETED_COLUMN)}, false)"
     )

@@ -21,7 +21,7 @@ def rows_where(table: DeltaTable, condition: str, *, columns: Sequence[str]) -> 
     return pa.table(QueryBuilder().register("t", table).execute(query).read_all())
 
 
-def one_of(column: str, values: Collection[str]) -> str:
+def sql_one_of(column: str, values: Collection[str]) -> str:
     """The condition that a column has one of these values, whatever stands in them."""
     quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})" if values else "false"

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 STRING_PREFIX = 32
-STATISTICS_COLUMNS = 32
-_LARGEST_CHARACTER = "\U0010ffff"
-_EXACT = (
+DEFAULT_INDEXED_COUNT = 32
+_MAX_CHARACTER = "\U0010ffff"
+_HAS_EXACT_BOUNDS = (
     pa.types.is_integer,
     pa.types.is_decimal,
     pa.types.is_date,
@@ -38,8 +38,8 @@ class IndexedColumns:
     Values of columns a table excludes must not be in its log: that may be why they are excluded.
     """
 
-    first: int = STATISTICS_COLUMNS
-    named: tuple[str, ...] | None = None
+    max_columns: int = DEFAULT_INDEXED_COUNT
+    column_names: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, configuration: Mapping[str, str | None]) -> IndexedColumns:
@@ -51,11 +51,11 @@ class IndexedColumns:
         first = configuration.get("delta.dataSkippingNumIndexedCols")
         return cls() if first is None else cls(first=int(first) if int(first) >= 0 else 1 << 30)
 
-    def wants(self, path: str, ordinal: int) -> bool:
+    def includes(self, path: str, ordinal: int) -> bool:
         """Whether the leaf at `path`, the so manyth of its table, has statistics."""
-        if self.named is None:
-            return ordinal < self.first
-        return any(path == name or path.startswith(f"{name}.") for name in self.named)
+        if self.column_names is None:
+            return ordinal < self.max_columns
+        return any(path == name or path.startswith(f"{name}.") for name in self.column_names)
 
 
 DEFAULT_COLUMNS = IndexedColumns()
@@ -67,14 +67,14 @@ def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     for ordinal, (path, column) in enumerate(_leaves(data)):
-        if not indexed.wants(".".join(path), ordinal):
+        if not indexed.includes(".".join(path), ordinal):
             continue
-        _put(nulls, path, column.null_count)
+        _set_nested(nulls, path, column.null_count)
         low, high = (None, None) if column.null_count == len(column) else _bounds(column)
         if low is not None:
-            _put(minimum, path, low)
+            _set_nested(minimum, path, low)
         if high is not None:
-            _put(maximum, path, high)
+            _set_nested(maximum, path, high)
     record = {"numRecords": data.num_rows, "minValues": minimum, "maxValues": maximum, "nullCount": nulls}
     return orjson.dumps(record).decode()
 
@@ -82,18 +82,18 @@ def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str
 def _leaves(data: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
     """Every column that is no struct, with its path, in the order Delta counts them."""
     for name in data.column_names:
-        yield from _below((name,), data.column(name))
+        yield from _leaves_below((name,), data.column(name))
 
 
-def _below(path: tuple[str, ...], column: pa.ChunkedArray) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
+def _leaves_below(path: tuple[str, ...], column: pa.ChunkedArray) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
     if not pa.types.is_struct(column.type):
         yield path, column
         return
     for index, field in enumerate(column.type):
-        yield from _below((*path, field.name), pc.struct_field(column, [index]))
+        yield from _leaves_below((*path, field.name), pc.struct_field(column, [index]))
 
 
-def _put(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _set_nested(record: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for name in path[:-1]:
         record = record.setdefault(name, {})
     record[path[-1]] = value
@@ -103,17 +103,17 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """The least and the greatest value as the log writes them, None for one that cannot be had."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return _of_floats(column)
+        return _float_bounds(column)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         extremes = pc.min_max(column)
-        return extremes["min"].as_py()[:STRING_PREFIX], _string_maximum(extremes["max"].as_py())
-    if not any(matches(kind) for matches in _EXACT):
+        return extremes["min"].as_py()[:STRING_PREFIX], _string_upper_bound(extremes["max"].as_py())
+    if not any(matches(kind) for matches in _HAS_EXACT_BOUNDS):
         return None, None
     extremes = pc.min_max(column)
-    return _rendered(extremes["min"].as_py(), upper=False), _rendered(extremes["max"].as_py(), upper=True)
+    return _json_bound(extremes["min"].as_py(), upper=False), _json_bound(extremes["max"].as_py(), upper=True)
 
 
-def _of_floats(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
+def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
     """JSON has no word for the infinities. With a NaN there is no bound: readers do not agree on where it stands."""
     if pc.any(pc.is_nan(column)).as_py():
         return None, None
@@ -122,17 +122,17 @@ def _of_floats(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
     return low if math.isfinite(low) else None, high if math.isfinite(high) else None
 
 
-def _string_maximum(value: str) -> str | None:
+def _string_upper_bound(value: str) -> str | None:
     """A text of bounded length that is not below `value`, or None where none can be made."""
     if len(value) <= STRING_PREFIX:
         return value
     prefix = value[:STRING_PREFIX]
-    return None if value[STRING_PREFIX] == _LARGEST_CHARACTER else prefix + _LARGEST_CHARACTER
+    return None if value[STRING_PREFIX] == _MAX_CHARACTER else prefix + _MAX_CHARACTER
 
 
-def _rendered(value: Any, *, upper: bool) -> Any:
+def _json_bound(value: Any, *, upper: bool) -> Any:
     if isinstance(value, dt.datetime):
-        return _instant(value, upper=upper)
+        return _timestamp_bound(value, upper=upper)
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
@@ -141,7 +141,7 @@ def _rendered(value: Any, *, upper: bool) -> Any:
     return value
 
 
-def _instant(value: dt.datetime, *, upper: bool) -> str | None:
+def _timestamp_bound(value: dt.datetime, *, upper: bool) -> str | None:
     """Statistics hold milliseconds: a maximum is rounded up so that it still bounds the microseconds."""
     value = value.astimezone(dt.UTC).replace(tzinfo=None)
     if upper and value.microsecond % 1000:

@@ -21,7 +21,7 @@ REPLAYS = "quarantine_replays"
 #: Outcomes of a step whose share stayed in the prepared batch, and of one that was committed after all.
 HELD, CAUGHT_UP = "held", "caught_up"
 #: Outcomes of a share that its table lost by going back, and of one that came back in the same commit.
-ROLLED_BACK, RELANDED = "rolled_back", "relanded"
+ROLLED_BACK, RECOMMITTED = "rolled_back", "recommitted"
 
 
 def batch_step(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
@@ -91,7 +91,7 @@ def read_last_replay(lake: Lake, pipeline: str) -> int:
     return last_replay(lake.open(paths.quarantine_replays(pipeline)), pipeline)
 
 
-def waiting_shares(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     """Table and batch of every share that is held back and has not been caught up, in order.
 
     Args:
@@ -104,9 +104,9 @@ def waiting_shares(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     return sorted(by_outcome[HELD] - by_outcome[CAUGHT_UP])
 
 
-def batches_by_table(shares: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+def batches_by_table(steps: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """Shares as the batches of each table."""
     batches: dict[str, list[int]] = {}
-    for table, batch_id in shares:
+    for table, batch_id in steps:
         batches.setdefault(table, []).append(batch_id)
     return batches

@@ -6,22 +6,22 @@ import time
 from dataclasses import dataclass
 
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import kept_hours
-from deltaworks.tables.removable_files import LeftToSpark, removable_by_listing
+from deltaworks.tables.protected_files import table_retention_hours
+from deltaworks.tables.vacuum_candidates import SparkRequired, candidates_by_listing
 
 #: Tables of more files than this are not listed.
-MOST_LISTED = 100_000
+MAX_LISTED_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreferenced:
+class UnreferencedFiles:
     """Files nothing needs, with their bytes."""
 
     files: int
     bytes: int
 
 
-def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferenced | None:
+def count_unreferenced(lake: Lake, key: str, *, limit: int = MAX_LISTED_FILES) -> UnreferencedFiles | None:
     """Count the files below `key` that no version within the table's retention needs.
 
     None where there is no table, where it is too large, and where only Spark can say what it needs. Files that were
@@ -36,9 +36,9 @@ def unreferenced(lake: Lake, key: str, *, limit: int = MOST_LISTED) -> Unreferen
     table = lake.open(key)
     if table is None or len(table.file_uris()) > limit:
         return None
-    before_ms = int(time.time() * 1000) - kept_hours(table) * 3_600_000
+    before_ms = int(time.time() * 1000) - table_retention_hours(table) * 3_600_000
     try:
-        removable = removable_by_listing(lake, key, table, before_ms=before_ms)
-    except LeftToSpark:
+        candidates = candidates_by_listing(lake, key, table, before_ms=before_ms)
+    except SparkRequired:
         return None
-    return Unreferenced(files=len(removable.files), bytes=removable.bytes)
+    return UnreferencedFiles(files=len(candidates.files), bytes=candidates.bytes)

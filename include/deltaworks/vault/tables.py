@@ -19,9 +19,9 @@ from deltalake.exceptions import CommitFailedError
 from deltaworks.control import vault_paths
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import commit_attempts, contended, refresh
+from deltaworks.tables.commit import commit_attempts, contention_error, refresh
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.selection import one_of, rows_where
+from deltaworks.tables.selection import rows_where, sql_one_of
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 IDENTITIES: Final = pa.schema(
@@ -166,7 +166,7 @@ class VaultTables:
             except CommitFailedError:
                 continue
             return
-        raise contended(key, "merge into it")
+        raise contention_error(key, "merge into it")
 
     def _rows(
         self,
@@ -181,7 +181,9 @@ class VaultTables:
         table = self._lake.open(key)
         if table is None:
             return form.empty_table()
-        within = f"namespace = '{self._namespace}' AND ({one_of('token', tokens)} OR {one_of('subject', subjects)})"
+        within = (
+            f"namespace = '{self._namespace}' AND ({sql_one_of('token', tokens)} OR {sql_one_of('subject', subjects)})"
+        )
         return rows_where(table, within, columns=names).cast(form)
 
     def _metadata(self, operation: str) -> str:

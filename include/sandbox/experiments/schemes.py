@@ -18,7 +18,7 @@ from deltaworks.maintenance.table_health.measure import files_per_partition
 from deltaworks.mutations.merge import merge_settings
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.spark.session import session_settings
+from deltaworks.tables.spark.session import override_settings
 
 DATE_COLUMN = "engagement_date"
 _MERGE_TASKS_PER_CORE = 4
@@ -81,7 +81,7 @@ class SchemeTable:
 
     def append(self, rows: DataFrame) -> None:
         """One batch of a stream: each partition it touches gets one file."""
-        with session_settings(self._spark, self._settings):
+        with override_settings(self._spark, self._settings):
             placed = rows.repartition(self._tasks, *self.scheme.partition_by)
             writer = placed.write.format("delta").mode("append").partitionBy(*self.scheme.partition_by)
             for name, value in self.scheme.properties.items():
@@ -92,7 +92,7 @@ class SchemeTable:
         """A mutation batch: one MERGE that renames contacts by the id they arrived with."""
         requests.createOrReplaceTempView("experiment_requests")
         try:
-            with session_settings(self._spark, self._merge_settings):
+            with override_settings(self._spark, self._merge_settings):
                 self._spark.sql(
                     f"MERGE INTO delta.`{self.uri}` AS t USING experiment_requests AS s "
                     "ON t.org_id = s.org_id AND t.origin_contact_id = s.id "
@@ -111,7 +111,7 @@ class SchemeTable:
         sizes = {org: files for org, files in self.sizes_by_org().items() if len(files) > 1}
         large = sorted(org for org, files in sizes.items() if sum(files) > self._max_file_bytes)
         by = ", ".join(self.scheme.zorder_by)
-        with session_settings(self._spark, self._settings):
+        with override_settings(self._spark, self._settings):
             for orgs, order in ((large, f" ZORDER BY ({by})"), (sorted(set(sizes) - set(large)), "")):
                 if orgs:
                     where = ", ".join(f"'{org}'" for org in orgs)
@@ -119,7 +119,7 @@ class SchemeTable:
 
     def read(self, where: str, select: str) -> Answer:
         """An aggregating query over the table."""
-        with session_settings(self._spark, self._settings):
+        with override_settings(self._spark, self._settings):
             started = time.perf_counter()
             query = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1")
             # Delta reads its log and chooses files while the query is planned, which `collect` does not do again.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import TransientError
-from deltaworks.tables.spark.jars import ensure_broker_jars, quiet
+from deltaworks.tables.spark.jars import ensure_broker_jars, ignore_progress
 from deltaworks.tables.spark.toolchain import find_java
 from sandbox.servers.object_store import HOST, end_process, free_port
 from sandbox.stack.secrets import write_private
@@ -89,7 +89,7 @@ def broker_command(
     sasl_port: int | None = None,
     login: BrokerLogin | None = None,
     settings: Mapping[str, str] | None = None,
-    progress: Callable[[str], None] = quiet,
+    progress: Callable[[str], None] = ignore_progress,
 ) -> BrokerCommand:
     """The command that keeps its topics in `directory`.
 

@@ -17,7 +17,7 @@ from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_answers import Component, Health
 from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.airflow_requests import AirflowRequests
-from deltaworks.tables.spark.jars import quiet
+from deltaworks.tables.spark.jars import ignore_progress
 from sandbox.servers.kafka_broker import broker_command, broker_serves
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
 from sandbox.servers.object_store import s3proxy_command
@@ -57,7 +57,7 @@ def stack_programs(
     keys: StackSecrets,
     with_broker: bool = False,
     collector: str | None = None,
-    progress: Callable[[str], None] = quiet,
+    progress: Callable[[str], None] = ignore_progress,
 ) -> tuple[Program, ...]:
     """Every program with its command. Writes the servers' configuration; resolves their jars if need be.
 

@@ -61,14 +61,14 @@ class Mistakes:
         point = RestorePoint(version=self._before)
         counted = restore.count(TableRestoreRequest(point=point)).difference
         assert counted is not None
-        asked = TableRestoreRequest(point=point, max_rows=counted.rows_out, reason="somebody deleted rows")
+        asked = TableRestoreRequest(point=point, max_rows=counted.rows_removed, reason="somebody deleted rows")
         done = restore.run(asked)
         assert done.difference is not None
         assert done.version is not None
         self._right_since[table] = done.version
         return {
-            "rows_out": done.difference.rows_out,
-            "rows_in": done.difference.rows_in,
+            "rows_out": done.difference.rows_removed,
+            "rows_in": done.difference.rows_added,
             "batches_back": sum(share.kind == "batch" for share in done.lost),
             "undone": len(done.undone),
         }

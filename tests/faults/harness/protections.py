@@ -93,9 +93,9 @@ def _small_merges() -> None:
 
 def _replacement_steps() -> None:
     """Rows are replaced by a commit of ours without a look at whether its step has landed."""
-    from deltaworks.tables import replaced_rows
+    from deltaworks.tables import replace_where
 
-    _replace(replaced_rows, "has_landed", lambda state, step: False)
+    _replace(replace_where, "has_landed", lambda state, step: False)
 
 
 def _put_read_back() -> None:
@@ -268,10 +268,10 @@ def _deaths() -> None:
 def _gold_number() -> None:
     """A build of gold lands whatever has landed since it was planned."""
     from deltaworks.gold import table_write
-    from deltaworks.tables import replaced_rows
+    from deltaworks.tables import replace_where
 
     _replace(table_write, "_guard", lambda _: {})
-    _replace(replaced_rows, "has_landed", lambda *_: False)
+    _replace(replace_where, "has_landed", lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)

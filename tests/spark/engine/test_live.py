@@ -93,7 +93,7 @@ def test_what_is_too_much_for_the_driver_is_merged_by_spark(
     assert [commit.operation for commit in commits(pulse)] == ["MERGE", "WRITE", "CREATE TABLE"]
 
 
-@pytest.mark.parametrize("most_rows", [live_merge.MOST_ROWS, 1], ids=["here", "spark"])
+@pytest.mark.parametrize("most_rows", [live_merge.MAX_COLLECTED_ROWS, 1], ids=["here", "spark"])
 def test_batches_that_run_again_change_nothing(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:

@@ -131,11 +131,11 @@ def test_a_clustered_table_is_written_by_spark(make_shop: Callable[..., Shop]) -
 
 
 def _reasons(shop: Shop) -> str:
-    from deltaworks.tables.features import reasons_for_spark
+    from deltaworks.tables.features import reasons_to_use_spark
 
     table = shop.lake.open(paths.table("shop", "events"))
     assert table is not None
-    return ", ".join(reasons_for_spark(table))
+    return ", ".join(reasons_to_use_spark(table))
 
 
 @pytest.mark.parametrize("feature", HARMLESS)

@@ -19,7 +19,7 @@ from deltaworks.gold.inputs import BUILT_FROM, pin_inputs
 from deltaworks.gold.parts import Part
 from deltaworks.gold.refresh_loop import GoldRefreshLoop
 from deltaworks.gold.table_build import build_table, plan_job
-from deltaworks.tables import replaced_rows
+from deltaworks.tables import replace_where
 from deltaworks.tables.log import commit_history, read_commits
 from tests.spark.gold.made_traffic import SQL, TRAFFIC, Traffic, expected, hours_named, live_through, request
 
@@ -114,7 +114,7 @@ def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
     traffic.build(MINUTES)
     newer = traffic.answer(MINUTES)
     if not numbered:
-        monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
 
     spec = traffic.catalog.pipeline("traffic")
     with InputViews(spark, traffic.lake, slow.inputs, spec.gold.dedupe) as views:

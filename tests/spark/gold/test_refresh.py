@@ -19,7 +19,7 @@ from deltaworks.errors import ContractError
 from deltaworks.gold import refresh
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.gold.refresh import refresh_gold
-from deltaworks.tables import replaced_rows
+from deltaworks.tables import replace_where
 from deltaworks.tables.commit import Step
 from tests.spark.gold.made_shop import SHOP, event
 from tests.waiting import eventually
@@ -184,8 +184,8 @@ def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table
     rebuild_gold(session, shop.catalog, "shop", tables=[table])
     monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
     if not guarded:
-        monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
-        monkeypatch.setattr(replaced_rows, "_is_other", lambda state, expected: False)
+        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "_is_other", lambda state, expected: False)
 
     def build() -> None:
         try:

@@ -51,7 +51,7 @@ def test_spark_reads_the_same_rows_no_stream_or_feed_sees_a_change_and_spark_wri
         user_metadata=user_metadata(pipeline="shop", batch=1, operation=OPTIMIZE, group="g"),
     )
 
-    assert (outcome.compacted, outcome.left, outcome.version) == (PLACES, {}, version + 1)
+    assert (outcome.compacted, outcome.unsupported, outcome.version) == (PLACES, {}, version + 1)
     spark.catalog.clearCache()
     assert sorted(map(str, spark.read.format("delta").load(uri).collect())) == before
     assert _streamed(spark, uri, tmp_path) == 150, "the stream reads nothing again"

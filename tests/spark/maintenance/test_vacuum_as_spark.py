@@ -17,8 +17,8 @@ from deltaworks.maintenance.vacuum_by_spark import vacuum_by_spark
 from deltaworks.maintenance.vacuum_files import vacuum_files
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.removable_files import removable_by_listing, removable_by_log
-from deltaworks.tables.spark.session import session_settings
+from deltaworks.tables.spark.session import override_settings
+from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidates_by_log
 
 pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
@@ -50,7 +50,7 @@ def uri(spark: SparkSession, lake: Lake) -> str:
     for first in (0, 3):
         rows = [(first + number, value) for value in VALUES for number in range(3)]
         spark.createDataFrame(rows, "id INT, day STRING").coalesce(1).write.format("delta").mode("append").save(uri)
-    with session_settings(spark, {PART_SIZE: "5"}):
+    with override_settings(spark, {PART_SIZE: "5"}):
         spark.sql(f"DELETE FROM delta.`{uri}` WHERE id = 1")
         spark.sql(f"UPDATE delta.`{uri}` SET id = 40 WHERE id = 4")
         spark.sql(f"DELETE FROM delta.`{uri}` WHERE day IN ('a b', 'x%20y')")
@@ -80,7 +80,7 @@ def leave_orphans(lake: Lake) -> None:
 
 
 def by_spark(spark: SparkSession, uri: str, mode: str, hours: int = HOURS) -> set[str]:
-    with session_settings(spark, {CHECKED: "false", LISTING_TASKS: "2"}):
+    with override_settings(spark, {CHECKED: "false", LISTING_TASKS: "2"}):
         listed = spark.sql(f"VACUUM delta.`{uri}` {mode} RETAIN {hours} HOURS DRY RUN").collect()
     root = uri.removeprefix("file://")
     paths = (row["path"].removeprefix("file:").removeprefix(f"{root}/") for row in listed)
@@ -98,14 +98,14 @@ def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: 
     leave_orphans(lake)
     age(lake, hours=OLD_HOURS)
     # By the retention nothing of this has been taken out for long enough: only orphans go, and the change feed.
-    kept = ours(lake, removable_by_listing)
+    kept = ours(lake, candidates_by_listing)
     assert kept == by_spark(spark, uri, "FULL")
     assert {path.split("/")[0] for path in kept} >= {"_change_data", "dead %20.parquet"}
 
     # Nothing is kept for what was taken out: the newest version alone is needed.
-    gone = ours(lake, removable_by_listing, hours=0)
+    gone = ours(lake, candidates_by_listing, hours=0)
     assert gone == by_spark(spark, uri, "FULL", hours=0)
-    assert ours(lake, removable_by_log, hours=0) == by_spark(spark, uri, "LITE", hours=0)
+    assert ours(lake, candidates_by_log, hours=0) == by_spark(spark, uri, "LITE", hours=0)
     assert any(path.endswith(".bin") for path in gone)
     assert sum(path.startswith("day=") for path in gone) > 2
 
@@ -124,12 +124,12 @@ def test_after_either_the_other_goes_on_where_it_ended_and_the_rows_are_the_same
     )
 
     assert deleted > 0
-    assert by_spark(spark, uri, "FULL") == ours(lake, removable_by_listing) == set()
-    assert by_spark(spark, uri, "LITE") == ours(lake, removable_by_log)
+    assert by_spark(spark, uri, "FULL") == ours(lake, candidates_by_listing) == set()
+    assert by_spark(spark, uri, "LITE") == ours(lake, candidates_by_log)
     table = lake.open(KEY)
     assert table is not None
     vacuum_by_spark(spark, lake, KEY, full=False, version=table.version(), metadata="{}", **options)
-    assert ours(lake, removable_by_log) == set()
+    assert ours(lake, candidates_by_log) == set()
     operations = [row["operation"] for row in spark.sql(f"DESCRIBE HISTORY delta.`{uri}` LIMIT 4").collect()]
     assert operations == ["VACUUM END", "VACUUM START"] * 2
     assert sorted(spark.read.format("delta").load(uri).collect()) == rows

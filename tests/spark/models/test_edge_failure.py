@@ -126,7 +126,7 @@ def _does_the_same_again(spark: SparkSession, project: Any, run: ModelRun) -> No
     records = PipelineHome.open(project.catalog.environment.lake, "cdn").models
     others = dict.fromkeys(run.versions, 99)
     gone = records.add(run.replace(versions=others))
-    with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
+    with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
         repeat_training(spark, project.catalog, "cdn", "edge_failure", gone.number)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.tables.features import has_vectors
+from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.query import connect
 from deltaworks.tables.time_travel import TimeTravel
 from tests.spark.mutations.mutation_stage import DATA, PIPELINE, MutationStage, declared
@@ -61,7 +61,7 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
             .select("event_id", "contact_id")
             .orderBy("event_id")
         )
-        assert connection.execute(travel.bound(past)).fetchall() == [tuple(row) for row in as_spark_has_it.collect()]
+        assert connection.execute(travel.rewrite(past)).fetchall() == [tuple(row) for row in as_spark_has_it.collect()]
 
 
 def test_switched_off_rows_are_rewritten_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_switched_off_rows_are_rewritten_again(spark: SparkSession, tmp_path: Pa
     assert (end.rows, end.tables[0].files_removed) == (1, 1)
     opened = marked.lake.open(KEY)
     assert opened is not None
-    assert has_vectors(opened)
+    assert has_deletion_vectors(opened)
     assert {event: state[0] for event, state in ended(marked).items() if event in ("e0", "e1", "e2")} == {
         "e0": "z",
         "e1": "y",

@@ -104,7 +104,7 @@ def test_a_position_that_leads_nowhere_is_refused(followed: FollowedLake) -> Non
     for wrong in ("", "2026-01-01", "2:notifications:0:id", "1:elsewhere:0:id", "1:notifications:one:id"):
         with pytest.raises(ConfigError, match="CHANGES_POSITION_UNKNOWN"):
             followed.changes(wrong)
-    other = ChangePosition(through="notifications", table_id="another", version=0)
+    other = ChangePosition(source="notifications", table_id="another", version=0)
     with pytest.raises(ContractError, match="CHANGES_STARTED_OVER"):
         followed.changes(other)
     log = Path(f"{followed.lake.storage.prefix}/{followed.told_key}/_delta_log/{position.version + 1:020d}.json")

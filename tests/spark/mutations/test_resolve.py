@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.mutations.resolve import INTERVAL_SCHEMA, resolve
-from deltaworks.tables.spark.session import session_settings
+from deltaworks.tables.spark.session import override_settings
 from tests.spark.mutations.cases import at, differences, frame, generated, kinds, smallest
 from tests.unit.mutations.examples import EXAMPLES
 
@@ -72,7 +72,7 @@ def test_thousands_of_generated_logs_resolve_as_they_replay(spark: SparkSession,
 def test_the_answer_does_not_depend_on_how_spark_joins(spark: SparkSession, conf: dict[str, str]) -> None:
     logs = generated(400, start=7)
 
-    with session_settings(spark, conf):
+    with override_settings(spark, conf):
         found = differences(logs, resolve(frame(spark, logs)))
 
     assert smallest(found) is None

@@ -15,7 +15,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.registration import register_tables, registration
+from deltaworks.tables.registration import register_tables, registration_statements
 from tests.unit.tables.test_query import MUTABLE
 
 pytestmark = pytest.mark.spark
@@ -65,7 +65,7 @@ def test_a_dropped_name_leaves_the_table_and_the_printed_statements_bring_it_bac
 
     spark.sql("DROP TABLE shop.requests")
     assert names(spark) == set()
-    for statement in registration(catalog)[0]:
+    for statement in registration_statements(catalog)[0]:
         spark.sql(statement)
 
     assert [row["id"] for row in spark.table("shop.requests").collect()] == ["r"]

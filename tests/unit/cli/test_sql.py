@@ -153,7 +153,7 @@ def test_a_version_or_time_the_log_does_not_hold_is_refused_with_the_nearest() -
     error = refusal("SELECT * FROM shop.orders VERSION AS OF 40")
     assert isinstance(error, ContractError)
     assert "to version 3 (2026-05-01 00:03:00 UTC)" in error.message
-    assert refusal("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_GONE"
+    assert refusal("SELECT * FROM shop.orders TIMESTAMP AS OF '2020-01-01'").condition == "TABLE_VERSION_UNAVAILABLE"
 
 
 def test_a_version_that_vacuum_took_is_refused_with_the_next_whole_one() -> None:

@@ -28,7 +28,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.replacement import recreate_table
+from deltaworks.tables.table_swap import recreate_table
 from tests.examples import examples
 
 NOW = dt.datetime(2026, 3, 10, 12, tzinfo=dt.UTC)

@@ -14,7 +14,7 @@ from deltaworks.engine import live_merge
 from deltaworks.engine.live_merge import LiveMerge
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables import replaced_rows
+from deltaworks.tables import replace_where
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, read_commits, state_at
@@ -98,15 +98,15 @@ def test_a_batch_that_landed_lands_once(hourly: Hourly) -> None:
 @pytest.mark.parametrize("looks", [True, False], ids=["protected", "without a look at its step"])
 def test_a_batch_whose_reply_was_lost_lands_once(hourly: Hourly, monkeypatch: pytest.MonkeyPatch, looks: bool) -> None:
     puts: list[bool] = []
-    put = replaced_rows.put_commit
+    put = replace_where.write_commit
 
     def losing_the_first(*arguments: Any) -> bool:
         puts.append(put(*arguments))
         return len(puts) > 1 and puts[-1]
 
-    monkeypatch.setattr(replaced_rows, "put_commit", losing_the_first)
+    monkeypatch.setattr(replace_where, "put_commit", losing_the_first)
     if not looks:
-        monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
 
     assert hourly.merge({(0, "a"): 1}, 0)
     # Merged once more, its file would be taken out and put in by one commit, and be gone.

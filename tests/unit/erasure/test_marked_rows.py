@@ -16,9 +16,9 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.erasure.scan_formats import scan_object
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.tables.files_commit import remove_action, write_commit
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import TableState, file_id, state_at
-from deltaworks.tables.restore import put_commit, removal
 from tests.unit.erasure.test_purge_table import KEY, STEP, Table, row, token
 from tests.unit.tables.made_vectors import encoded, in_file, z85
 
@@ -36,7 +36,7 @@ class MarkedTable(Table):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.root = Path(arrow_path(self.lake.storage, KEY))
-        assert put_commit(self.objects, KEY, 1, [{"protocol": PROTOCOL}])
+        assert write_commit(self.objects, KEY, 1, [{"protocol": PROTOCOL}])
 
     @property
     def state(self) -> TableState:
@@ -63,9 +63,9 @@ class MarkedTable(Table):
                 if in_log
                 else {"storageType": "u", "pathOrInlineDv": name, "offset": offset}
             )
-            actions += [removal(added, 1_700_000_000_000), {"add": {**added, "deletionVector": stored}}]
+            actions += [remove_action(added, 1_700_000_000_000), {"add": {**added, "deletionVector": stored}}]
         if actions:
-            assert put_commit(self.objects, KEY, state.version + 1, actions)
+            assert write_commit(self.objects, KEY, state.version + 1, actions)
 
     def ids(self) -> list[int]:
         """The ids of all rows that are not marked, read as the protocol says."""
@@ -157,8 +157,8 @@ def test_rows_are_counted_by_what_is_in_a_file(table: MarkedTable) -> None:
     table.add([row(1, "ann", "player", 0), row(2, "bob", "player", 0), row(3, "bob", "player", 0)])
     (added,) = table.state.files.values()
     without = {name: value for name, value in added.items() if name != "stats"}
-    actions = [removal(added, 1_700_000_000_000), {"add": {**without, "dataChange": True}}]
-    assert put_commit(table.objects, KEY, table.state.version + 1, actions)
+    actions = [remove_action(added, 1_700_000_000_000), {"add": {**without, "dataChange": True}}]
+    assert write_commit(table.objects, KEY, table.state.version + 1, actions)
     assert json.loads(next(iter(table.state.files.values())).get("stats") or "{}") == {}
 
     purge = table.purger(r1=["ann"]).purge(STEP)

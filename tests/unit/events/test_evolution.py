@@ -21,7 +21,7 @@ from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import Step, raise_owner
+from deltaworks.tables.commit import Step, raise_owner_epoch
 from deltaworks.tables.lake import Lake
 from tests.examples import examples
 
@@ -232,7 +232,7 @@ class TestOnDisk:
         assert evolved_columns(table, spec.tables[0]) == self.COLUMNS
 
     def test_a_fenced_owner_adds_none(self, table: DeltaTable) -> None:
-        raise_owner(DeltaTable(table.table_uri), Step("shop/owner", 4), user_metadata="{}")
+        raise_owner_epoch(DeltaTable(table.table_uri), Step("shop/owner", 4), user_metadata="{}")
 
         with pytest.raises(FencedError):
             add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")

@@ -22,7 +22,7 @@ from deltaworks.gold.table_build import TableJob
 from deltaworks.specs.gold import ChecksSpec, DedupeSpec, view_name
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake, duckdb_source
 
 #: Of rows, which is the first of its id to arrive, among those that are at most so far away.
 _ORIGINALS = """
@@ -55,7 +55,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         replaced = None if before is None else _sql(job.plan.output.without_hours(), table.partition_by, "")
         if before is not None and table.grain is not None:
             # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
-            connection.register("before", relation_of(lake, before))
+            connection.register("before", duckdb_source(lake, before))
             connection.register("answer", answer)
             answer = connection.sql(
                 f"SELECT * FROM answer UNION ALL BY NAME SELECT * FROM before WHERE ({replaced}) AND NOT ({written})"
@@ -109,7 +109,7 @@ def _register(
         connection.register(view, arrow_schema(dict(pinned.columns)).empty_table())
         return
     opened.load_as_version(pinned.version)
-    connection.register(f"all_{view}", relation_of(lake, opened))
+    connection.register(f"all_{view}", duckdb_source(lake, opened))
     rows = f"all_{view}"
     if dedupe is not None and pinned.has_events:
         by_hours = plan.table.grain is not None

@@ -22,8 +22,8 @@ from deltaworks.gold.plan import GoldPlan, dated_plan, plan_rebuild
 from deltaworks.gold.table_build import TableJob, plan_job
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.tables import changed_hours
 from deltaworks.tables import changes as changes_module
-from deltaworks.tables import touched_hours
 from deltaworks.tables.changes import Changes, Partition
 from tests.examples import examples
 from tests.spark.gold.made_traffic import (
@@ -80,7 +80,7 @@ def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_pat
     assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
-note_hours = touched_hours.note_hours
+note_hours = changed_hours.record_hours
 
 
 def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
@@ -93,8 +93,8 @@ def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        pytest.param(touched_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
-        pytest.param(touched_hours, "note_hours", no_removals, id="removed files touch nothing"),
+        pytest.param(changed_hours, "hours_of", lambda added, column: frozenset(), id="no statistics, no hours"),
+        pytest.param(changed_hours, "note_hours", no_removals, id="removed files touch nothing"),
         pytest.param(changes_module, "changing_actions", None, id="OPTIMIZE counts as a change"),
         pytest.param(plan_module, "shift_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
@@ -229,7 +229,7 @@ def test_hours_beside_their_date_tell_nothing_but_the_date() -> None:
 
 
 def test_what_cannot_be_dated_is_rebuilt_whole_and_nothing_where_nothing_changed() -> None:
-    assert planned(events=Changes(everything=True, reason="the log is gone")).full
+    assert planned(events=Changes(is_unbounded=True, reason="the log is gone")).full
     assert planned(events=Changes(frozenset([(("event_date", None),)]))).full
     assert planned(events=Changes(frozenset([(("org_id", "a"),)]))).full
     assert not planned(events=Changes(), daily=Changes()).has_work

@@ -87,7 +87,7 @@ def test_what_cannot_be_compared_is_everything_with_the_reason(tmp_path: Path) -
     write(tmp_path, FIRST)
     write(tmp_path, FIRST, SCHEMA.append(pa.field("note", pa.string())))
     assert changed(tmp_path).reason == "its versions 0 and 1 cannot be compared: its columns changed"
-    assert changed(tmp_path, before=None).everything
+    assert changed(tmp_path, before=None).is_unbounded
 
     write(tmp_path, [("A", None, 1, 1)])
     write(tmp_path, FIRST)
@@ -102,7 +102,7 @@ def test_versions_whose_files_are_gone_are_everything(tmp_path: Path) -> None:
 
     changes = changed(tmp_path)
 
-    assert changes.everything
+    assert changes.is_unbounded
     assert "versions 0 and 1 cannot be compared" in changes.reason
 
 
@@ -118,7 +118,7 @@ def test_the_first_date_is_that_of_rows_counted_one_by_one(tmp_path: Path, befor
     changes = changed(tmp_path)
 
     if any(row[1] is None for row in differing):
-        assert changes.everything
+        assert changes.is_unbounded
     elif differing:
         assert first_date(changes) == str(day(min(row[1] or 0 for row in differing)))
     else:

@@ -90,7 +90,7 @@ def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_noth
     changes = changes_by_row_diff(
         Lake(catalog.environment.lake), pinned.key, column=pinned.diff_column, before=first.version, after=later.version
     )
-    assert changes.values("valid_from_date") == {"2026-03-15"}
+    assert changes.partition_values("valid_from_date") == {"2026-03-15"}
 
 
 def test_a_model_that_is_withdrawn_is_in_the_table_no_more(tmp_path: Path) -> None:

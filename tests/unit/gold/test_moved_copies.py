@@ -15,11 +15,11 @@ from deltaworks.gold import plan as plan_module
 from deltaworks.gold.plan import GoldPlan, plan_rebuild
 from deltaworks.specs.gold import DedupeSpec, GoldTableSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.arrivals import last_arrivals
+from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.changes import Changes, Partition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.touched_hours import changed_hours
+from deltaworks.tables.seq_statistics import max_seq_by_date
 from tests.examples import examples
 
 DAILY = GoldTableSpec.model_validate(
@@ -107,8 +107,8 @@ def test_logs_say_when_rows_arrived_and_not_where_some_went(tmp_path: Path) -> N
     land(2, (0, 7), (1, 6))
     opened = lake.open(key)
     assert opened is not None
-    assert last_arrivals(opened, "event_date") == {day(0): 9, day(1): 6}
-    assert last_arrivals(opened, "day") is None
+    assert max_seq_by_date(opened, "event_date") == {day(0): 9, day(1): 6}
+    assert max_seq_by_date(opened, "day") is None
     born = changed_hours(lake, key, time_column="", after_version=0, up_to_version=opened.version())
     assert born.first_seq == {place(0): 4, place(1): 5}
 

@@ -58,7 +58,7 @@ def test_a_change_of_one_input_alone_touches_what_that_input_affects() -> None:
 
 
 def test_what_cannot_be_dated_is_rebuilt_whole() -> None:
-    unknown = planned(eps_known=Changes(everything=True, reason="its files are gone"))
+    unknown = planned(eps_known=Changes(is_unbounded=True, reason="its files are gone"))
     undated = planned(prices=at("event_date", 1), eps_known=Changes(frozenset([(("valid_from", None),)])))
 
     assert (unknown.full, unknown.reason) == (True, "eps_known: its files are gone")

@@ -59,7 +59,7 @@ def test_nothing_changed_means_nothing_to_do() -> None:
 
 
 def test_what_cannot_be_told_apart_is_rebuilt_whole() -> None:
-    unknown = plan_rebuild(gold(), {"events": Changes(everything=True, reason="the log is gone")}, None)
+    unknown = plan_rebuild(gold(), {"events": Changes(is_unbounded=True, reason="the log is gone")}, None)
     without_date = plan_rebuild(gold(), {"events": changes(1, None)}, None)
     any_change = plan_rebuild(gold(affects="all"), {"events": changes(1)}, None)
 
@@ -131,7 +131,7 @@ def test_a_table_of_one_key_is_built_whole_where_the_key_is_not_told_or_too_many
     table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
     many = by_org(*(f"o{number}" for number in range(MAX_KEYS + 1)))
 
-    for changed in (by_org("a", column="region"), Changes(everything=True, reason="the log is gone"), many):
+    for changed in (by_org("a", column="region"), Changes(is_unbounded=True, reason="the log is gone"), many):
         plan = plan_rebuild(table, {"events": changed}, None)
         assert plan.full
         assert plan.input == Part("org_id", None)

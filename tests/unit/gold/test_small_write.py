@@ -19,11 +19,11 @@ from deltaworks.gold.parts import Part, hours_of_dates, part_from_hours
 from deltaworks.gold.small_write import write_small_answer
 from deltaworks.specs.gold import GoldTableSpec
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables import replaced_rows
+from deltaworks.tables import replace_where
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import read_commits, rows_of, state_at
-from deltaworks.tables.replaced_rows import ReplaceOutcome
+from deltaworks.tables.log import read_commits, row_count, state_at
+from deltaworks.tables.replace_where import ReplaceOutcome
 
 KEY, DATES = "gold/minutes", [dt.date(2026, 3, 1), dt.date(2026, 3, 2)]
 SCHEMA = pa.schema(
@@ -120,7 +120,7 @@ def test_rows_are_what_whole_overwrites_would_leave(minutes: Minutes, seed: int)
         outcome = minutes.build(part, some_rows(chosen, part))
         assert outcome is not None
         assert minutes.rows() == minutes.expected, (seed, turn, part)
-        assert sum(map(rows_of, minutes.state().files.values())) == len(minutes.expected)
+        assert sum(map(row_count, minutes.state().files.values())) == len(minutes.expected)
         if turn == 5:
             opened = minutes.lake.open(KEY)
             assert opened is not None
@@ -137,8 +137,8 @@ def test_an_hour_that_has_a_file_of_its_own_is_replaced_unread(minutes: Minutes)
 
     assert first is not None
     assert second is not None
-    assert first.copied > 0, "the date's only file was divided"
-    assert (second.rows, second.copied) == (2, 0)
+    assert first.copied_rows > 0, "the date's only file was divided"
+    assert (second.rows, second.copied_rows) == (2, 0)
     ((_, actions),) = read_commits(minutes.lake, KEY, [second.version or 0])
     assert sum("remove" in action for action in actions or ()) == 1
     assert minutes.rows() == minutes.expected
@@ -161,7 +161,7 @@ def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land
     assert minutes.rows() == newest
 
     # Without the look at the number, an older answer lands over a newer one.
-    monkeypatch.setattr(replaced_rows, "has_landed", lambda state, step: False)
+    monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
     minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
     assert minutes.rows() != newest
 

@@ -22,7 +22,7 @@ from deltaworks.maintenance.orphans import OrphanResult, remove_old_prepared, re
 from deltaworks.maintenance.unattended import NightBound
 from deltaworks.specs.catalog import Catalog
 from tests.unit.engine.hold_stage import TABLES, Stage
-from tests.unit.tables.test_removable_files import z85
+from tests.unit.tables.test_vacuum_candidates import z85
 
 WEEKS = 40 * 86_400
 

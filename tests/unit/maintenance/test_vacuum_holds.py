@@ -25,7 +25,7 @@ from deltaworks.engine.ledger import CHECKPOINT_STORE_SCHEMA
 from deltaworks.errors import ConfigError
 from deltaworks.maintenance.vacuum_holds import Hold, holds_on
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.changes import POSITION, ChangePosition
+from deltaworks.tables.changes import POSITION_KEY, ChangePosition
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE, batch_step
@@ -150,12 +150,12 @@ def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_positi
 ) -> None:
     table = lake.open(KEY)
     assert table is not None
-    position = ChangePosition(through=through, table_id=str(table.metadata().id), version=2)
-    said = {POSITION: str(position)}
+    position = ChangePosition(source=through, table_id=str(table.metadata().id), version=2)
+    said = {POSITION_KEY: str(position)}
     made = user_metadata(pipeline="days", batch=1, operation="follow_changes", **said)
     lake.ensure(paths.reader("days"), pa.schema([("day", pa.date32())]), user_metadata=made)
-    other = ChangePosition(through=through, table_id="another", version=0)
-    of_other = user_metadata(pipeline="o", batch=1, operation="follow_changes", **{POSITION: str(other)})
+    other = ChangePosition(source=through, table_id="another", version=0)
+    of_other = user_metadata(pipeline="o", batch=1, operation="follow_changes", **{POSITION_KEY: str(other)})
     lake.ensure(paths.reader("of_another"), pa.schema([("day", pa.date32())]), user_metadata=of_other)
 
     assert found() == ([Hold(by="the reader days", since=at(3))] if holds else [])

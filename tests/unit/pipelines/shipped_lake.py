@@ -29,7 +29,7 @@ from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import latest_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.query import connect
 from generator.networks import databases
 from tests.unit.gold.planned_gold import build_planned, empty_database
@@ -138,7 +138,7 @@ class ShippedLake:
         assert opened is not None
         order = ", ".join(f"{column} DESC" for column in (*keyed.newest_by, "_seq", "_position"))
         with empty_database() as connection:
-            connection.register("history", relation_of(self._lake, opened))
+            connection.register("history", duckdb_source(self._lake, opened))
             newest = connection.sql(
                 f"SELECT {', '.join(keyed.history_types) if keyed.forget_minutes else '*'} FROM history "
                 f"QUALIFY row_number() OVER (PARTITION BY {', '.join(keyed.by)} ORDER BY {order}) = 1"

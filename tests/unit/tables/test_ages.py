@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.control.clock import utc_now
-from deltaworks.tables.ages import TableAge, newest_of, table_age
+from deltaworks.tables.ages import TableAge, newest_row_time, table_age
 from tests.unit.dashboards.dashboard_stage import START, lake_of, put, shop
 
 TODAY = utc_now()
@@ -24,9 +24,9 @@ def test_it_is_the_greatest_event_time_and_not_an_engine_column(tmp_path: Path) 
     age = table_age(lake_of(catalog), key, "orders")
 
     assert age is not None
-    assert age.newest_at == START + 2 * HOUR
-    assert age.written_at is not None
-    assert abs(age.written_at - TODAY) < 10 * HOUR
+    assert age.newest_row_at == START + 2 * HOUR
+    assert age.last_change_at is not None
+    assert abs(age.last_change_at - TODAY) < 10 * HOUR
 
 
 def test_a_date_counts_to_its_end_and_no_further_than_it_was_written(tmp_path: Path) -> None:
@@ -38,8 +38,8 @@ def test_a_date_counts_to_its_end_and_no_further_than_it_was_written(tmp_path: P
 
     assert ended is not None
     assert still_open is not None
-    assert ended.newest_at == dt.datetime.combine(START.date() + dt.timedelta(days=1), dt.time(), tzinfo=dt.UTC)
-    assert still_open.newest_at == still_open.written_at is not None
+    assert ended.newest_row_at == dt.datetime.combine(START.date() + dt.timedelta(days=1), dt.time(), tzinfo=dt.UTC)
+    assert still_open.newest_row_at == still_open.last_change_at is not None
 
 
 def test_a_clock_that_is_ahead_makes_no_data_of_the_future(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_clock_that_is_ahead_makes_no_data_of_the_future(tmp_path: Path) -> No
     age = table_age(lake_of(catalog), key, "orders")
 
     assert age is not None
-    assert age.newest_at == age.written_at is not None
+    assert age.newest_row_at == age.last_change_at is not None
 
 
 def test_a_rearrangement_makes_data_no_younger(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_table_without_times_is_as_old_as_its_last_commit(tmp_path: Path) -> N
     age = table_age(lake_of(catalog), key, "orders")
 
     assert age is not None
-    assert age.newest_at == age.written_at is not None
+    assert age.newest_row_at == age.last_change_at is not None
 
 
 def test_a_table_that_is_not_there_has_no_age(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_table_that_is_not_there_has_no_age(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("times", "newest"), [((), None), ((None,), None), ((START, None, START - HOUR), START)])
 def test_the_newest_of_several(times: tuple[dt.datetime | None, ...], newest: dt.datetime | None) -> None:
-    assert newest_of(TableAge("t", at, None) for at in times) == newest
+    assert newest_row_time(TableAge("t", at, None) for at in times) == newest

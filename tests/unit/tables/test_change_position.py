@@ -10,7 +10,7 @@ from deltaworks.tables.changes import ChangePosition
 
 def test_a_position_is_read_back_from_its_text() -> None:
     for through in ("notifications", "change_feed"):
-        position = ChangePosition(through=through, table_id="a:b", version=41)  # type: ignore[arg-type]
+        position = ChangePosition(source=through, table_id="a:b", version=41)  # type: ignore[arg-type]
 
         assert ChangePosition.parse(str(position)) == position
 

@@ -35,7 +35,7 @@ def append(lake: Lake, batch: int, *days: int | None, partition_by: tuple[str, .
 
 
 def dates(changes: Changes) -> frozenset[str | None] | None:
-    return changes.values("event_date")
+    return changes.partition_values("event_date")
 
 
 def test_partitions_of_the_commits_between_two_versions_are_told(lake: Lake) -> None:
@@ -79,14 +79,14 @@ def test_a_commit_that_is_no_longer_in_the_log_means_everything_may_have_changed
 
     found = changed_partitions(lake, KEY, after_version=0, up_to_version=newest)
 
-    assert (found.everything, found.reason) == (True, "the commit of version 1 is no longer in the log")
+    assert (found.is_unbounded, found.reason) == (True, "the commit of version 1 is no longer in the log")
     assert dates(changed_partitions(lake, KEY, after_version=1, up_to_version=newest)) == {"2025-03-02"}
 
 
 def test_a_table_that_is_behind_what_was_read_has_been_created_anew(lake: Lake) -> None:
     version = append(lake, 1, 1)
 
-    assert changed_partitions(lake, KEY, after_version=version + 5, up_to_version=version).everything
+    assert changed_partitions(lake, KEY, after_version=version + 5, up_to_version=version).is_unbounded
 
 
 def test_a_remove_without_its_partition_means_everything_may_have_changed(lake: Lake, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_remove_without_its_partition_means_everything_may_have_changed(lake: 
     action = {"remove": {"path": "part-0.parquet", "dataChange": True}}
     (tmp_path / KEY / "_delta_log" / f"{version + 1:020d}.json").write_text(json.dumps(action) + "\n")
 
-    assert changed_partitions(lake, KEY, after_version=version, up_to_version=version + 1).everything
+    assert changed_partitions(lake, KEY, after_version=version, up_to_version=version + 1).is_unbounded
 
 
 def test_a_table_without_that_partition_column_cannot_tell(lake: Lake) -> None:
@@ -129,4 +129,4 @@ def test_a_table_put_back_to_a_version_has_changed_in_what_differs_from_it(lake:
 
     found = changed_partitions(lake, KEY, after_version=before, up_to_version=before + 1)
 
-    assert found.everything or dates(found) == {"2025-03-02", "2025-03-05"}
+    assert found.is_unbounded or dates(found) == {"2025-03-02", "2025-03-05"}

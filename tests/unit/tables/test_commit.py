@@ -20,7 +20,15 @@ from pyarrow import fs
 from deltaworks.control.provenance import parse_user_metadata, user_metadata
 from deltaworks.errors import ConcurrencyError, FencedError
 from deltaworks.tables import commit as commit_module
-from deltaworks.tables.commit import Step, after_commit, commit_step, ensure_table, open_table, raise_owner, refresh
+from deltaworks.tables.commit import (
+    Step,
+    commit_step,
+    ensure_table,
+    open_table,
+    post_commit_properties,
+    raise_owner_epoch,
+    refresh,
+)
 from deltaworks.tables.files import write_file
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -78,7 +86,7 @@ def unguarded_append(table: Any, value: int) -> None:
 def test_a_step_lands_and_says_at_which_version(uri: str) -> None:
     outcome = append(DeltaTable(uri), 1, 7)
 
-    assert (outcome.version, outcome.landed_now, outcome.attempts) == (1, True, 1)
+    assert (outcome.version, outcome.newly_committed, outcome.attempts) == (1, True, 1)
     assert values(uri) == [7]
     history = DeltaTable(uri).history(1)[0]
     assert parse_user_metadata(history["userMetadata"])["batch"] == "1"
@@ -89,15 +97,15 @@ def test_a_step_repeated_lands_once(uri: str) -> None:
 
     again = append(DeltaTable(uri), 1, 7)
 
-    assert not again.landed_now
+    assert not again.newly_committed
     assert values(uri) == [7]
 
 
 def test_a_step_behind_the_last_one_does_not_land(uri: str) -> None:
     append(DeltaTable(uri), 5, 7)
 
-    assert not append(DeltaTable(uri), 4, 8).landed_now
-    assert append(DeltaTable(uri), 4, 8, app_id="another").landed_now
+    assert not append(DeltaTable(uri), 4, 8).newly_committed
+    assert append(DeltaTable(uri), 4, 8, app_id="another").newly_committed
     assert values(uri) == [7, 8]
 
 
@@ -105,14 +113,14 @@ def test_a_stale_handle_decides_on_what_is_there_now(uri: str) -> None:
     stale = DeltaTable(uri)
     append(DeltaTable(uri), 1, 7)
 
-    assert not append(stale, 1, 7).landed_now
+    assert not append(stale, 1, 7).newly_committed
     assert values(uri) == [7]
 
 
 def test_a_lost_reply_does_not_double_a_commit(uri: str) -> None:
     outcome = append(LosesReplies(DeltaTable(uri)), 1, 7)  # type: ignore[arg-type]
 
-    assert not outcome.landed_now
+    assert not outcome.newly_committed
     assert outcome.attempts == 2
     assert values(uri) == [7]
 
@@ -135,7 +143,7 @@ def test_a_conflict_with_another_writer_is_retried_from_a_fresh_snapshot(uri: st
 
     outcome = append(Overtaken(DeltaTable(uri), times=2), 1, 7)  # type: ignore[arg-type]
 
-    assert outcome.landed_now
+    assert outcome.newly_committed
     assert outcome.attempts > 1
     assert outcome.version == DeltaTable(uri).version()
     assert values(uri) == [1, 7]
@@ -149,7 +157,7 @@ def test_a_step_that_another_process_lands_in_between_is_not_landed_again(uri: s
             append(other, 1, 7)
             self._table.create_write_transaction(*arguments, **options)
 
-    assert not append(Overtaken(DeltaTable(uri)), 1, 7).landed_now  # type: ignore[arg-type]
+    assert not append(Overtaken(DeltaTable(uri)), 1, 7).newly_committed  # type: ignore[arg-type]
     assert values(uri) == [7]
 
 
@@ -185,8 +193,8 @@ class TestOwners:
 
     def test_an_owner_writes_under_the_epoch_it_raised(self, uri: str) -> None:
         table, owner = DeltaTable(uri), Step("games/owner", 1)
-        assert raise_owner(table, owner, user_metadata=MADE).landed_now
-        assert not raise_owner(table, owner, user_metadata=MADE).landed_now
+        assert raise_owner_epoch(table, owner, user_metadata=MADE).newly_committed
+        assert not raise_owner_epoch(table, owner, user_metadata=MADE).newly_committed
 
         append(table, 1, 7, owner=owner)
 
@@ -195,7 +203,7 @@ class TestOwners:
     def test_a_fenced_owner_is_refused_and_writes_nothing(self, uri: str) -> None:
         former = DeltaTable(uri)
         append(former, 1, 7, owner=Step("games/owner", 1))
-        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
         before = DeltaTable(uri).version()
 
         with pytest.raises(FencedError) as caught:
@@ -208,7 +216,7 @@ class TestOwners:
     def test_an_owner_fenced_between_check_and_commit_is_refused(self, uri: str) -> None:
         class Overtaken(LosesReplies):
             def create_write_transaction(self, *arguments: Any, **options: Any) -> None:
-                raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+                raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
                 self._table.create_write_transaction(*arguments, **options)
 
         with pytest.raises(FencedError):
@@ -217,14 +225,14 @@ class TestOwners:
         assert values(uri) == []
 
     def test_without_an_owner_the_same_commit_goes_through(self, uri: str) -> None:
-        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
 
         append(DeltaTable(uri), 1, 7)
 
         assert values(uri) == [7]
 
     def test_a_fenced_owner_is_told_also_where_its_successor_has_landed_the_step(self, uri: str) -> None:
-        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
         append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2))
 
         with pytest.raises(FencedError):
@@ -234,9 +242,9 @@ class TestOwners:
 
     def test_what_a_fenced_owner_had_landed_still_counts_as_landed(self, uri: str) -> None:
         append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 1))
-        raise_owner(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
+        raise_owner_epoch(DeltaTable(uri), Step("games/owner", 2), user_metadata=MADE)
 
-        assert not append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2)).landed_now
+        assert not append(DeltaTable(uri), 1, 7, owner=Step("games/owner", 2)).newly_committed
 
 
 class TestEnsureTable:
@@ -386,10 +394,10 @@ class TestWhatIsKnownOfTransactions:
 
     def test_a_writer_alone_reads_its_log_once(self, uri: str, scans: list[str]) -> None:
         table, owner = DeltaTable(uri), Step("games/owner", 3)
-        raise_owner(table, owner, user_metadata=MADE)
+        raise_owner_epoch(table, owner, user_metadata=MADE)
         for version in range(1, 6):
-            assert append(table, version, version, owner=owner).landed_now
-            assert not append(table, version, version, owner=owner).landed_now
+            assert append(table, version, version, owner=owner).newly_committed
+            assert not append(table, version, version, owner=owner).newly_committed
         assert scans == ["games/owner", "games/events"]
         assert values(uri) == [1, 2, 3, 4, 5]
 
@@ -397,23 +405,23 @@ class TestWhatIsKnownOfTransactions:
         table = DeltaTable(uri)
         append(table, 1, 1, owner=Step("games/owner", 3))
         append(DeltaTable(uri), 2, 2)
-        assert not append(table, 2, 2, owner=Step("games/owner", 3)).landed_now
-        raise_owner(DeltaTable(uri), Step("games/owner", 4), user_metadata=MADE)
+        assert not append(table, 2, 2, owner=Step("games/owner", 3)).newly_committed
+        raise_owner_epoch(DeltaTable(uri), Step("games/owner", 4), user_metadata=MADE)
         with pytest.raises(FencedError):
             append(table, 3, 3, owner=Step("games/owner", 3))
         assert values(uri) == [1, 2]
 
     def test_a_lost_reply_is_read(self, uri: str, scans: list[str]) -> None:
         table = LosesReplies(DeltaTable(uri))
-        assert not append(table, 1, 7).landed_now  # type: ignore[arg-type]
+        assert not append(table, 1, 7).newly_committed  # type: ignore[arg-type]
         assert scans == ["games/events", "games/events"]
 
     def test_tables_that_are_gone_leave_nothing(self, uri: str) -> None:
-        before = len(commit_module._READ)
+        before = len(commit_module._TRANSACTION_CACHE)
         for version in range(1, 4):
             append(DeltaTable(uri), version, version)
         gc.collect()
-        assert len(commit_module._READ) <= before
+        assert len(commit_module._TRANSACTION_CACHE) <= before
 
     @given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.integers(1, 4)), max_size=20))
     def test_whoever_commits_every_handle_sees_what_the_log_says(self, steps: list[tuple[int, str, int]]) -> None:
@@ -422,7 +430,7 @@ class TestWhatIsKnownOfTransactions:
             handles, expected = [made, DeltaTable(folder), DeltaTable(folder)], dict[str, int]()
             for number, app_id, version in steps:
                 outcome = append(handles[number], version, version, app_id=app_id)
-                assert outcome.landed_now == (version > expected.get(app_id, 0))
+                assert outcome.newly_committed == (version > expected.get(app_id, 0))
                 expected[app_id] = max(version, expected.get(app_id, 0))
             fresh = DeltaTable(folder)
             assert {name: fresh.transaction_version(name) for name in expected} == expected
@@ -432,7 +440,7 @@ def test_a_log_is_looked_through_for_what_is_expired_only_with_a_checkpoint(uri:
     table = DeltaTable(uri)
     looked = []
     for version in range(1, 102):
-        looked.append(after_commit(table).cleanup_expired_logs is None)
+        looked.append(post_commit_properties(table).cleanup_expired_logs is None)
         append(table, version, version)
         refresh(table)
     due = [version for version, is_due in enumerate(looked, 1) if is_due]

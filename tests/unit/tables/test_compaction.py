@@ -23,7 +23,7 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import compaction
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
 from deltaworks.tables.commit import Step
-from deltaworks.tables.compaction import CompactionOutcome, as_type, compact_partitions
+from deltaworks.tables.compaction import CompactionOutcome, cast_values, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits
@@ -85,7 +85,7 @@ def test_the_files_of_each_partition_become_one_in_one_commit_and_a_second_time_
     outcome = compact(lake, key, 0, 1)
     again = compact(lake, key, 0, 1)
 
-    assert (outcome.compacted, outcome.version, outcome.left) == (DAYS[:2], version + 1, {})
+    assert (outcome.compacted, outcome.version, outcome.unsupported) == (DAYS[:2], version + 1, {})
     assert [len(paths) for _, paths in sorted(files(lake, key).items())] == [1, 1, 4]
     assert rows(lake, key) == before
     assert again == CompactionOutcome()
@@ -115,7 +115,7 @@ def test_partition_columns_that_a_writer_has_put_into_files_too_are_left_out(lak
 
     outcome = compact(lake, key, 0)
 
-    assert (outcome.compacted, outcome.left) == ((DAYS[0],), {})
+    assert (outcome.compacted, outcome.unsupported) == ((DAYS[0],), {})
     assert rows(lake, key) == before
 
 
@@ -154,7 +154,7 @@ def test_appends_meanwhile_are_no_conflict(lake: Lake, key: str) -> None:
 
     outcome = compact(lake, key, 0, 1, before_commit=another_batch_lands)
 
-    assert (len(tries), outcome.compacted, outcome.overtaken) == (4, DAYS[:2], ())
+    assert (len(tries), outcome.compacted, outcome.conflicting) == (4, DAYS[:2], ())
     assert [len(paths) for _, paths in sorted(files(lake, key).items())] == [4, 4, 4]
     assert len(rows(lake, key)) == 3 * 4 * 10 + 2 * 3 * 10
 
@@ -173,7 +173,7 @@ def test_a_partition_whose_rows_another_writer_changes_meanwhile_is_left_and_the
 
     outcome = compact(lake, key, 0, 1, before_commit=a_delete_lands)
 
-    assert (outcome.compacted, outcome.overtaken) == ((DAYS[1],), (DAYS[0],))
+    assert (outcome.compacted, outcome.conflicting) == ((DAYS[1],), (DAYS[0],))
     assert [len(paths) for _, paths in sorted(files(lake, key).items())][1:] == [1, 4]
     assert sum('"2026-01-01"' in row and '"id0"' in row for row in rows(lake, key)) == 0, "the delete stands"
     assert len(rows(lake, key)) == 120 - 4
@@ -194,7 +194,7 @@ def test_nothing_is_committed_where_columns_have_changed_meanwhile(lake: Lake, k
 
     outcome = compact(lake, key, 0, before_commit=a_column_comes)
 
-    assert (outcome.version, outcome.overtaken) == (None, (DAYS[0],))
+    assert (outcome.version, outcome.conflicting) == (None, (DAYS[0],))
     assert len(files(lake, key)["2026-01-01"]) == 4
     assert len(on_disk(lake, key)) == 12, "what it had written is gone"
 
@@ -218,7 +218,7 @@ def test_a_partition_of_more_memory_than_there_may_be_is_left_to_spark(
 
     outcome = compact(lake, key, 0)
 
-    assert "more than 100 bytes of memory" in outcome.left[DAYS[0]]
+    assert "more than 100 bytes of memory" in outcome.unsupported[DAYS[0]]
     assert (outcome.version, outcome.compacted) == (None, ())
 
 
@@ -229,7 +229,7 @@ def test_a_file_without_the_rows_its_log_says_is_left_as_it_is(lake: Lake, key: 
 
     outcome = compact(lake, key, 0, 1)
 
-    assert "has 9 rows, and its log says 10" in outcome.left[DAYS[0]]
+    assert "has 9 rows, and its log says 10" in outcome.unsupported[DAYS[0]]
     assert outcome.compacted == (DAYS[1],)
 
 
@@ -238,7 +238,7 @@ def test_a_table_that_asks_more_of_its_writers_is_left_to_spark(lake: Lake, key:
     assert table is not None
     table.alter.add_constraint({"positive": "value >= 0"})
 
-    assert compact(lake, key, 0).left == {DAYS[0]: "the constraint delta.constraints.positive"}
+    assert compact(lake, key, 0).unsupported == {DAYS[0]: "the constraint delta.constraints.positive"}
 
 
 def test_statistics_follow_the_tables_properties_and_files_are_skipped_by_them(lake: Lake, key: str) -> None:
@@ -269,9 +269,9 @@ def test_fields_that_an_older_struct_lacks_are_null_and_a_null_struct_stays_one(
     older = pa.array([{"a": 1}, None, {"a": None}], pa.struct([("a", pa.int32())]))
     newer = pa.struct([("b", pa.string()), ("a", pa.int64())])
 
-    assert as_type(older, newer).to_pylist() == [{"b": None, "a": 1}, None, {"b": None, "a": None}]
+    assert cast_values(older, newer).to_pylist() == [{"b": None, "a": 1}, None, {"b": None, "a": None}]
     with pytest.raises(pa.ArrowInvalid, match="lacks: a"):
-        as_type(older, pa.struct([("b", pa.string())]))
+        cast_values(older, pa.struct([("b", pa.string())]))
 
 
 VALUES = st.one_of(st.none(), st.text(max_size=40), st.sampled_from(["", "null", "%20", "ü/ß", "\U0001f600"]))
@@ -329,7 +329,7 @@ def test_rows_stay_the_same_and_no_file_of_another_partition_is_touched(
         lake, open_objects(lake.storage), table_key(), places, below_bytes=bound, user_metadata=METADATA
     )
 
-    assert (outcome.left, outcome.overtaken) == ({}, ())
+    assert (outcome.unsupported, outcome.conflicting) == ({}, ())
     assert rows(lake, table_key()) == before
     adds_after = added(lake)
     names = {PLACES[place] for place in chosen}

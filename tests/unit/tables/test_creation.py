@@ -12,9 +12,9 @@ import pytest
 
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.creation import NewTable, create_table, plain_schema
+from deltaworks.tables.creation import NewTable, basic_schema, create_table
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import logged_columns, read_commits
+from deltaworks.tables.log import parse_schema_string, read_commits
 
 KEY = "gold/daily"
 
@@ -36,13 +36,13 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def new_table(*users: int, step: int = 1) -> NewTable:
-    schema = plain_schema(struct(DATE, USERS), ["event_date"])
+    schema = basic_schema(struct(DATE, USERS), ["event_date"])
     assert schema is not None
     rows = [{"event_date": dt.date(2026, 3, 1 + number % 2), "users": count} for number, count in enumerate(users)]
     return NewTable(
         schema=schema,
         partition_by=["event_date"],
-        rows=pa.Table.from_pylist(rows, schema=logged_columns(json.dumps(schema))),
+        rows=pa.Table.from_pylist(rows, schema=parse_schema_string(json.dumps(schema))),
         configuration={"delta.checkpointInterval": "50"},
         step=Step("builds", step),
         user_metadata='{"made": "here"}',
@@ -85,7 +85,7 @@ def test_values_may_be_null_at_every_depth() -> None:
     pair = struct(column("key", "string"), column("n", "decimal(10,2)"))
     listed = {"type": "array", "elementType": pair, "containsNull": False}
     mapped = {"type": "map", "keyType": "string", "valueType": listed, "valueContainsNull": False}
-    schema = plain_schema(struct(DATE, column("nested", mapped)), ["event_date"])
+    schema = basic_schema(struct(DATE, column("nested", mapped)), ["event_date"])
     assert schema is not None
     written = schema["fields"][1]["type"]
     assert written["valueContainsNull"]
@@ -115,4 +115,4 @@ def test_values_may_be_null_at_every_depth() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_asks_for_more_than_a_plain_table_is_not_created(columns: tuple[dict[str, Any], ...], why: str) -> None:
-    assert plain_schema(struct(*columns), ["event_date"]) is None, why
+    assert basic_schema(struct(*columns), ["event_date"]) is None, why

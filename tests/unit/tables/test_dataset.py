@@ -21,7 +21,7 @@ from werkzeug.serving import WSGIRequestHandler
 
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake, dataset_of, relation_of, rows_of
+from deltaworks.tables.lake import Lake, dataset_of, duckdb_source, rows_of
 from tests.moto_server import running_moto
 
 KEY = "tables/öd 100%/orders"
@@ -140,7 +140,7 @@ def test_files_of_the_stream_are_read_at_the_version_that_is_open(lake: Lake) ->
     table.load_as_version(1)
     assert sorted(rows_of(lake, table).column("number").to_pylist()) == [-1, 1]
     with duckdb.connect(":memory:") as connection:
-        connection.register("orders", relation_of(lake, table))
+        connection.register("orders", duckdb_source(lake, table))
         assert connection.sql("SELECT number FROM orders WHERE event_date = '2026-01-01'").fetchall() == [(1,)]
 
 

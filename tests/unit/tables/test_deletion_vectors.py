@@ -128,7 +128,7 @@ def test_vectors_are_found_in_a_checkpoint_and_in_the_commits_after_it(lake: Lak
 
 
 def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
-    from deltaworks.tables.deletion_vectors import deleted_rows
+    from deltaworks.tables.deletion_vectors import deleted_row_counts
 
     created(lake)
     table = lake.open(KEY)
@@ -136,20 +136,20 @@ def test_the_parts_and_sidecars_of_checkpoints_are_read(lake: Lake) -> None:
     first, second = add("p=x%2520y/a.parquet", "x y", deleted=2), add("b", "z", deleted=5)
     for part, action in ((1, first), (2, second)):
         checkpoint(lake, 0, [action], f"{0:020d}.checkpoint.{part:010d}.{2:010d}.parquet", {"parts": 2})
-    in_parts = deleted_rows(lake, KEY, table, checkpoint={"version": 0, "parts": 2})
+    in_parts = deleted_row_counts(lake, KEY, table, checkpoint={"version": 0, "parts": 2})
     checkpoint(lake, 0, [first], "_sidecars/s1.parquet", {})
     checkpoint(lake, 0, [second], f"{0:020d}.checkpoint.u.parquet", {})
     hint = {
         "version": 0,
         "v2Checkpoint": {"path": f"{0:020d}.checkpoint.u.parquet", "sidecarFiles": [{"path": "s1.parquet"}]},
     }
-    in_sidecars = deleted_rows(lake, KEY, table, checkpoint=hint)
+    in_sidecars = deleted_row_counts(lake, KEY, table, checkpoint=hint)
 
     assert in_parts == in_sidecars == {"p=x%2520y/a.parquet": 2, "b": 5}
 
 
 def test_a_log_with_a_gap_does_not_tell(lake: Lake) -> None:
-    from deltaworks.tables.deletion_vectors import deleted_rows
+    from deltaworks.tables.deletion_vectors import deleted_row_counts
 
     created(lake)
     commit(lake, 1, add("c", "z", deleted=1))
@@ -157,4 +157,4 @@ def test_a_log_with_a_gap_does_not_tell(lake: Lake) -> None:
     assert table is not None
     (log(lake) / f"{0:020d}.json").unlink()
 
-    assert deleted_rows(lake, KEY, table, checkpoint=None) is None
+    assert deleted_row_counts(lake, KEY, table, checkpoint=None) is None

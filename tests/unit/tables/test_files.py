@@ -18,7 +18,7 @@ from pyarrow import fs
 from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.files import data_file_path, partition_text, split_by_partition, write_file
+from deltaworks.tables.files import data_file_path, partition_value_text, split_by_partition, write_file
 from deltaworks.tables.lake import Lake
 
 UTC = dt.UTC
@@ -51,7 +51,7 @@ def test_splitting_loses_no_row_and_puts_each_into_its_partition(
     for values, part in split:
         assert list(values) == partition_by
         for row in part.to_pylist():
-            assert values == {name: partition_text(row[name]) for name in partition_by}
+            assert values == {name: partition_value_text(row[name]) for name in partition_by}
     assert len({tuple(values.items()) for values, _ in split}) == len(split)
 
 
@@ -60,7 +60,7 @@ def test_splitting_loses_no_row_and_puts_each_into_its_partition(
     [(None, None), ("", None), (True, "true"), (7, "7"), (dt.date(2024, 2, 29), "2024-02-29"), ("null", "null")],
 )
 def test_partition_values_are_written_as_the_log_writes_them(value: object, text: str | None) -> None:
-    assert partition_text(value) == text
+    assert partition_value_text(value) == text
 
 
 def test_rows_with_awkward_partition_values_are_read_back(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.registration import registration, session_settings
+from deltaworks.tables.registration import external_session_settings, registration_statements
 from tests.unit.tables.test_query import MUTABLE
 
 
@@ -32,10 +32,10 @@ def make(catalog: Catalog, name: str, **columns: pa.DataType) -> None:
 
 
 def test_every_table_there_is_gets_a_name_and_those_to_come_are_named(catalog: Catalog) -> None:
-    assert registration(catalog) == ([], ["shop.visits", "shop.requests", *_OTHERS])
+    assert registration_statements(catalog) == ([], ["shop.visits", "shop.requests", *_OTHERS])
 
     make(catalog, "requests")
-    statements, absent = registration(catalog, ["shop"])
+    statements, absent = registration_statements(catalog, ["shop"])
 
     place = catalog.environment.lake.uri(paths.table("shop", "requests")).replace("'", "\\'")
     assert statements == [
@@ -48,7 +48,7 @@ def test_every_table_there_is_gets_a_name_and_those_to_come_are_named(catalog: C
 def test_a_table_whose_rows_are_marked_as_deleted_has_a_view_without_them(catalog: Catalog) -> None:
     make(catalog, "visits", _deleted=pa.bool_())
 
-    statements, _ = registration(catalog, into="unity")
+    statements, _ = registration_statements(catalog, into="unity")
 
     assert statements[0] == "CREATE SCHEMA IF NOT EXISTS `unity`.`shop`"
     assert statements[2] == (
@@ -65,8 +65,8 @@ def test_addresses_on_s3_begin_as_the_reader_has_them(catalog: Catalog, monkeypa
     there = DeltaTable(catalog.environment.lake.prefix + "/" + paths.table("shop", "requests"))
     monkeypatch.setattr(Lake, "open", lambda _self, key: there if key.endswith("requests") else None)
 
-    assert registration(catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
-    assert registration(catalog, scheme="s3")[0][1].endswith("LOCATION 's3://lake/tables/shop/requests'")
+    assert registration_statements(catalog)[0][1].endswith("LOCATION 's3a://lake/tables/shop/requests'")
+    assert registration_statements(catalog, scheme="s3")[0][1].endswith("LOCATION 's3://lake/tables/shop/requests'")
 
 
 def test_what_a_session_needs_holds_no_key(catalog: Catalog) -> None:
@@ -75,7 +75,9 @@ def test_what_a_session_needs_holds_no_key(catalog: Catalog) -> None:
     )
     environment = catalog.environment.model_copy(update={"lake": lake})
 
-    settings = dict(session_settings(Catalog(environment=environment, relays={}, pipelines={}, root=catalog.root)))
+    settings = dict(
+        external_session_settings(Catalog(environment=environment, relays={}, pipelines={}, root=catalog.root))
+    )
 
     assert settings["spark.sql.catalog.spark_catalog"] == "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     assert settings["spark.hadoop.fs.s3a.bucket.lake.endpoint.region"] == "eu-central-1"

@@ -14,8 +14,8 @@ from deltalake.exceptions import DeltaProtocolError
 
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
-from deltaworks.tables.features import has_vectors, reasons_against_rewriting, reasons_for_spark
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.features import has_deletion_vectors, reasons_against_rewriting, reasons_to_use_spark
+from deltaworks.tables.lake import Lake, duckdb_source
 
 SCHEMA = pa.schema([("name", pa.string()), ("size", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 _BASE85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -69,7 +69,7 @@ def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
     table = lake.open("t")
     assert table is not None
     connection = duckdb.connect(":memory:")
-    connection.register("rows_", relation_of(lake, table))
+    connection.register("rows_", duckdb_source(lake, table))
 
     for _ in range(2):
         assert connection.execute("SELECT sum(one.size) FROM rows_ AS one JOIN rows_ USING (name)").fetchall() == [
@@ -82,8 +82,8 @@ def test_duckdb_scans_such_a_table_as_often_as_it_is_asked(lake: Lake) -> None:
 def test_such_a_table_is_appended_to_by_delta_rs_and_rewritten_by_spark_alone(lake: Lake) -> None:
     table = lake.open("t")
     assert table is not None
-    assert has_vectors(table)
-    assert reasons_for_spark(table) == []
+    assert has_deletion_vectors(table)
+    assert reasons_to_use_spark(table) == []
     assert reasons_against_rewriting(table) == ["deletion vectors"]
 
     more = pa.table({"name": ["new"], "size": [7], "at": [0]}, schema=SCHEMA)

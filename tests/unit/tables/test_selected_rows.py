@@ -17,7 +17,7 @@ from deltaworks.tables import lake as module
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step
 from deltaworks.tables.files import write_file
-from deltaworks.tables.lake import Lake, selected_rows
+from deltaworks.tables.lake import Lake, select_rows
 from tests.examples import examples
 
 SCHEMA = arrow_schema({"outcome": "string", "batch_id": "long", "row": "long"})
@@ -48,7 +48,7 @@ def test_the_rows_found_are_those_a_plain_search_finds(
     lake, table = table_of(tmp_path_factory.mktemp("lake"), rows)
     wanted = {"outcome": sorted(outcomes), "batch_id": sorted(batches)}
 
-    found = selected_rows(lake, "t", table, columns=["row", "batch_id"], values=wanted)
+    found = select_rows(lake, "t", table, columns=["row", "batch_id"], values=wanted)
 
     expected = [
         {"row": row["row"], "batch_id": row["batch_id"]}
@@ -68,7 +68,7 @@ def test_files_that_hold_none_of_the_values_are_not_opened(tmp_path: Path, monke
     read = module.pq.read_table
     monkeypatch.setattr(module.pq, "read_table", lambda source, **options: opened.append(1) or read(source, **options))
 
-    found = selected_rows(
+    found = select_rows(
         lake, "t", table, columns=["batch_id"], values={"outcome": ["held", "caught_up"], "batch_id": [20, 21]}
     )
 

@@ -16,15 +16,15 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import FilesCommit
 from deltaworks.tables.lake import Lake, remove_folder
 from deltaworks.tables.log import TableState, state_at
-from deltaworks.tables.replacement import reasons_against_swap, settle_swap, swap_in
-from deltaworks.tables.restore import RestoreCommit
+from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
 
 TABLE, SHADOW = "tables/shop/daily", "control/pipelines/shop/gold_shadows/daily/000001"
 OLD = [{"day": "a", "n": 1}, {"day": "b", "n": 2}]
 NEW = [{"day": "b", "n": 20, "kind": "x"}, {"day": "c", "n": 30, "kind": "y"}, {"day": "c", "n": 31, "kind": "x"}]
-COMMIT = RestoreCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
+COMMIT = FilesCommit(step=Step("shop/gold_refresh/daily", 1), user_metadata="{}", operation="WRITE")
 Rows = list[dict[str, Any]]
 
 
@@ -67,7 +67,7 @@ def shadow(lake: Lake, objects: ObjectStore) -> TableState:
 
 
 def swap(lake: Lake, objects: ObjectStore, **options: Any) -> int:
-    return swap_in(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT, **options).version
+    return swap_content(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT, **options).version
 
 
 def test_every_version_is_the_old_table_or_the_new_one_and_the_table_stays_the_same_one(
@@ -86,10 +86,10 @@ def test_every_version_is_the_old_table_or_the_new_one_and_the_table_stays_the_s
 
 
 def test_a_swap_that_is_repeated_lands_once(lake: Lake, objects: ObjectStore) -> None:
-    first = swap_in(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
-    again = swap_in(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
+    first = swap_content(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
+    again = swap_content(lake, objects, TABLE, shadow(lake, objects), commit=COMMIT)
 
-    assert (first.landed_now, again.landed_now, again.version) == (True, False, first.version)
+    assert (first.newly_committed, again.newly_committed, again.version) == (True, False, first.version)
 
 
 def test_a_swap_that_is_broken_off_before_its_commit_leaves_the_table_as_it_was(
@@ -124,7 +124,7 @@ def test_a_commit_that_comes_first_is_seen_before_it_is_undone(lake: Lake, objec
 def test_the_number_that_writers_go_by_is_raised_with_every_swap(lake: Lake, objects: ObjectStore) -> None:
     for ordinal in (1, 2):
         commit = replace(COMMIT, step=Step("shop/gold_refresh/daily", ordinal), raises=("shop/gold_build/daily",))
-        swap_in(lake, objects, TABLE, shadow(lake, objects), commit=commit)
+        swap_content(lake, objects, TABLE, shadow(lake, objects), commit=commit)
 
     table = opened(lake)
     assert table.transaction_version("shop/gold_build/daily") == 2
@@ -150,7 +150,7 @@ def test_what_was_swapped_in_is_looked_at_and_mended_before_the_shadow_goes(lake
     lost = next(Path(lake.storage.prefix, TABLE).glob("kind=y/*.parquet"))
     lost.unlink()
 
-    settle_swap(lake, objects, TABLE, shadow(lake, objects), version=version)
+    verify_swap(lake, objects, TABLE, shadow(lake, objects), version=version)
     remove_folder(lake.storage, SHADOW)
 
     assert content(lake) == NEW
@@ -172,7 +172,7 @@ def test_a_table_that_does_not_show_what_it_was_given_keeps_its_shadow(lake: Lak
     lake.ensure(SHADOW, pa.schema([]), user_metadata="{}").delete("kind = 'x'")
 
     with pytest.raises(ContractError, match="SWAP_UNVERIFIED"):
-        settle_swap(lake, objects, TABLE, shadow(lake, objects), version=version)
+        verify_swap(lake, objects, TABLE, shadow(lake, objects), version=version)
 
 
 def test_tables_that_promise_more_than_files_are_refused(lake: Lake, objects: ObjectStore) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.tables.statistics import STATISTICS_COLUMNS, STRING_PREFIX, IndexedColumns, statistics
+from deltaworks.tables.statistics import DEFAULT_INDEXED_COUNT, STRING_PREFIX, IndexedColumns, statistics
 from tests.examples import examples
 
 UTC = dt.UTC
@@ -124,9 +124,9 @@ def test_fields_of_structs_have_statistics_of_their_own() -> None:
 
 
 def test_only_the_first_columns_have_statistics() -> None:
-    said = json.loads(statistics(pa.table({f"c{number}": [number] for number in range(STATISTICS_COLUMNS + 5)})))
+    said = json.loads(statistics(pa.table({f"c{number}": [number] for number in range(DEFAULT_INDEXED_COUNT + 5)})))
 
-    assert len(said["nullCount"]) == STATISTICS_COLUMNS
+    assert len(said["nullCount"]) == DEFAULT_INDEXED_COUNT
 
 
 LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -182,7 +182,7 @@ def flat(record: dict[str, Any], path: str = "") -> dict[str, Any]:
 @settings(max_examples=examples(300), deadline=None)
 @given(tables(), st.integers(0, 6))
 def test_nested_columns_are_counted_leaf_by_leaf_as_a_plain_reading_counts_them(data: pa.Table, first: int) -> None:
-    said = json.loads(statistics(data, IndexedColumns(first=first)))
+    said = json.loads(statistics(data, IndexedColumns(max_columns=first)))
 
     leaves = [
         leaf for field in data.schema for leaf in slow_leaves(field.type, data[field.name].to_pylist(), field.name)

@@ -13,8 +13,8 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import kept_hours
-from deltaworks.tables.unreferenced import unreferenced
+from deltaworks.tables.protected_files import table_retention_hours
+from deltaworks.tables.unreferenced import count_unreferenced
 
 KEY = "tables/shop/events"
 SCHEMA = pa.schema([("value", pa.int64())])
@@ -48,7 +48,7 @@ def test_old_orphans_are_counted_and_young_ones_and_live_files_are_not(lake: Lak
     for live in Path(lake.storage.prefix, KEY).glob("part-*.parquet"):
         os.utime(live, (0, 0))
 
-    found = unreferenced(lake, KEY)
+    found = count_unreferenced(lake, KEY)
 
     assert found is not None
     assert (found.files, found.bytes) == (2, 350)
@@ -58,9 +58,9 @@ def test_a_large_table_is_not_listed(lake: Lake) -> None:
     fill(lake)
     orphan(lake, "old.parquet", 10, age_hours=200)
 
-    assert unreferenced(lake, KEY, limit=1) is None
-    assert unreferenced(lake, KEY, limit=2) is not None
-    assert unreferenced(lake, "tables/shop/none") is None
+    assert count_unreferenced(lake, KEY, limit=1) is None
+    assert count_unreferenced(lake, KEY, limit=2) is not None
+    assert count_unreferenced(lake, "tables/shop/none") is None
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_how_long_the_log_keeps_removed_files_in_mind_is_the_tables_property(lak
     table = lake.open(KEY)
     assert table is not None
 
-    assert kept_hours(table) == hours
+    assert table_retention_hours(table) == hours

@@ -78,10 +78,10 @@ def test_a_time_is_the_newest_version_committed_up_to_then_as_a_walk_through_the
     expected = max((version for version, second in enumerate(seconds) if second <= asked), default=None)
 
     if expected is None:
-        with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
-            versions(long_log).at(START + dt.timedelta(seconds=asked))
+        with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
+            versions(long_log).version_at(START + dt.timedelta(seconds=asked))
     else:
-        assert versions(long_log).at(START + dt.timedelta(seconds=asked)) == expected
+        assert versions(long_log).version_at(START + dt.timedelta(seconds=asked)) == expected
 
 
 @pytest.mark.parametrize(("version", "nearest"), [(9, 2), (-1, 0)])
@@ -89,7 +89,7 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(root: Path, 
     with pytest.raises(ContractError) as caught:
         versions(root).open(version)
 
-    assert caught.value.condition == "TABLE_VERSION_GONE"
+    assert caught.value.condition == "TABLE_VERSION_UNAVAILABLE"
     held = "version 0 (2026-05-01 00:00:00 UTC) to version 2 (2026-05-01 00:02:00 UTC)"
     assert held in caught.value.message
     assert f"VERSION AS OF {nearest}," in caught.value.hint
@@ -97,7 +97,7 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(root: Path, 
 
 def test_a_time_before_the_log_names_the_oldest_version_and_its_time(root: Path) -> None:
     with pytest.raises(ContractError) as caught:
-        versions(root).at(START - dt.timedelta(days=1))
+        versions(root).version_at(START - dt.timedelta(days=1))
 
     assert "version 0 (2026-05-01 00:00:00 UTC)" in caught.value.message
     assert "VERSION AS OF 0," in caught.value.hint
@@ -105,7 +105,7 @@ def test_a_time_before_the_log_names_the_oldest_version_and_its_time(root: Path)
 
 def test_a_time_to_come_has_no_version(root: Path) -> None:
     with pytest.raises(ContractError, match="yet to come"):
-        versions(root).at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+        versions(root).version_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
 
 
 def test_versions_whose_commits_were_cleaned_up_are_gone_and_those_of_the_checkpoint_are_not(root: Path) -> None:
@@ -122,16 +122,16 @@ def test_versions_whose_commits_were_cleaned_up_are_gone_and_those_of_the_checkp
 def test_of_a_version_that_vacuum_took_the_next_whole_one_is_named(root: Path) -> None:
     write(root, 10, mode="overwrite")
     write(root, 11)
-    assert versions(root).explain_missing(1) is None
+    assert versions(root).missing_files_error(1) is None
 
     DeltaTable(root / KEY).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    error = versions(root).explain_missing(1)
+    error = versions(root).missing_files_error(1)
 
     assert error is not None
     assert error.condition == "TABLE_VERSION_VACUUMED"
     assert error.message.startswith("2 of 2 files of version 1 of shop.orders have been removed")
     assert "VERSION AS OF 3." in error.hint
-    assert versions(root).explain_missing(3) is None
+    assert versions(root).missing_files_error(3) is None
     assert values(versions(root).open(3)) == [10]
 
 
@@ -139,7 +139,7 @@ def test_where_the_newest_version_has_lost_files_too_a_check_is_advised(root: Pa
     for file in (root / KEY).glob("*.parquet"):
         file.unlink()
 
-    error = versions(root).explain_missing(1)
+    error = versions(root).missing_files_error(1)
 
     assert error is not None
     assert "every later version" in error.message

@@ -253,7 +253,7 @@ REWORK: Final = (
             "restore `_delta_log`, or recreate the table with `deltaworks recover table`",
         ),
         Trouble(
-            "TABLE_LOG_ABSENT",
+            "TABLE_LOG_MISSING",
             "there is no Delta log where the table should be",
             "restore its folder from the storage's versions",
         ),
@@ -263,7 +263,7 @@ REWORK: Final = (
             "`deltaworks recover log PIPELINE TABLE`",
         ),
         Trouble(
-            "TABLE_VERSION_GONE",
+            "TABLE_VERSION_UNAVAILABLE",
             "the log of a table does not reach back to a version or a time, or it is yet to come",
             "choose the nearest one, which is named",
         ),

@@ -15,7 +15,7 @@ from deltaworks.engine.keyed.newest import GATHERED_BYTES, newest, newest_of
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
-from deltaworks.tables.files import partition_text
+from deltaworks.tables.files import partition_value_text
 from deltaworks.tables.log import Action, stats_of
 
 #: Keys that are looked up in one pass over the history: their newest rows are held in memory.
@@ -87,7 +87,7 @@ def key_ranges(table: KeyedTable, keys: pa.Table) -> list[KeyRange]:
         distinct = pc.unique(keys.column(name))
         ends = pc.min_max(distinct).as_py()
         values = tuple(distinct.to_pylist()) if len(distinct) <= MOST_VALUES else None
-        texts = None if values is None else frozenset(map(partition_text, values))
+        texts = None if values is None else frozenset(map(partition_value_text, values))
         ranges.append(KeyRange(column=name, least=ends["min"], greatest=ends["max"], values=values, texts=texts))
     return ranges
 

@@ -31,10 +31,17 @@ from deltaworks.errors import ContractError, FencedError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, check_owner, commit_step, raise_owner, refresh, transaction_version
-from deltaworks.tables.features import has_vectors
+from deltaworks.tables.commit import (
+    Step,
+    check_owner_epoch,
+    commit_step,
+    raise_owner_epoch,
+    refresh,
+    transaction_version,
+)
+from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.files import split_by_partition, write_file
-from deltaworks.tables.lake import Lake, arrow_path, parts_of, rows_of
+from deltaworks.tables.lake import Lake, arrow_path, iter_row_batches, rows_of
 from deltaworks.tables.log import Action, commit_history, state_at
 from deltaworks.tables.steps import keyed_application
 
@@ -151,8 +158,8 @@ class KeyedTableFollower:
             step=self._owner.app_id,
             step_version=self._owner.version,
         )
-        raise_owner(opened, self._owner, user_metadata=metadata)
-        check_owner(opened, self._owner)
+        raise_owner_epoch(opened, self._owner, user_metadata=metadata)
+        check_owner_epoch(opened, self._owner)
         digest = self._table.digest(str(history.metadata().id))
         self._application = self._application_of(opened, keyed_application(self._pipeline, self._table.name, digest))
         if self._horizon.is_bounded:
@@ -270,7 +277,7 @@ class KeyedTableFollower:
 
     def _rows_of_keys(self, history: DeltaTable, keys: pa.Table) -> Iterator[pa.Table]:
         """Rows of the history, all of these keys among them."""
-        if has_vectors(history):
+        if has_deletion_vectors(history):
             return self._all_rows(history)
         # Not by a filter of pyarrow's dataset: it fails on statistics of texts in files that delta-rs has written.
         return self._rows(files_of_keys(self._table, self._files(history), keys))
@@ -281,11 +288,11 @@ class KeyedTableFollower:
 
     def _all_rows(self, history: DeltaTable) -> Iterator[pa.Table]:
         """All rows of the history that are not to be forgotten."""
-        if self._horizon.is_bounded and not has_vectors(history):
+        if self._horizon.is_bounded and not has_deletion_vectors(history):
             files = list(self._files(history))
             self._horizon.note_files(files)
             return self._rows(files)
-        return map(self._horizon.kept, parts_of(self._lake, history, columns=list(self._table.history_types)))
+        return map(self._horizon.kept, iter_row_batches(self._lake, history, columns=list(self._table.history_types)))
 
     def _rebuild(self, history: DeltaTable, opened: DeltaTable, step: Step) -> Iterator[MergeOutcome]:
         """Replace all rows by the newest of the whole history; larger tables grow to that in several commits."""

@@ -21,7 +21,14 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.tables.commit import Step, after_commit, check_owner, commit_attempts, contended, refresh
+from deltaworks.tables.commit import (
+    Step,
+    check_owner_epoch,
+    commit_attempts,
+    contention_error,
+    post_commit_properties,
+    refresh,
+)
 from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
@@ -136,7 +143,7 @@ class Forgetting:
             return
         for _ in commit_attempts():
             refresh(opened)
-            check_owner(opened, self._owner)
+            check_owner_epoch(opened, self._owner)
             if not _may_have_before(opened, start):
                 return
             try:
@@ -145,29 +152,29 @@ class Forgetting:
                     f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
                     commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=after_commit(opened),
+                    post_commithook_properties=post_commit_properties(opened),
                 )
             except CommitFailedError:
                 continue
             return
-        raise contended(opened.table_uri, "take out old rows", then="resume the table")
+        raise contention_error(opened.table_uri, "take out old rows", advice="resume the table")
 
     def _compact(self, opened: DeltaTable, user_metadata: str) -> None:
         for _ in commit_attempts():
             refresh(opened)
-            check_owner(opened, self._owner)
+            check_owner_epoch(opened, self._owner)
             if len(opened.file_uris()) < MOST_FILES:
                 return
             try:
                 opened.optimize.compact(
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
                     commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=after_commit(opened),
+                    post_commithook_properties=post_commit_properties(opened),
                 )
             except CommitFailedError:
                 continue
             return
-        raise contended(opened.table_uri, "make one file of small ones", then="resume the table")
+        raise contention_error(opened.table_uri, "make one file of small ones", advice="resume the table")
 
     def _commit(self, user_metadata: str) -> CommitProperties:
         return CommitProperties(

@@ -29,16 +29,16 @@ from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import (
     Step,
-    after_commit,
-    check_owner,
+    check_owner_epoch,
     commit_attempts,
     commit_step,
-    contended,
+    contention_error,
+    post_commit_properties,
     refresh,
     transaction_version,
 )
 from deltaworks.tables.features import reasons_against_rewriting
-from deltaworks.tables.files import partition_text
+from deltaworks.tables.files import partition_value_text
 from deltaworks.tables.free_memory import free_memory_bytes
 from deltaworks.tables.lake import Lake
 
@@ -96,7 +96,7 @@ def _reached_bytes(opened: DeltaTable, table: KeyedTable, rows: pa.Table) -> int
     reached = [True] * files.num_rows
     for keys in key_ranges(table, rows):
         if keys.column in table.partition_by and keys.texts is not None:
-            places = map(partition_text, files.column(f"partition.{keys.column}").to_pylist())
+            places = map(partition_value_text, files.column(f"partition.{keys.column}").to_pylist())
             reached = [held and place in keys.texts for held, place in zip(reached, places, strict=True)]
     sizes = files.column("size_bytes").to_pylist()
     return sum(size for size, held in zip(sizes, reached, strict=True) if held)
@@ -136,12 +136,12 @@ class KeyedMerge:
                 return self._by_delta_rs(rows, exact=exact, guard=guard)
             except CommitFailedError:
                 continue
-        raise contended(self._opened.table_uri, "merge", then="resume the table")
+        raise contention_error(self._opened.table_uri, "merge", advice="resume the table")
 
     def _landed(self, guard: Guard) -> bool:
         """Whether the step is in the newest snapshot, from which the merge is made."""
         refresh(self._opened)
-        check_owner(self._opened, guard.owner)
+        check_owner_epoch(self._opened, guard.owner)
         if guard.step is None:
             return False
         landed = transaction_version(self._opened, guard.step.app_id)
@@ -171,7 +171,7 @@ class KeyedMerge:
                 max_commit_retries=0,
                 app_transactions=transactions,
             ),
-            post_commithook_properties=after_commit(self._opened),
+            post_commithook_properties=post_commit_properties(self._opened),
         )
         if exact:
             gone = f'{SOURCE}."{GONE}"'
@@ -202,16 +202,16 @@ class KeyedMerge:
             raise TransientError("SPARK_ABSENT", f"{self._key} is merged by Spark, which does not run here: {reason}.")
         from delta.tables import DeltaTable as SparkTable
 
-        from deltaworks.tables.spark.session import USER_METADATA, conflicts_retried, session_settings
+        from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
 
         # A session of its own: the commit takes its settings from there.
         session = self._spark.newSession()
         source = session.createDataFrame(rows)
         values: dict[str, str | Column] = {f"`{name}`": f"{SOURCE}.`{name}`" for name in self._table.types}
-        for attempt in conflicts_retried(self._table.name):
+        for attempt in retry_conflicts(self._table.name):
             if self._landed(guard):
                 break
-            with attempt, session_settings(session, _settings(guard, USER_METADATA)):
+            with attempt, override_settings(session, _settings(guard, USER_METADATA)):
                 target = SparkTable.forPath(session, self._lake.storage.spark_uri(self._key)).alias(TARGET)
                 merger = target.merge(source.alias(SOURCE), _condition(self._table, rows, quote="`"))
                 if exact:

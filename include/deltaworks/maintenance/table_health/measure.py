@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from deltaworks.tables.changes import Partition, partitions_of
-from deltaworks.tables.deletion_vectors import deleted_rows, read_last_checkpoint
+from deltaworks.tables.deletion_vectors import deleted_row_counts, read_last_checkpoint
 from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import LogLength, commit_history, log_length
+from deltaworks.tables.log import LogSize, commit_history, log_size
 
 #: A file below this is small: opening it costs a reader about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
@@ -80,7 +80,7 @@ class TableHealth:
     median_partition_bytes: float = 0.0
     small_bytes: int = 0
     deletion_vector_rows: int | None = 0
-    log: LogLength | None = None
+    log: LogSize | None = None
     only_spark: tuple[str, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         return None
     checkpoint = read_last_checkpoint(lake, key)
     adds = pa.table(table.get_add_actions(flatten=False))
-    partition_health = _partition_health(adds, deleted_rows(lake, key, table, checkpoint=checkpoint))
+    partition_health = _partition_health(adds, deleted_row_counts(lake, key, table, checkpoint=checkpoint))
     files, small = sum(part.files for part in partition_health), sum(part.small_files for part in partition_health)
     of_partitions = [part.bytes for part in partition_health]
     return TableHealth(
@@ -148,7 +148,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
         largest_partition_bytes=max(of_partitions, default=0),
         median_partition_bytes=statistics.median(of_partitions) if of_partitions else 0.0,
         deletion_vector_rows=_sum_of(part.deletion_vector_rows for part in partition_health),
-        log=log_length(lake, key),
+        log=log_size(lake, key),
         only_spark=tuple(reasons_against_compacting(table)),
     )
 

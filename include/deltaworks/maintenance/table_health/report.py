@@ -26,7 +26,7 @@ from deltaworks.maintenance.zorder_ledger import PipelineOrder, ZOrderState, rea
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.unreferenced import Unreferenced, unreferenced
+from deltaworks.tables.unreferenced import UnreferencedFiles, count_unreferenced
 
 #: Kinds of tables that OPTIMIZE looks after.
 _OPTIMIZED = ("bronze", "keyed", "live", "gold", "quarantine", "archive")
@@ -50,7 +50,7 @@ class TableReport:
     score: Score | None = None
     choice: Choice | None = None
     unordered_share: float | None = None
-    unreferenced: Unreferenced | None = None
+    unreferenced: UnreferencedFiles | None = None
     error: str = ""
 
 
@@ -127,7 +127,7 @@ class _Reader:
                 return report
             report = _scored(self._chosen(lake, replace(report, health=health), health), health)
             if self._list_folders:
-                report = _scored(replace(report, unreferenced=unreferenced(lake, table.key)), health)
+                report = _scored(replace(report, unreferenced=count_unreferenced(lake, table.key)), health)
             return report
         except Exception as problem:  # whatever a damaged log leads to is this table's report
             return replace(report, error=error_text(problem))

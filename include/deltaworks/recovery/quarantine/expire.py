@@ -33,7 +33,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, rows_of
-from deltaworks.tables.replacement import content
+from deltaworks.tables.table_swap import table_content
 
 OPERATION = "expire_quarantine"
 _EVENT_DATE = "event_date"
@@ -173,7 +173,7 @@ class _Expiry:
         """The day before which rows go: an earlier one than `before` where these are more than a night removes."""
         if self._bound is None or self._dry_run:
             return before
-        most = self._bound.rows(content(table).rows)
+        most = self._bound.rows(table_content(table).rows)
         if len(days) <= most:
             resolve_over_bound(self._home, what)
             return before

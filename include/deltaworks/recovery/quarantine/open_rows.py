@@ -20,7 +20,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
-from deltaworks.tables.lake import Lake, relation_of
+from deltaworks.tables.lake import Lake, duckdb_source
 from deltaworks.tables.steps import REPLAYS, last_replay
 
 LANDED, STILL_REJECTED, REPROCESSED = "landed", "still_rejected", "reprocessed"
@@ -95,7 +95,7 @@ class Quarantine:
 
     def _view(self, lake: Lake, name: str, key: str, schema: pa.Schema) -> None:
         table = lake.open(key)
-        rows = schema.empty_table() if table is None else relation_of(lake, table)
+        rows = schema.empty_table() if table is None else duckdb_source(lake, table)
         self._connection.register(f"{name}_delta", rows)
         present = set(schema.names) if table is None else {field.name for field in table.schema().fields}
         # Columns that came with a later release are null in a table that no stream has opened since.

@@ -48,7 +48,7 @@ from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 << 20
@@ -173,7 +173,7 @@ class _Replayer:
         """What `land` would do, were no table held; nothing is written."""
         rows, _, _ = self._read(keys)
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
-        refused = [name for name, table in tables.items() if table is not None and reasons_for_spark(table)]
+        refused = [name for name, table in tables.items() if table is not None and reasons_to_use_spark(table)]
         rows.without(dict.fromkeys(refused, "table_needs_spark"))
         self._result.add(rows)
 
@@ -232,7 +232,7 @@ class _Replayer:
                     blocked[name] = "table_held"
                 elif written not in handles:
                     blocked[name] = "table_not_open"
-                elif reasons_for_spark(handles[written]):
+                elif reasons_to_use_spark(handles[written]):
                     blocked[name] = "table_needs_spark"
         return blocked
 

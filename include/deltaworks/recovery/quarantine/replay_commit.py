@@ -208,7 +208,7 @@ class ReplayCommits:
                 commit_step(handle, actions, step=step, user_metadata=metadata)
             else:
                 files = ReplayShare(self._lake, self._key(share.table), share)
-                if commit_step(handle, files.missing_from, step=step, user_metadata=metadata).landed_now:
+                if commit_step(handle, files.missing_from, step=step, user_metadata=metadata).newly_committed:
                     self.rows_by_table[share.table] += files.rows
             self._fault(f"committed:{share.table}")
 

@@ -19,7 +19,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import list_log, state_at
-from deltaworks.tables.needed_files import absent_files
+from deltaworks.tables.protected_files import find_missing_files
 from deltaworks.tables.steps import read_last_completed
 
 _NAMES_SHOWN = 3
@@ -86,7 +86,7 @@ def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Ite
         if batches:
             yield damage("dropped", f"the ledger has {batches.rows} rows of it, and it has no log", "table")
         return
-    missing = log.missing(log.newest)
+    missing = log.missing_commits(log.newest)
     if missing:
         yield damage("log_gap", f"its log lacks the commit of version {_shortened(missing)}", "log")
         return
@@ -97,7 +97,7 @@ def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Ite
         yield damage(
             "log_gap", f"version {filled} was filled in, and the table has not gone back to before it yet", "log"
         )
-    missing_files = absent_files(lake, key, state.files)
+    missing_files = find_missing_files(lake, key, state.files)
     if missing_files:
         description = f"{len(missing_files)} files its log names are missing: {_shortened(missing_files)}"
         yield damage("files_absent", description, "files")

@@ -30,9 +30,9 @@ from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import FilesCommit, commit_info_action, txn_action, write_commit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, commit_history, list_log, state_at
-from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
 from deltaworks.tables.steps import batch_step, rollback_step
 
 FILLED = "fill_log"
@@ -129,7 +129,7 @@ class _Mend:
                 hint="Restore `_delta_log` from the storage's versions; or remove what is left of the table's folder, "
                 f"then `deltaworks recover table {self._pipeline} {self._table}`.",
             )
-        missing = log.missing(log.newest)
+        missing = log.missing_commits(log.newest)
         before = state_at(self._lake, self._objects, self._key, missing[0] - 1 if missing else None)
         batches = landed_batches(self._lake, self._home, self._table)
         cut_off = [] if missing else versions_cut_off(batches, before, self._pipeline, self._table)
@@ -157,7 +157,7 @@ class _Mend:
         for version in sorted((*plan.recreated, *plan.filled)):
             batch = self._batch(batches, version, {}) if version in plan.recreated else None
             actions = self._empty(version) if batch is None else _commit_of(*batch)
-            put_commit(self._objects, self._key, version, actions)
+            write_commit(self._objects, self._key, version, actions)
         if plan.recreated or plan.filled:
             # A purge of erased people may be among the commits that are lost.
             newest = max((*plan.recreated, *plan.filled))
@@ -200,15 +200,20 @@ class _Mend:
     def _empty(self, version: int) -> list[Action]:
         metadata = user_metadata(pipeline=self._pipeline, batch="none", operation=FILLED)
         step = rollback_step(self._pipeline, self._table, 0)
-        commit = RestoreCommit(step=step, user_metadata=metadata, operation="RECOVER")
-        return [commit_info(commit, read_version=version - 1, at_ms=int(time.time() * 1000))]
+        commit = FilesCommit(step=step, user_metadata=metadata, operation="RECOVER")
+        return [commit_info_action(commit, read_version=version - 1, at_ms=int(time.time() * 1000))]
 
 
 def _commit_of(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
     """A batch's commit as it was: its step, its owner, its files."""
     now = int(time.time() * 1000)
     step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
-    info = RestoreCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")
+    info = FilesCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")
     adds = [{"add": added} for added in added_files(share.files).values()]
     owner = owner_step(batch.pipeline, batch.owner_epoch)
-    return [commit_info(info, read_version=None, at_ms=now), txn(step, now), txn(owner, now), *adds]
+    return [
+        commit_info_action(info, read_version=None, at_ms=now),
+        txn_action(step, now),
+        txn_action(owner, now),
+        *adds,
+    ]

@@ -29,10 +29,10 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
+from deltaworks.tables.files_commit import FilesCommit, commit_info_action, txn_action, write_commit
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, list_log, rows_of, state_at, stats_of
-from deltaworks.tables.needed_files import absent_files, needed_by
-from deltaworks.tables.restore import RestoreCommit, commit_info, put_commit, txn
+from deltaworks.tables.log import TableState, list_log, row_count, state_at, stats_of
+from deltaworks.tables.protected_files import find_missing_files, required_objects
 from deltaworks.tables.steps import batch_step
 
 OPERATION = "recover_table"
@@ -76,9 +76,9 @@ def mend_files(
         return replace(nothing, restore=restore.run(allow_missing=allow_missing))
     key = home.table(table)
     state = state_at(lake, home.objects, key)
-    missing = set(absent_files(lake, key, state.files))
-    affected = {file: added for file, added in state.files.items() if missing & set(needed_by(added))}
-    files, rows = tuple(sorted(path for path, _ in affected)), sum(map(rows_of, affected.values()))
+    missing = set(find_missing_files(lake, key, state.files))
+    affected = {file: added for file, added in state.files.items() if missing & set(required_objects(added))}
+    files, rows = tuple(sorted(path for path, _ in affected)), sum(map(row_count, affected.values()))
     batches = _batches(BatchHistory(lake, home.objects, catalog.pipeline(pipeline)), state, files) if files else ()
     damage = replace(nothing, files=files, rows=rows, batches=batches)
     if dry_run or not files:
@@ -175,7 +175,7 @@ def _repair(lake: Lake, home: PipelineHome, table: str, landed: LandedBatches) -
         share = None if prepared is None else share_of(prepared.tables, table)
         if share is None or share.writer != "fan_out":
             return "source"
-        if absent_files(lake, home.table(table), added_files(share.files)):
+        if find_missing_files(lake, home.table(table), added_files(share.files)):
             return "source"
     return "prepared"
 
@@ -190,8 +190,11 @@ def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, land
     if created.version() > 0:
         return
     now = int(time.time() * 1000)
-    commit = RestoreCommit(step=Step(f"{pipeline}/rollback/{table}", 0), user_metadata=metadata, operation="RECOVER")
+    commit = FilesCommit(step=Step(f"{pipeline}/rollback/{table}", 0), user_metadata=metadata, operation="RECOVER")
     steps = [batch_step(pipeline, generation, table, last) for generation, last in sorted(landed.last.items())]
-    put_commit(
-        home.objects, key, 1, [commit_info(commit, read_version=0, at_ms=now), *(txn(step, now) for step in steps)]
+    write_commit(
+        home.objects,
+        key,
+        1,
+        [commit_info_action(commit, read_version=0, at_ms=now), *(txn_action(step, now) for step in steps)],
     )

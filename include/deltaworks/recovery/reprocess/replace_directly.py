@@ -29,10 +29,16 @@ from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.files import split_by_partition
+from deltaworks.tables.files_commit import (
+    FilesCommit,
+    FilesCommitOutcome,
+    TargetState,
+    commit_files,
+    reasons_against_files_commit,
+)
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, logged_columns, stats_of
-from deltaworks.tables.rearrangement import keep_checkpoints
-from deltaworks.tables.restore import RestoreCommit, RestoreOutcome, Target, commit_restore, reasons_against
+from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, stats_of
+from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 log = logging.getLogger(__name__)
 #: What is read again, staged, or written anew of one table at most, in bytes of its files; more is Spark's.
@@ -113,21 +119,21 @@ class DirectReplacer:
             raise _ForSpark(", ".join(reasons))
         new = self._staged_rows(staged, opened)
 
-        def target(current: TableState) -> Target:
+        def target(current: TableState) -> TargetState:
             self._discard()
             self._made = _Rewriting()
             self._rewrite(current, ranges, new)
             kept = {name: added for name, added in current.files.items() if name not in self._made.taken}
-            return Target({**kept, **{(added["path"], ""): added for added in self._made.written}})
+            return TargetState({**kept, **{(added["path"], ""): added for added in self._made.written}})
 
-        commit = RestoreCommit(
+        commit = FilesCommit(
             step=step,
             user_metadata=user_metadata,
             operation="WRITE",
             parameters={"mode": "Overwrite", "partitionBy": "[]", "predicate": ranges.sql()},
         )
         try:
-            done = commit_restore(
+            done = commit_files(
                 self._lake, self._objects, self._key, target, commit=commit, before_commit=before_commit
             )
         except _Unchanged:
@@ -139,13 +145,13 @@ class DirectReplacer:
             raise
         return self._outcome(done, new)
 
-    def _outcome(self, done: RestoreOutcome, new: pa.Table) -> Replaced:
-        if not done.landed_now:
+    def _outcome(self, done: FilesCommitOutcome, new: pa.Table) -> Replaced:
+        if not done.newly_committed:
             self._discard()
             return Replaced(
                 outcome="already_committed", rows_out=0, rows_in=new.num_rows, dates=(), version=done.version
             )
-        keep_checkpoints(self._lake, self._key, done.version)
+        write_due_checkpoint(self._lake, self._key, done.version)
         made = self._made
         return Replaced(
             outcome="committed",
@@ -174,7 +180,7 @@ class DirectReplacer:
 
     def _rewrite(self, current: TableState, ranges: SeqRanges, new: pa.Table) -> None:
         """Write what one version of the table comes to. Files of the lake that no commit names are discarded later."""
-        if reasons := reasons_against(current):
+        if reasons := reasons_against_files_commit(current):
             raise _ForSpark(", ".join(reasons))
         files, made = TableFiles(self._lake, current), self._made
         kept = self._kept_rows(current, files, ranges)
@@ -238,7 +244,7 @@ class DirectReplacer:
 
 def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
     """Leave a table to Spark whose partition values a log writes in other ways than ours."""
-    columns = logged_columns(current.metadata["schemaString"])
+    columns = parse_schema_string(current.metadata["schemaString"])
     for name in partition_by:
         kind = columns.field(name).type
         if not (pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_integer(kind)):

@@ -141,7 +141,7 @@ def landed_version(lake: Lake, key: str, step: Step) -> int | None:
 def table_absent(key: str) -> ContractError:
     """The error of a table that was dropped while its rows were replaced."""
     return ContractError(
-        "TABLE_LOG_ABSENT",
+        "TABLE_LOG_MISSING",
         f"There is no Delta log at {key}, whose rows were to be replaced.",
         hint="Restore its folder from the storage's versions, or `deltaworks recover table`; then run this again.",
     )

@@ -35,11 +35,11 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine
 from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
 from deltaworks.recovery.reprocess.selection import Resolver, Selection, SourceObject
 from deltaworks.specs.catalog import Catalog
-from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.features import reasons_to_use_spark
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
-from deltaworks.tables.lake import Lake, arrow_path, selected_rows
+from deltaworks.tables.files_commit import TargetState
+from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import Action, FileId, TableState, stats_of
-from deltaworks.tables.restore import Target
 from deltaworks.tables.steps import replay_step
 
 _READERS = 8
@@ -137,7 +137,7 @@ class LostShares:
             "batch_id": list(numbers),
             "generation": [generation],
         }
-        rows = selected_rows(self._lake, key, store, columns=["batch_id", "rows", "files"], values=values)
+        rows = select_rows(self._lake, key, store, columns=["batch_id", "rows", "files"], values=values)
         return {row["batch_id"]: row for row in rows if row["rows"]}
 
 
@@ -180,7 +180,7 @@ def stage_lost(
     lake: Lake,
     home: PipelineHome,
     rollback: Rollback,
-    target: Target,
+    target: TargetState,
     *,
     allow_missing: bool = False,
 ) -> StagedRows:
@@ -203,7 +203,9 @@ def stage_lost(
 
 
 class _Stager:
-    def __init__(self, catalog: Catalog, lake: Lake, home: PipelineHome, rollback: Rollback, target: Target) -> None:
+    def __init__(
+        self, catalog: Catalog, lake: Lake, home: PipelineHome, rollback: Rollback, target: TargetState
+    ) -> None:
         self._environment = catalog.environment
         self._spec = catalog.pipeline(rollback.pipeline)
         self._rollback = rollback
@@ -237,7 +239,7 @@ class _Stager:
     def _refuse_table(self) -> None:
         handle = self._lake.open(self._key)
         reasons = ["the quarantine"] if self._rollback.table == QUARANTINE else []
-        reasons += [] if handle is None else reasons_for_spark(handle)
+        reasons += [] if handle is None else reasons_to_use_spark(handle)
         if reasons:
             batches = f"{min(self._rollback.batches)}-{max(self._rollback.batches)}"
             raise ContractError(

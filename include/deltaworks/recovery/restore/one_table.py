@@ -25,9 +25,9 @@ from deltaworks.recovery.restore.dependents import Follower, followers_of, refus
 from deltaworks.recovery.restore.lost import added_files, stage_lost
 from deltaworks.recovery.restore.plan import TablePlan, TablePlanner, TableRestoreRequest
 from deltaworks.specs.catalog import Catalog
+from deltaworks.tables.files_commit import FilesCommit, FilesCommitOutcome, StateDifference, TargetState, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState
-from deltaworks.tables.restore import Difference, RestoreCommit, RestoreOutcome, Target, commit_restore
 from deltaworks.tables.steps import rollback_step
 
 OPERATION = "restore"
@@ -49,7 +49,7 @@ class TableRestoreResult:
     to_version: int
     version: int | None
     repair: Repair
-    difference: Difference | None
+    difference: StateDifference | None
     lost: tuple[LostShare, ...]
     undone: tuple[str, ...]
     unprepared: tuple[int, ...]
@@ -172,9 +172,9 @@ class TableRestore:
             self._catalog, self._lake, self._home, plan.record, plan.target, allow_missing=allow_missing
         )
         files = plan.target.files | added_files(staged.files)
-        return replace(plan, target=Target(files, plan.target.metadata))
+        return replace(plan, target=TargetState(files, plan.target.metadata))
 
-    def _commit(self, plan: TablePlan, check: Callable[[], None]) -> RestoreOutcome:
+    def _commit(self, plan: TablePlan, check: Callable[[], None]) -> FilesCommitOutcome:
         record = plan.record
         step = rollback_step(self._pipeline, self._table, record.ordinal)
         metadata = user_metadata(
@@ -188,18 +188,18 @@ class TableRestore:
             to_version=record.to_version,
             repair=record.repair,
         )
-        commit = RestoreCommit(
+        commit = FilesCommit(
             step=step, user_metadata=metadata, parameters={"version": str(record.to_version), "timestamp": None}
         )
 
-        def target(current: TableState) -> Target:
+        def target(current: TableState) -> TargetState:
             if current.version == plan.now.version:
                 return plan.target
             # Rows were rearranged since; a file that was taken out by that is put in again.
             again = self._planner.plan_again(record)
-            return Target(again.target.files, plan.target.metadata)
+            return TargetState(again.target.files, plan.target.metadata)
 
-        return commit_restore(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
+        return commit_files(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
     def _erase_again(self, record: Rollback, check: Callable[[], None]) -> None:
         """Take out rows of people who were erased since the version that the table has gone back to."""
@@ -208,7 +208,7 @@ class TableRestore:
             Reapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
 
     def _result(
-        self, plan: TablePlan, restored: RestoreOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
+        self, plan: TablePlan, restored: FilesCommitOutcome | None, *, dry_run: bool, resumed: bool, seconds: float
     ) -> TableRestoreResult:
         record = plan.record
         return TableRestoreResult(

@@ -25,11 +25,11 @@ from deltaworks.recovery.restore.plan import TablePlanner, missing_files, with_c
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files_commit import StateDifference
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
-from deltaworks.tables.replacement import content
-from deltaworks.tables.restore import Difference
 from deltaworks.tables.steps import read_last_completed
+from deltaworks.tables.table_swap import table_content
 
 #: A table's columns, types by name as they are declared or as Arrow has them, and its partition columns.
 Declared = tuple[Mapping[str, str] | pa.Schema, tuple[str, ...]]
@@ -62,7 +62,7 @@ class PipelinePlanner:
         for name in declared_tables(self._spec):
             table = self._lake.open(paths.table(self._pipeline, name))
             if table is not None and name not in put_back:
-                tables.append(TableLoss(table=name, **asdict(content(table))))
+                tables.append(TableLoss(table=name, **asdict(table_content(table))))
         return StartOver(
             pipeline=self._pipeline,
             generation=generation + 1,
@@ -124,13 +124,13 @@ class PipelinePlanner:
             then, now = planner.at_batch(batch.batch_id, batch.completed_at)
             target = with_columns_of(then, now)
             self.missing[name] = tuple(missing_files(self._lake, now, target))
-            counts = Difference.between(now, target)
+            counts = StateDifference.between(now, target)
             yield TableLoss(
                 table=name,
                 version=now.version,
-                rows=counts.rows_out,
-                files=counts.files_out,
-                bytes=counts.bytes_out,
+                rows=counts.rows_removed,
+                files=counts.files_removed,
+                bytes=counts.bytes_removed,
                 restore_to=then.version,
             )
 

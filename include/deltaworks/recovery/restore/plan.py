@@ -27,10 +27,10 @@ from deltaworks.recovery.restore.points import (
     version_at_time,
 )
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.tables.files_commit import StateDifference, TargetState, check_supported
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, state_at
-from deltaworks.tables.needed_files import absent_files
-from deltaworks.tables.restore import Difference, Target, refuse_unsupported
+from deltaworks.tables.protected_files import find_missing_files
 
 _NAMES_SHOWN = 5
 
@@ -61,14 +61,14 @@ class TablePlan:
 
     record: Rollback
     now: TableState
-    target: Target
+    target: TargetState
     unprepared: tuple[int, ...] = ()
     missing_files: tuple[str, ...] = ()
 
     @property
-    def difference(self) -> Difference:
+    def difference(self) -> StateDifference:
         """What goes and what comes."""
-        return Difference.between(self.now, self.target)
+        return StateDifference.between(self.now, self.target)
 
     def check(self, max_rows: int | None) -> None:
         """Refuse what would leave rows out unnoticed, or take out more than `max_rows`.
@@ -80,7 +80,7 @@ class TablePlan:
         refuse_missing_files(self.now.key, self.missing_files)
         if self.unprepared and self.record.repair == "prepared":
             raise _unprepared(self.record.pipeline, self.record.table, self.unprepared)
-        name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_out
+        name, rows = f"{self.record.pipeline}.{self.record.table}", self.difference.rows_removed
         if max_rows is None:
             raise ConfigError(
                 "RESTORE_UNBOUNDED",
@@ -175,7 +175,7 @@ class TablePlanner:
 
     def _supported(self) -> TableState:
         now = self._state()
-        refuse_unsupported(now)
+        check_supported(now)
         return now
 
     def _version(self, point: RestorePoint, now: TableState) -> int:
@@ -205,7 +205,7 @@ class TablePlanner:
         shares = LostShares(self._lake, self._home, self._table)
         return shares.between(then, now, generation=generation, skipped=skipped)
 
-    def _target(self, record: Rollback, then: TableState, now: TableState, lost: list[Lost]) -> Target:
+    def _target(self, record: Rollback, then: TableState, now: TableState, lost: list[Lost]) -> TargetState:
         dropped = set(record.dropped_files)
         files = {file: added for file, added in then.files.items() if file[0] not in dropped}
         recorded = {(share.kind, share.number) for share in record.lost}
@@ -219,19 +219,19 @@ class TablePlanner:
             files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
         staged = self._home.rollbacks.staged(record.ordinal)
         files |= {} if staged is None else added_files(staged.files)
-        return with_columns_of(then, now, files) if record.repair == "none" else Target(files)
+        return with_columns_of(then, now, files) if record.repair == "none" else TargetState(files)
 
 
-def with_columns_of(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> Target:
+def with_columns_of(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
     """These files, by default those of `then`, with the columns of `then`; the other properties stay as they are."""
     columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
-    return Target(then.files if files is None else files, {**now.metadata, **columns})
+    return TargetState(then.files if files is None else files, {**now.metadata, **columns})
 
 
-def missing_files(lake: Lake, now: TableState, target: Target) -> list[str]:
+def missing_files(lake: Lake, now: TableState, target: TargetState) -> list[str]:
     """Files of the target that the table does not have now and that are not in the storage either."""
     back = {file: added for file, added in target.files.items() if file not in now.files}
-    return absent_files(lake, now.key, back)
+    return find_missing_files(lake, now.key, back)
 
 
 def refuse_missing_files(key: str, missing: Sequence[str]) -> None:

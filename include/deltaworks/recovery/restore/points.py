@@ -49,13 +49,13 @@ def version_at_time(lake: Lake, key: str, at: dt.datetime, *, newest: int) -> in
     """The newest version of the table committed at this instant or before, by the times in its commits.
 
     Raises:
-        ContractError: TABLE_VERSION_GONE.
+        ContractError: TABLE_VERSION_UNAVAILABLE.
     """
     for commit in commit_history(lake, key, newest=newest):
         if commit.at <= at:
             return commit.version
     raise ContractError(
-        "TABLE_VERSION_GONE",
+        "TABLE_VERSION_UNAVAILABLE",
         f"The log of {key} holds no version of {at.isoformat()} or before.",
         hint="Choose a later time; the log keeps 30 days unless `delta.logRetentionDuration` says otherwise.",
     )

@@ -31,7 +31,7 @@ from deltaworks.sources.objects.log import (
 )
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.relay import Overwrites
-from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner, refresh
+from deltaworks.tables.commit import CommitOutcome, Step, commit_step, raise_owner_epoch, refresh
 from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
@@ -186,14 +186,14 @@ class FileEventLogWriter:
     def _commit_file(self, table: DeltaTable, file: WrittenFile, step: Step, operation: str) -> None:
         metadata = self._metadata(operation, batch=step.version, step=step)
         outcome = commit_step(table, [file.add_action()], step=step, owner=self._owner, user_metadata=metadata)
-        if not outcome.landed_now:
+        if not outcome.newly_committed:
             # Ours with a lost reply, unless a successor used the same number for an append of its own.
             self._check_still_owner(table)
 
     def _take_over(self, table: DeltaTable) -> None:
         metadata = self._metadata("raise_owner", batch=f"owner-{self._owner.version}", step=self._owner)
-        outcome: CommitOutcome = raise_owner(table, self._owner, user_metadata=metadata)
-        if not outcome.landed_now:
+        outcome: CommitOutcome = raise_owner_epoch(table, self._owner, user_metadata=metadata)
+        if not outcome.newly_committed:
             self._check_still_owner(table)
 
     def _check_still_owner(self, table: DeltaTable) -> None:

@@ -15,7 +15,7 @@ from deltaworks.errors import ConfigError, ContractError
 
 #: Artifacts that are compiled here.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
-COMMAND = "make jarlock"
+LOCK_COMMAND = "make jarlock"
 _HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` writes it anew."
 
 
@@ -41,7 +41,7 @@ class JarLock:
                 raise ConfigError(
                     "JAR_NOT_LOCKED",
                     f"{self.path} has no digest of {path.name}, so nobody can say whether it is the right one.",
-                    hint=f"If a pom.xml changed on purpose, write the lock anew with `{COMMAND}` and review its diff.",
+                    hint=f"If a pom.xml changed on purpose, write the lock anew with `{LOCK_COMMAND}` and review its diff.",
                 )
             actual = digest_of(path)
             if actual != recorded:
@@ -54,7 +54,7 @@ class JarLock:
         return len(paths)
 
 
-def read_lock(path: Path) -> JarLock:
+def read_jar_lock(path: Path) -> JarLock:
     """The lock in `path`.
 
     Raises:
@@ -66,7 +66,7 @@ def read_lock(path: Path) -> JarLock:
         raise ConfigError(
             "JAR_NOT_LOCKED",
             f"Cannot read {path}: {error.strerror}.",
-            hint=f"Take it from the release, or `{COMMAND}`.",
+            hint=f"Take it from the release, or `{LOCK_COMMAND}`.",
         ) from error
     digests: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -77,18 +77,18 @@ def read_lock(path: Path) -> JarLock:
             raise ConfigError(
                 "JAR_NOT_LOCKED",
                 f"{path}:{number}: expected a SHA-256, two spaces and the name of a jar.",
-                hint=f"Take the line from the release, or `{COMMAND}`.",
+                hint=f"Take the line from the release, or `{LOCK_COMMAND}`.",
             )
         digests[name] = digest
     return JarLock(path=path, digests=digests, version=hashlib.sha256(text.encode()).hexdigest())
 
 
-def write_lock(path: Path, jars: Iterable[Path]) -> int:
+def write_jar_lock(path: Path, jars: Iterable[Path]) -> int:
     """Record the digests of `jars` in place of what the lock held, in one step; returns how many there are."""
     lines = [f"{digest_of(jar)}  {jar.name}" for jar in sorted(jars, key=lambda jar: jar.name)]
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")
+    temporary.replace(path)
     return len(lines)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import project_root
-from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_lock, write_lock
+from deltaworks.tables.spark.jar_lock import OWN_ARTIFACTS, JarLock, read_jar_lock, write_jar_lock
 from deltaworks.tables.spark.java_archive import ensure_java_archive
 from deltaworks.tables.spark.toolchain import find_java, find_maven
 from deltaworks.tables.spark.web_files import unpack_web_files
@@ -33,7 +33,7 @@ from deltaworks.tables.spark.web_files import unpack_web_files
 MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15
 _STAMP = "stamp.json"
-LOCK = "jars.lock"
+LOCK_NAME = "jars.lock"
 #: Where the console's pages have the scripts of others.
 CONSOLE_FILES = Path("include", "deltaworks", "console", "static")
 
@@ -48,11 +48,11 @@ class JarSet:
     bytes: int
 
 
-def quiet(_: str) -> None:
+def ignore_progress(_: str) -> None:
     """Print nothing."""
 
 
-def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
+def ensure_jars(*, progress: Callable[[str], None] = ignore_progress) -> JarSet:
     """Resolve and compile what is missing or out of date; a set that is up to date costs milliseconds.
 
     Processes that call it at once wait for the first. The folder is replaced as a whole at the end: running JVMs
@@ -66,16 +66,16 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
     project = project_root() / "include" / "jars"
     target = project / "target"
     fingerprint = _fingerprint(project)
-    lock = read_lock(project / LOCK)
-    current = _up_to_date(target, fingerprint, lock)
+    lock = read_jar_lock(project / LOCK_NAME)
+    current = _current_jar_set(target, fingerprint, lock)
     if current is not None:
         unpack_web_files(target / "web", project_root() / CONSOLE_FILES)
         return current
-    with _one_builder(target):
-        current = _up_to_date(target, fingerprint, lock) or _verified_in_place(target, fingerprint, lock)
+    with _build_lock(target):
+        current = _current_jar_set(target, fingerprint, lock) or _verify_current_jars(target, fingerprint, lock)
         if current is None:
             _build(project, target, fingerprint, lock, progress)
-            current = _up_to_date(target, fingerprint, lock)
+            current = _current_jar_set(target, fingerprint, lock)
     if current is None:
         raise ConfigError(
             "JARS_INCOMPLETE",
@@ -86,7 +86,7 @@ def ensure_jars(*, progress: Callable[[str], None] = quiet) -> JarSet:
     return current
 
 
-def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
+def ensure_broker_jars(*, progress: Callable[[str], None] = ignore_progress) -> Path:
     """The folder with the jars of the Kafka broker, resolved when a broker is first wanted.
 
     Raises:
@@ -96,10 +96,10 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
     """
     project = project_root() / "include" / "jars" / "broker"
     target = project.parent / "target" / "broker"
-    lock = read_lock(project.parent / LOCK)
+    lock = read_jar_lock(project.parent / LOCK_NAME)
     digest = hashlib.sha256((project / "pom.xml").read_bytes() + lock.version.encode()).hexdigest()
     stamp = target / "stamp"
-    with _one_builder(target):
+    with _build_lock(target):
         if not stamp.is_file() or stamp.read_text() != digest:
             progress("jars: resolving the Kafka broker with Maven (half a minute the first time)")
             stamp.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = quiet) -> Path:
     return target / "jars"
 
 
-def record_digests(*, progress: Callable[[str], None] = quiet) -> Path:
+def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path:
     """Resolve every jar anew and write their digests into the lock, whatever it said before; returns its path.
 
     A person reviews the difference: from here on these bytes are the right ones.
@@ -120,16 +120,16 @@ def record_digests(*, progress: Callable[[str], None] = quiet) -> Path:
     """
     project = project_root() / "include" / "jars"
     target = project / "target"
-    with _one_builder(target), _one_builder(target / "broker"):
+    with _build_lock(target), _build_lock(target / "broker"):
         progress("jars: resolving everything with Maven")
         names = _resolve(project, target)
         _resolve_broker(project / "broker", target / "broker")
         jars = {path.name: path for path in (target / "broker" / "jars").glob("*.jar")}
         jars |= {name: target / "resolved" / name for name in names}
         jars |= {path.name: path for kind in ("s3proxy", "web") for path in (target / kind).glob("*.jar")}
-        write_lock(project / LOCK, _from_others(jars.values()))
+        write_jar_lock(project / LOCK_NAME, _third_party_jars(jars.values()))
         shutil.rmtree(target / "resolved")
-    return project / LOCK
+    return project / LOCK_NAME
 
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
@@ -161,7 +161,7 @@ def _pyspark_version() -> str:
         ) from error
 
 
-def _up_to_date(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
+def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
     """The set that is there, if it is of these sources and, with a lock, was compared with just that one."""
     folder = target / "jars"
     try:
@@ -177,23 +177,23 @@ def _up_to_date(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet 
     return JarSet(class_path_dir=folder, s3proxy_jar=server, jar_count=len(sizes), bytes=sum(sizes))
 
 
-def _verified_in_place(target: Path, fingerprint: str, lock: JarLock) -> JarSet | None:
+def _verify_current_jars(target: Path, fingerprint: str, lock: JarLock) -> JarSet | None:
     """The set of the same sources, compared with a lock that has changed since: that needs no Maven."""
-    current = _up_to_date(target, fingerprint, None)
+    current = _current_jar_set(target, fingerprint, None)
     if current is not None:
-        beside = (target / "web").glob("*.jar")
-        lock.verify(_from_others([*current.class_path_dir.glob("*.jar"), current.s3proxy_jar, *beside]))
+        web_jars = (target / "web").glob("*.jar")
+        lock.verify(_third_party_jars([*current.class_path_dir.glob("*.jar"), current.s3proxy_jar, *web_jars]))
         names = [path.name for path in current.class_path_dir.glob("*.jar")]
         _write_stamp(current.class_path_dir, fingerprint, lock, names, current.s3proxy_jar)
     return current
 
 
-def _from_others(jars: Iterable[Path]) -> list[Path]:
+def _third_party_jars(jars: Iterable[Path]) -> list[Path]:
     return [path for path in jars if artifact_name(path.name) not in OWN_ARTIFACTS]
 
 
 @contextmanager
-def _one_builder(target: Path) -> Iterator[None]:
+def _build_lock(target: Path) -> Iterator[None]:
     target.mkdir(parents=True, exist_ok=True)
     with (target / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -203,15 +203,15 @@ def _one_builder(target: Path) -> Iterator[None]:
 def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progress: Callable[[str], None]) -> None:
     progress("jars: resolving and compiling with Maven (about two minutes the first time)")
     names = _resolve(project, target)
-    resolved, fresh = target / "resolved", target / "jars.new"
+    resolved, new_folder = target / "resolved", target / "jars.new"
     server = next((target / "s3proxy").glob("s3proxy-*.jar"))
-    lock.verify(_from_others([*(resolved / name for name in names), server, *(target / "web").glob("*.jar")]))
-    fresh.mkdir()
+    lock.verify(_third_party_jars([*(resolved / name for name in names), server, *(target / "web").glob("*.jar")]))
+    new_folder.mkdir()
     for name in names:
-        (resolved / name).rename(fresh / name)
-    _write_stamp(fresh, fingerprint, lock, names, server)
+        (resolved / name).rename(new_folder / name)
+    _write_stamp(new_folder, fingerprint, lock, names, server)
     shutil.rmtree(target / "jars", ignore_errors=True)
-    fresh.rename(target / "jars")
+    new_folder.rename(target / "jars")
     shutil.rmtree(resolved)
 
 
@@ -246,7 +246,7 @@ def _run_maven(project: Path) -> None:
     java = find_java()
     command = [str(find_maven()), "-q", "-B", "-ntp", f"-Dspark.version={_pyspark_version()}", "package"]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=project,
             env={**os.environ, "JAVA_HOME": str(java.home)},
@@ -257,12 +257,12 @@ def _run_maven(project: Path) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise _not_resolved(f"it took more than {MAVEN_TIMEOUT_SECONDS} s") from error
-    if done.returncode != 0:
-        raise _not_resolved("\n".join(done.stdout.strip().splitlines()[:_OUTPUT_LINES]))
+        raise _not_resolved_error(f"it took more than {MAVEN_TIMEOUT_SECONDS} s") from error
+    if result.returncode != 0:
+        raise _not_resolved_error("\n".join(result.stdout.strip().splitlines()[:_OUTPUT_LINES]))
 
 
-def _not_resolved(reason: str) -> TransientError:
+def _not_resolved_error(reason: str) -> TransientError:
     return TransientError(
         "JARS_NOT_RESOLVED",
         f"Maven could not resolve or compile include/jars/pom.xml: {reason}",

@@ -38,16 +38,16 @@ def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = 
     progress("jars: archiving the classes of a driver, so that each starts faster (half a minute, once)")
     stamp.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as folder:
-        fresh = Path(folder) / archive.name
-        complaint = _train(fresh)
-        if complaint:
-            progress(f"jars: no archive of classes, drivers start without one: {complaint}")
+        new_archive = Path(folder) / archive.name
+        failure = _write_archive(new_archive)
+        if failure:
+            progress(f"jars: no archive of classes, drivers start without one: {failure}")
             return None
-        size = fresh.stat().st_size
-        fresh.replace(archive)
-        fresh_stamp = Path(folder) / stamp.name
-        fresh_stamp.write_text(json.dumps({"fingerprint": fingerprint, "bytes": size}) + "\n")
-        fresh_stamp.replace(stamp)
+        size = new_archive.stat().st_size
+        new_archive.replace(archive)
+        new_stamp = Path(folder) / stamp.name
+        new_stamp.write_text(json.dumps({"fingerprint": fingerprint, "bytes": size}) + "\n")
+        new_stamp.replace(stamp)
     return archive
 
 
@@ -66,11 +66,11 @@ def _fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _train(archive: Path) -> str:
+def _write_archive(archive: Path) -> str:
     """Run the session; returns what went wrong, or nothing."""
     command = [sys.executable, "-m", "deltaworks.tables.spark.java_archive_training", str(archive)]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -82,6 +82,6 @@ def _train(archive: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"it took more than {TIMEOUT_SECONDS} s"
-    if done.returncode == 0 and archive.is_file():
+    if result.returncode == 0 and archive.is_file():
         return ""
-    return "\n".join(done.stdout.strip().splitlines()[-5:]) or f"it ended with {done.returncode}"
+    return "\n".join(result.stdout.strip().splitlines()[-5:]) or f"it ended with {result.returncode}"

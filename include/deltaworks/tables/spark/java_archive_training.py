@@ -22,8 +22,8 @@ from deltaworks.tables.spark.session import build_session
 
 _WAIT_SECONDS = 300
 #: A port where nothing answers: the client of S3 is loaded up to its first failed request.
-_NOWHERE = "http://127.0.0.1:9"
-_CLASSES = (
+_UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"
+_PRELOADED_CLASSES = (
     "org.apache.kafka.clients.admin.KafkaAdminClient",
     "org.apache.kafka.clients.consumer.KafkaConsumer",
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
@@ -34,7 +34,7 @@ def main(archive: str) -> int:
     """Run the session; its JVM writes the archive as it ends."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        spark = _session(folder, archive)
+        spark = _archiving_session(folder, archive)
         exercise(spark, folder)
         gateway = spark.sparkContext._gateway
         assert gateway is not None
@@ -45,9 +45,9 @@ def main(archive: str) -> int:
         return int(process.wait(_WAIT_SECONDS))
 
 
-def _session(folder: Path, archive: str) -> SparkSession:
+def _archiving_session(folder: Path, archive: str) -> SparkSession:
     conf = {
-        "spark.hadoop.fs.s3a.endpoint": _NOWHERE,
+        "spark.hadoop.fs.s3a.endpoint": _UNREACHABLE_ENDPOINT,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.access.key": "none",
         "spark.hadoop.fs.s3a.secret.key": "none",
@@ -61,11 +61,11 @@ def _session(folder: Path, archive: str) -> SparkSession:
 
 def small_session(folder: Path, *, java_options: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A local session of a gigabyte whose lake is a folder, with options of its JVM."""
-    here = StorageSpec(root=f"file://{folder}/lake")
+    storage = StorageSpec(root=f"file://{folder}/lake")
     environment = EnvironmentSpec(
         environment="small",
-        lake=here,
-        landing=here,
+        lake=storage,
+        landing=storage,
         messaging=AwsSpec(),
         spark=SparkSpec(driver_memory="1g", shuffle_partitions=2, java_options=java_options, conf=dict(conf or {})),
     )
@@ -76,7 +76,7 @@ def exercise(spark: SparkSession, folder: Path) -> None:
     """Do a little of what drivers do."""
     table = exercise_tables(spark, folder)
     spark.read.format("delta").load(table).mapInArrow(
-        _same, "id BIGINT, kind BIGINT, time TIMESTAMP, day STRING"
+        _identity, "id BIGINT, kind BIGINT, time TIMESTAMP, day STRING"
     ).count()
     _stream(spark, table, folder)
     _load_clients(spark)
@@ -107,7 +107,7 @@ def exercise_tables(spark: SparkSession, folder: Path) -> str:
     return table
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
@@ -129,12 +129,12 @@ def _stream(spark: SparkSession, table: str, folder: Path) -> None:
 def _load_clients(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
-    for name in _CLASSES:
+    for name in _PRELOADED_CLASSES:
         jvm.java.lang.Class.forName(name)
-    place = jvm.org.apache.hadoop.fs.Path("s3a://nowhere/table")
+    path = jvm.org.apache.hadoop.fs.Path("s3a://nowhere/table")
     # It fails, since nothing answers: all classes up to that are loaded, and Java names many errors for it.
     with contextlib.suppress(Exception):
-        place.getFileSystem(spark._jsc.hadoopConfiguration()).exists(place)
+        path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 6
 #: The condition of a conflict with another writer.
-CONFLICT = "DELTA_CONFLICT"
+CONFLICT_CONDITION = "DELTA_CONFLICT"
 
 
 def build_session(
@@ -112,22 +112,22 @@ def _ship_library(spark: SparkSession) -> None:
 
 
 @contextmanager
-def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Settings of the session for the time of a block, put back as they were after it."""
-    before = {name: spark.conf.get(name, None) for name in settings}
+    previous = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, old in before.items():
+        for name, old in previous.items():
             if old is None:
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, old)
 
 
-def conflicts_retried(table: str) -> Retrying:
+def retry_conflicts(table: str) -> Retrying:
     """Attempts that are repeated after a conflict with another writer, a few times and with growing pauses."""
 
     def log_conflict(state: RetryCallState) -> None:
@@ -144,4 +144,4 @@ def conflicts_retried(table: str) -> Retrying:
 
 
 def _is_conflict(error: BaseException) -> bool:
-    return as_deltaworks_error(error).condition == CONFLICT
+    return as_deltaworks_error(error).condition == CONFLICT_CONDITION

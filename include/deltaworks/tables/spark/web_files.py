@@ -22,25 +22,25 @@ def unpack_web_files(web: Path, folder: Path) -> list[Path]:
     """
     written = []
     for name, (pattern, inside) in WEB_FILES.items():
-        data = _inside(web, pattern, inside)
+        data = _read_from_jar(web, pattern, inside)
         target = folder / name
         if not target.is_file() or target.read_bytes() != data:
             folder.mkdir(parents=True, exist_ok=True)
-            fresh = folder / f".{name}.{uuid.uuid4().hex}"
-            fresh.write_bytes(data)
-            fresh.replace(target)
+            temporary = folder / f".{name}.{uuid.uuid4().hex}"
+            temporary.write_bytes(data)
+            temporary.replace(target)
         written.append(target)
     return written
 
 
-def _inside(web: Path, pattern: str, inside: str) -> bytes:
+def _read_from_jar(web: Path, pattern: str, entry_suffix: str) -> bytes:
     for jar in sorted(web.glob(pattern)):
         with zipfile.ZipFile(jar) as archive:
             for entry in archive.namelist():
-                if entry.endswith(inside):
+                if entry.endswith(entry_suffix):
                     return archive.read(entry)
     raise ConfigError(
         "JARS_INCOMPLETE",
-        f"No jar {pattern} in {web} holds {inside}.",
+        f"No jar {pattern} in {web} holds {entry_suffix}.",
         hint="Delete include/jars/target and run `make jars` again.",
     )

@@ -84,7 +84,7 @@ def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: Stage) -> No
 
     key = paths.table("shop", "orders")
     changes = changed_partitions(stage.shop.lake, key, after_version=before, up_to_version=stage.versions()["orders"])
-    assert changes.values("event_date") == frozenset(result.dates)
+    assert changes.partition_values("event_date") == frozenset(result.dates)
     assert (len(result.dates), result.rows_out, result.rows_in) == (3, 4, 5)
 
 

@@ -32,7 +32,7 @@ from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantin
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
-from deltaworks.tables.needed_files import uncommitted_files
+from deltaworks.tables.protected_files import uncommitted_files
 from tests.examples import examples
 from tests.unit.recovery import replay_stage
 from tests.unit.recovery.replay_stage import ARRIVED_US, MADE_US, Stage
@@ -572,7 +572,7 @@ def test_gold_is_told_by_the_dates_that_changed(stage: Stage, make_spec: MakeSpe
     after = stage.lake.open(key)
     assert after is not None
     changes = changed_partitions(stage.lake, key, after_version=before.version(), up_to_version=after.version())
-    assert changes.values("event_date") == {"2020-09-13"}
+    assert changes.partition_values("event_date") == {"2020-09-13"}
 
 
 def test_counts_and_rows_are_those_that_are_open(stage: Stage, make_spec: MakeSpec) -> None:

@@ -64,7 +64,7 @@ def test_a_dry_run_says_what_goes_and_comes_and_changes_nothing(stage: Stage) ->
 
     assert (counted.dry_run, counted.version, counted.from_version) == (True, None, before)
     assert counted.difference is not None
-    assert (counted.difference.rows_out, counted.difference.rows_in, counted.difference.files_in) == (0, 2, 1)
+    assert (counted.difference.rows_removed, counted.difference.rows_added, counted.difference.files_added) == (0, 2, 1)
     assert [(each.kind, each.number, each.rows) for each in counted.lost] == [("batch", 2, 2), ("batch", 3, 2)]
     assert len(counted.undone) == 1
     assert "DELETE by somebody" in counted.undone[0]
@@ -79,11 +79,11 @@ def test_a_mistake_is_undone_and_what_landed_since_is_there_once(stage: Stage) -
 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3, 4) for name in (*TABLES, "quarantine"))
-    relanded = [batch for batch, outcome in stage.steps("orders") if outcome == "relanded"]
-    assert relanded == [2, 3]
+    recommitted = [batch for batch, outcome in stage.steps("orders") if outcome == "recommitted"]
+    assert recommitted == [2, 3]
     assert done.version is not None
     changes = changed_partitions(stage.lake, ORDERS, after_version=done.version - 1, up_to_version=done.version)
-    assert (len(changes.partitions), changes.everything) == (1, False)
+    assert (len(changes.partitions), changes.is_unbounded) == (1, False)
 
 
 def test_without_ids_of_its_own_the_way_back_is_taken_for_landed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_rows_merged_by_optimize_come_back_from_the_files_of_their_batches(stage
     done = restore(stage, request())
 
     assert done.difference is not None
-    assert (done.difference.files_out, done.difference.rows_out, done.difference.rows_in) == (1, 6, 8)
+    assert (done.difference.files_removed, done.difference.rows_removed, done.difference.rows_added) == (1, 6, 8)
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
 
 
@@ -167,9 +167,9 @@ def test_versions_and_times_are_ways_to_say_where_to(stage: Stage) -> None:
 
     assert count(stage, request(RestorePoint(version=at_batch.to_version))).lost == at_batch.lost
     assert count(stage, request(RestorePoint(time=instant))).to_version == at_batch.to_version
-    with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
+    with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
         count(stage, request(RestorePoint(time=instant - dt.timedelta(days=1))))
-    with pytest.raises(ContractError, match="TABLE_VERSION_GONE"):
+    with pytest.raises(ContractError, match="TABLE_VERSION_UNAVAILABLE"):
         count(stage, request(RestorePoint(version=99)))
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
         count(stage, request(RestorePoint(batch=99)))

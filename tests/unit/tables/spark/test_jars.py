@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.tables.spark.jar_lock import digest_of, read_lock
+from deltaworks.tables.spark.jar_lock import digest_of, read_jar_lock
 from deltaworks.tables.spark.jars import (
     artifact_name,
     class_path_names,
@@ -238,14 +238,14 @@ def test_a_recorded_lock_has_every_jar_but_the_one_compiled_here(
 
     assert main(["--record"]) == 0
 
-    assert set(read_lock(lock).digests) == {*LOCKED, "kafka_2.13-4.1.0.jar"}
+    assert set(read_jar_lock(lock).digests) == {*LOCKED, "kafka_2.13-4.1.0.jar"}
     assert next(ensure_broker_jars().glob("*.jar")).name == "kafka_2.13-4.1.0.jar"
     assert record_digests() == lock
 
 
 def test_the_lock_of_the_project_names_what_is_on_the_class_path_here() -> None:
     folder = PROJECT_ROOT / "include" / "jars" / "target" / "jars"
-    lock = read_lock(PROJECT_ROOT / "include" / "jars" / "jars.lock")
+    lock = read_jar_lock(PROJECT_ROOT / "include" / "jars" / "jars.lock")
     jars = [path for path in folder.glob("*.jar") if not path.name.startswith("deltaworks-jars")]
     if not jars:
         pytest.skip("no jars are resolved here: make jars")

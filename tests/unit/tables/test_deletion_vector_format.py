@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
+from deltaworks.tables.deletion_vector_format import decode_vector, deleted_positions
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.needed_files import from_z85, vector_path
-from deltaworks.tables.vector_rows import decoded, deleted_positions
+from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
 from tests.unit.tables.made_vectors import encoded, in_file, z85
 
 KEY = "tables/shop/orders"
@@ -34,7 +34,7 @@ RANGES = st.builds(
 @example(parts=[{0, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000}], runs=True)
 def test_what_was_marked_is_read(parts: list[set[int]], runs: bool) -> None:
     positions = set().union(*parts)
-    assert decoded(encoded(positions, runs=runs)).tolist() == sorted(positions)
+    assert decode_vector(encoded(positions, runs=runs)).tolist() == sorted(positions)
 
 
 def added(vector: dict[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def file_vectors(lake: Lake, folder: str, *of_files: set[int]) -> list[dict[str,
     vectors = [encoded(positions, runs=True) for positions in of_files]
     data, offsets = in_file(*vectors)
     name = folder + z85(uuid.uuid4().bytes)
-    path = Path(lake.storage.prefix, KEY, vector_path(name))
+    path = Path(lake.storage.prefix, KEY, deletion_vector_path(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return [
@@ -91,7 +91,7 @@ def test_a_file_without_a_vector_has_all_its_rows(lake: Lake) -> None:
 
 def test_a_vector_that_is_damaged_marks_nothing(lake: Lake) -> None:
     (vector,) = file_vectors(lake, "", {1, 2, 3})
-    path = Path(lake.storage.prefix, KEY, vector_path(vector["pathOrInlineDv"]))
+    path = Path(lake.storage.prefix, KEY, deletion_vector_path(vector["pathOrInlineDv"]))
     whole = path.read_bytes()
     for at in range(len(whole)):
         if at:  # the first byte is the version of the file's form, which is the same for all
@@ -116,4 +116,4 @@ def test_a_log_that_says_something_else_of_a_vector_is_refused(lake: Lake, chang
 
 def test_z85_is_that_of_the_rfc() -> None:
     assert z85(bytes.fromhex("864fd26fb559f75b")) == "HelloWorld"
-    assert from_z85("HelloWorld") == bytes.fromhex("864fd26fb559f75b")
+    assert decode_z85("HelloWorld") == bytes.fromhex("864fd26fb559f75b")

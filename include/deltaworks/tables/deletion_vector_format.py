@@ -16,12 +16,12 @@ import numpy.typing as npt
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
-from deltaworks.tables.needed_files import from_z85, vector_path
+from deltaworks.tables.protected_files import decode_z85, deletion_vector_path
 
 _MAGIC: Final = 1681511377
 _COOKIE_PLAIN, _COOKIE_RUNS = 12346, 12347
-_NO_OFFSETS_BELOW: Final = 4
-_ARRAY_UP_TO: Final = 4096
+_MIN_CONTAINERS_WITH_OFFSETS: Final = 4
+_MAX_ARRAY_CARDINALITY: Final = 4096
 Positions = npt.NDArray[np.int64]
 
 
@@ -35,15 +35,17 @@ def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
     if not vector:
         return np.zeros(0, dtype=np.int64)
     try:
-        positions = decoded(_stored(lake, key, vector))
+        positions = decode_vector(_read_vector(lake, key, vector))
     except (struct.error, ValueError, OverflowError, OSError) as error:
-        raise _unreadable(key, added, str(error)) from error
+        raise _unreadable_vector_error(key, added, str(error)) from error
     if len(positions) != int(vector["cardinality"]):
-        raise _unreadable(key, added, f"it marks {len(positions)} rows, and its log says {vector['cardinality']}")
+        raise _unreadable_vector_error(
+            key, added, f"it marks {len(positions)} rows, and its log says {vector['cardinality']}"
+        )
     return positions
 
 
-def decoded(data: bytes) -> Positions:
+def decode_vector(data: bytes) -> Positions:
     """The positions of an encoded vector.
 
     Raises:
@@ -55,12 +57,12 @@ def decoded(data: bytes) -> Positions:
     at, parts = 12, [np.zeros(0, dtype=np.int64)]
     for _ in range(count):
         (high,) = struct.unpack_from("<I", data, at)
-        low, at = _bitmap(data, at + 4)
+        low, at = _decode_bitmap(data, at + 4)
         parts.append(low + (high << 32))
     return np.concatenate(parts)
 
 
-def _bitmap(data: bytes, at: int) -> tuple[Positions, int]:
+def _decode_bitmap(data: bytes, at: int) -> tuple[Positions, int]:
     """The values of one bitmap of 32 bits, and where it ends."""
     (cookie,) = struct.unpack_from("<I", data, at)
     runs: npt.NDArray[np.uint8] | None = None
@@ -74,36 +76,36 @@ def _bitmap(data: bytes, at: int) -> tuple[Positions, int]:
         at += 8
     else:
         raise ValueError(f"a bitmap begins with {cookie}")
-    heads = np.frombuffer(data, "<u2", 2 * size, at).reshape(size, 2).astype(np.int64)
+    headers = np.frombuffer(data, "<u2", 2 * size, at).reshape(size, 2).astype(np.int64)
     at += 4 * size
-    if runs is None or size >= _NO_OFFSETS_BELOW:
+    if runs is None or size >= _MIN_CONTAINERS_WITH_OFFSETS:
         at += 4 * size
     values = [np.zeros(0, dtype=np.int64)]
-    for index, (high, less_one) in enumerate(heads.tolist()):
-        low, at = _container(data, at, less_one + 1, is_run=runs is not None and bool(runs[index]))
+    for index, (high, cardinality_minus_one) in enumerate(headers.tolist()):
+        low, at = _decode_container(data, at, cardinality_minus_one + 1, is_run=runs is not None and bool(runs[index]))
         values.append(low + (high << 16))
     return np.concatenate(values), at
 
 
-def _container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple[Positions, int]:
+def _decode_container(data: bytes, at: int, cardinality: int, *, is_run: bool) -> tuple[Positions, int]:
     if is_run:
         (count,) = struct.unpack_from("<H", data, at)
         pairs = np.frombuffer(data, "<u2", 2 * count, at + 2).reshape(count, 2).astype(np.int64)
-        ranges = [np.arange(first, first + more + 1) for first, more in pairs.tolist()]
+        ranges = [np.arange(first, first + length + 1) for first, length in pairs.tolist()]
         return np.concatenate([np.zeros(0, dtype=np.int64), *ranges]), at + 2 + 4 * count
-    if cardinality <= _ARRAY_UP_TO:
+    if cardinality <= _MAX_ARRAY_CARDINALITY:
         return np.frombuffer(data, "<u2", cardinality, at).astype(np.int64), at + 2 * cardinality
     bits = np.unpackbits(np.frombuffer(data, np.uint8, 8192, at), bitorder="little")
     return np.flatnonzero(bits).astype(np.int64), at + 8192
 
 
-def _stored(lake: Lake, key: str, vector: Action) -> bytes:
+def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
     """The encoded vector: of the file, behind its length; or of the log."""
     if vector["storageType"] == "i":
-        return from_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
+        return decode_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
     if vector["storageType"] != "u":
         raise ValueError("it lies at an absolute path")
-    path = f"{arrow_path(lake.storage, key)}/{vector_path(vector['pathOrInlineDv'])}"
+    path = f"{arrow_path(lake.storage, key)}/{deletion_vector_path(vector['pathOrInlineDv'])}"
     with lake.filesystem.open_input_file(path) as source:
         source.seek(int(vector.get("offset") or 0))
         (length,) = struct.unpack(">i", source.read(4))
@@ -114,9 +116,9 @@ def _stored(lake: Lake, key: str, vector: Action) -> bytes:
     return data
 
 
-def _unreadable(key: str, added: Action, why: str) -> ContractError:
+def _unreadable_vector_error(key: str, added: Action, reason: str) -> ContractError:
     return ContractError(
         "VECTOR_UNREADABLE",
-        f"The deletion vector of {key}/{added['path']} cannot be read: {why}.",
+        f"The deletion vector of {key}/{added['path']} cannot be read: {reason}.",
         hint="`REORG TABLE … APPLY (PURGE)` by Spark writes the file without it; then run this again.",
     )

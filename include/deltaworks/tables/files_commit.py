@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.tables.commit import Step, commit_attempts, contended
-from deltaworks.tables.features import HARMLESS_FEATURES
+from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, FileId, TableState, logged_columns, rows_of, state_at
+from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, row_count, state_at
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetState:
     """What a table is to be made of: its files, and another table metadata where that changes too."""
 
     files: dict[FileId, Action]
@@ -32,43 +32,43 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class StateDifference:
     """What goes and what comes between two states, in files, rows and bytes."""
 
-    files_out: int
-    rows_out: int
-    bytes_out: int
-    files_in: int
-    rows_in: int
-    bytes_in: int
+    files_removed: int
+    rows_removed: int
+    bytes_removed: int
+    files_added: int
+    rows_added: int
+    bytes_added: int
 
     @classmethod
-    def between(cls, current: TableState, target: Target) -> Difference:
+    def between(cls, current: TableState, target: TargetState) -> StateDifference:
         """From the table as it is to what it is to be."""
-        out = [added for name, added in current.files.items() if name not in target.files]
-        back = [added for name, added in target.files.items() if name not in current.files]
+        removed = [added for name, added in current.files.items() if name not in target.files]
+        added_back = [added for name, added in target.files.items() if name not in current.files]
         return cls(
-            files_out=len(out),
-            rows_out=sum(map(rows_of, out)),
-            bytes_out=sum(int(added.get("size") or 0) for added in out),
-            files_in=len(back),
-            rows_in=sum(map(rows_of, back)),
-            bytes_in=sum(int(added.get("size") or 0) for added in back),
+            files_out=len(removed),
+            rows_out=sum(map(row_count, removed)),
+            bytes_out=sum(int(added.get("size") or 0) for added in removed),
+            files_in=len(added_back),
+            rows_in=sum(map(row_count, added_back)),
+            bytes_in=sum(int(added.get("size") or 0) for added in added_back),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreOutcome:
-    """What became of a restore. `landed_now` is False where it had landed before; `version` is the table's then."""
+class FilesCommitOutcome:
+    """What became of a restore. `newly_committed` is False where it had landed before; `version` is the table's then."""
 
     version: int
-    landed_now: bool
+    newly_committed: bool
     attempts: int
-    difference: Difference | None = None
+    difference: StateDifference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreCommit:
+class FilesCommit:
     """What a restoring commit says of itself, and what guards it.
 
     `raises` are application ids whose number it raises by one: whoever has read the table under the number before it
@@ -78,15 +78,15 @@ class RestoreCommit:
     step: Step
     user_metadata: str
     owner: Step | None = None
-    raises: tuple[str, ...] = ()
+    fenced_app_ids: tuple[str, ...] = ()
     operation: str = "RESTORE"
     parameters: dict[str, str | None] = field(default_factory=dict)
 
 
-def reasons_against(state: TableState) -> list[str]:
+def reasons_against_files_commit(state: TableState) -> list[str]:
     """Why a table cannot be put back by a commit of ours, in words; empty where it can."""
     protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
-    reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - HARMLESS_FEATURES)]
+    reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
         reasons.append(f"writer version {protocol['minWriterVersion']}")
     if configuration.get("delta.appendOnly") == "true":
@@ -94,13 +94,13 @@ def reasons_against(state: TableState) -> list[str]:
     return reasons
 
 
-def refuse_unsupported(state: TableState) -> None:
+def check_supported(state: TableState) -> None:
     """Refuse a table with features that ask more of a restore than moving files.
 
     Raises:
         ContractError: RESTORE_UNSUPPORTED.
     """
-    reasons = reasons_against(state)
+    reasons = reasons_against_files_commit(state)
     if reasons:
         raise ContractError(
             "RESTORE_UNSUPPORTED",
@@ -109,15 +109,15 @@ def refuse_unsupported(state: TableState) -> None:
         )
 
 
-def commit_restore(
+def commit_files(
     lake: Lake,
     objects: ObjectStore,
     key: str,
-    target: Callable[[TableState], Target],
+    target: Callable[[TableState], TargetState],
     *,
-    commit: RestoreCommit,
+    commit: FilesCommit,
     before_commit: Callable[[], None] = lambda: None,
-) -> RestoreOutcome:
+) -> FilesCommitOutcome:
     """Bring the table at `key` to the target as one step. Idempotent by its step; safe beside other writers.
 
     Args:
@@ -131,28 +131,30 @@ def commit_restore(
     """
     for attempt in commit_attempts():
         current = state_at(lake, objects, key)
-        refuse_unsupported(current)
-        _check_owner(current, commit.owner)
+        check_supported(current)
+        _check_owner_epoch(current, commit.owner)
         if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
-            return RestoreOutcome(version=current.version, landed_now=False, attempts=attempt)
-        goal = target(current)
+            return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=attempt)
+        target_state = target(current)
         before_commit()
-        actions = _actions(current, goal, commit)
+        actions = _actions(current, target_state, commit)
         if _only_adds(actions):
-            actions.append(_marker(lake, key, current, actions))
-        if put_commit(objects, key, current.version + 1, actions):
-            difference = Difference.between(current, goal)
-            return RestoreOutcome(version=current.version + 1, landed_now=True, attempts=attempt, difference=difference)
-    raise contended(key, "restore it")
+            actions.append(_remove_of_empty_file(lake, key, current, actions))
+        if write_commit(objects, key, current.version + 1, actions):
+            difference = StateDifference.between(current, target_state)
+            return FilesCommitOutcome(
+                version=current.version + 1, newly_committed=True, attempts=attempt, difference=difference
+            )
+    raise contention_error(key, "restore it")
 
 
-def put_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
+def write_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
     """Write one commit of a log; False where that version is there already. Atomic on every storage we know."""
     lines = [json.dumps(action, separators=(",", ":")) for action in actions]
     return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
 
 
-def commit_info(commit: RestoreCommit, *, read_version: int | None, at_ms: int) -> Action:
+def commit_info_action(commit: FilesCommit, *, read_version: int | None, at_ms: int) -> Action:
     """The action by which a commit says what it is."""
     info = {
         "timestamp": at_ms,
@@ -165,28 +167,31 @@ def commit_info(commit: RestoreCommit, *, read_version: int | None, at_ms: int) 
     return {"commitInfo": info if read_version is None else {**info, "readVersion": read_version}}
 
 
-def txn(step: Step, at_ms: int) -> Action:
+def txn_action(step: Step, at_ms: int) -> Action:
     """An application transaction as an action."""
     return {"txn": {"appId": step.app_id, "version": step.version, "lastUpdated": at_ms}}
 
 
-def removal(added: Action, at_ms: int) -> Action:
+def remove_action(added: Action, at_ms: int) -> Action:
     """The action that takes a file out which this add action brought."""
     kept = {name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)}
     shared = {"path": added["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
     return {"remove": {**shared, "partitionValues": {}, "size": 0, **kept}}
 
 
-def _actions(current: TableState, target: Target, commit: RestoreCommit) -> list[Action]:
+def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
     now = int(time.time() * 1000)
-    raised = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.raises]
-    steps = [commit.step, *([commit.owner] if commit.owner else []), *raised]
-    actions = [commit_info(commit, read_version=current.version, at_ms=now), *(txn(step, now) for step in steps)]
+    fence_steps = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.fenced_app_ids]
+    steps = [commit.step, *([commit.owner] if commit.owner else []), *fence_steps]
+    actions = [
+        commit_info_action(commit, read_version=current.version, at_ms=now),
+        *(txn_action(step, now) for step in steps),
+    ]
     if target.metadata is not None and target.metadata != current.metadata:
         actions.append({"metaData": target.metadata})
-    actions += [removal(added, now) for name, added in current.files.items() if name not in target.files]
-    back = [added for name, added in target.files.items() if name not in current.files]
-    return [*actions, *({"add": {**added, "dataChange": True}} for added in back)]
+    actions += [remove_action(added, now) for name, added in current.files.items() if name not in target.files]
+    added_back = [added for name, added in target.files.items() if name not in current.files]
+    return [*actions, *({"add": {**added, "dataChange": True}} for added in added_back)]
 
 
 def _only_adds(actions: Sequence[Action]) -> bool:
@@ -194,20 +199,20 @@ def _only_adds(actions: Sequence[Action]) -> bool:
     return "add" in kinds and "remove" not in kinds
 
 
-def _marker(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
+def _remove_of_empty_file(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
     """The removal of a file without rows, which a commit that only puts files back needs.
 
     Spark distinguishes a change from an append by what a commit removes: without this, a stream that leaves changes
     out would take rows it has read before for new ones. The file is written, since the change data feed reads it.
     """
     partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}
-    empty = logged_columns(current.metadata["schemaString"]).empty_table()
+    empty = parse_schema_string(current.metadata["schemaString"]).empty_table()
     file = write_file(lake.filesystem, arrow_path(lake.storage, key), empty, partition=partition)
     added = {"path": file.path, "partitionValues": partition, "size": file.size}
-    return removal(added, int(time.time() * 1000))
+    return remove_action(added, int(time.time() * 1000))
 
 
-def _check_owner(current: TableState, owner: Step | None) -> None:
+def _check_owner_epoch(current: TableState, owner: Step | None) -> None:
     if owner is not None and current.transactions.get(owner.app_id, 0) > owner.version:
         raise FencedError(
             "OWNER_FENCED",

@@ -8,29 +8,29 @@ import pyarrow as pa
 
 from deltaworks.tables.features import reasons_against_rewriting
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import TableState, logged_columns
-from deltaworks.tables.replaced_rows import reasons_against_replacing
+from deltaworks.tables.log import TableState, parse_schema_string
+from deltaworks.tables.replace_where import reasons_against_replacing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: Rows that are gathered in the driver at most. More are written by Spark's tasks.
-MOST_ROWS: Final = 200_000
+MAX_COLLECTED_ROWS: Final = 200_000
 
 
-def gathered(rows: DataFrame, schema_string: str, *, most_rows: int) -> pa.Table | None:
+def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
     """The rows in Arrow, in the types of a log's schema; None where there are more, or a type has none in Arrow."""
     # The bound is Spark's to hold: what is more never leaves its tasks.
-    table = rows.limit(most_rows + 1).toArrow()
-    if table.num_rows > most_rows:
+    table = rows.limit(max_rows + 1).toArrow()
+    if table.num_rows > max_rows:
         return None
     try:
-        return table.cast(logged_columns(schema_string))
+        return table.cast(parse_schema_string(schema_string))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
         return None
 
 
-def takes_plain_files(lake: Lake, state: TableState, partition_by: str) -> bool:
+def accepts_file_commits(lake: Lake, state: TableState, partition_by: str) -> bool:
     """Whether nothing is asked of a writer of the table but files, and a log of them."""
     if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
         return False

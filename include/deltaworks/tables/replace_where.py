@@ -18,21 +18,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.tables.commit import Step, commit_attempts, contended
-from deltaworks.tables.files import WrittenFile, split_by_partition, write_body, write_file
+from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
+from deltaworks.tables.files_commit import reasons_against_files_commit, remove_action, txn_action, write_commit
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, TableState, logged_columns, state_at
-from deltaworks.tables.rearrangement import keep_checkpoints
-from deltaworks.tables.restore import put_commit, reasons_against, removal, txn
+from deltaworks.tables.log import Action, TableState, parse_schema_string, state_at
+from deltaworks.tables.optimize_commit import write_due_checkpoint
 from deltaworks.tables.statistics import IndexedColumns
 
 
-class Fate(Enum):
+class FileEffect(Enum):
     """What becomes of a file: all of its rows stay, all go, or it has to be looked at row by row."""
 
-    STAYS = "stays"
-    GOES = "goes"
-    DIVIDED = "divided"
+    UNCHANGED = "stays"
+    REMOVED = "goes"
+    REWRITTEN = "divided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class Replacement:
     """
 
     rows: Sequence[pa.Table]
-    fate: Callable[[Action], Fate]
-    staying: Callable[[pa.Table], Sequence[pa.Table]]
+    classify_file: Callable[[Action], FileEffect]
+    retained_rows: Callable[[pa.Table], Sequence[pa.Table]]
     predicate: str
     step: Step
     user_metadata: str
@@ -61,7 +61,7 @@ class ReplaceOutcome:
 
     version: int | None
     rows: int = 0
-    copied: int = 0
+    copied_rows: int = 0
 
 
 def replace_rows(
@@ -76,29 +76,29 @@ def replace_rows(
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: what reading the log raises.
     """
-    written = [file for rows in replacement.rows for file in _written(lake, key, expected, rows)]
+    written = [file for rows in replacement.rows for file in _write_rows(lake, key, expected, rows)]
     for attempt in commit_attempts():
         state = expected if attempt == 1 else state_at(lake, objects, key)
-        if has_landed(state, replacement.step) or _is_other(state, expected):
+        if is_step_committed(state, replacement.step) or _has_changed_metadata(state, expected):
             return ReplaceOutcome(None)
-        fates = [(added, replacement.fate(added)) for added in state.files.values()]
-        divided = [added for added, fate in fates if fate is Fate.DIVIDED]
-        taken = [added for added, fate in fates if fate is not Fate.STAYS]
-        kept = _kept(lake, key, expected, divided, replacement.staying)
-        actions = _actions(state, replacement, taken, written, kept)
-        if put_commit(objects, key, state.version + 1, actions):
-            _keep_checkpoint(lake, key, state)
+        effects = [(added, replacement.classify_file(added)) for added in state.files.values()]
+        rewritten = [added for added, fate in effects if fate is FileEffect.REWRITTEN]
+        removed = [added for added, fate in effects if fate is not FileEffect.UNCHANGED]
+        copied = _rewrite_files(lake, key, expected, rewritten, replacement.retained_rows)
+        actions = _actions(state, replacement, removed, written, copied)
+        if write_commit(objects, key, state.version + 1, actions):
+            _write_checkpoint_if_due(lake, key, state)
             rows = sum(file.rows for file in written)
-            return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in kept))
-    raise contended(key, f"commit {replacement.step.app_id} at {replacement.step.version}")
+            return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in copied))
+    raise contention_error(key, f"commit {replacement.step.app_id} at {replacement.step.version}")
 
 
-def has_landed(state: TableState, step: Step) -> bool:
+def is_step_committed(state: TableState, step: Step) -> bool:
     """Whether a table has the number of a step, or a later one."""
     return state.transactions.get(step.app_id, -1) >= step.version
 
 
-def _is_other(state: TableState, expected: TableState) -> bool:
+def _has_changed_metadata(state: TableState, expected: TableState) -> bool:
     return (state.protocol, state.metadata) != (expected.protocol, expected.metadata)
 
 
@@ -108,48 +108,48 @@ def reasons_against_replacing(state: TableState) -> list[str]:
     Columns are not looked at: `features.reasons_against_rewriting` does.
     """
     vectors = ["deletion vectors"] if any(added.get("deletionVector") for added in state.files.values()) else []
-    return reasons_against(state) + vectors
+    return reasons_against_files_commit(state) + vectors
 
 
-def _written(lake: Lake, key: str, state: TableState, rows: pa.Table) -> list[WrittenFile]:
+def _write_rows(lake: Lake, key: str, state: TableState, rows: pa.Table) -> list[WrittenFile]:
     if not rows.num_rows:
         return []
-    root, indexed = arrow_path(lake.storage, key), _indexed(state)
+    root, indexed = arrow_path(lake.storage, key), _indexed_columns(state)
     parts = split_by_partition(rows, state.metadata["partitionColumns"])
     return [write_file(lake.filesystem, root, part, partition=values, indexed=indexed) for values, part in parts]
 
 
-def _indexed(state: TableState) -> IndexedColumns:
+def _indexed_columns(state: TableState) -> IndexedColumns:
     return IndexedColumns.of(state.metadata.get("configuration") or {})
 
 
-def _kept(
+def _rewrite_files(
     lake: Lake,
     key: str,
     state: TableState,
-    divided: Sequence[Action],
-    staying: Callable[[pa.Table], Sequence[pa.Table]],
+    rewritten: Sequence[Action],
+    retained_rows: Callable[[pa.Table], Sequence[pa.Table]],
 ) -> list[WrittenFile]:
     """Files with the rows that stay of those that are divided."""
-    schema = logged_columns(state.metadata["schemaString"])
-    by = state.metadata["partitionColumns"]
-    body = pa.schema([field for field in schema if field.name not in by])
+    schema = parse_schema_string(state.metadata["schemaString"])
+    partition_columns = state.metadata["partitionColumns"]
+    body = pa.schema([field for field in schema if field.name not in partition_columns])
     root = arrow_path(lake.storage, key)
-    rows: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
-    for added in divided:
+    rows_by_partition: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
+    for added in rewritten:
         with lake.filesystem.open_input_file(f"{root}/{unquote(added['path'])}") as source:
-            file = _in_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
-        place = tuple((added.get("partitionValues") or {}).items())
-        rows.setdefault(place, []).append(file)
+            file = _conform_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
+        partition = tuple((added.get("partitionValues") or {}).items())
+        rows_by_partition.setdefault(partition, []).append(file)
     return [
-        write_body(lake.filesystem, root, part, partition=dict(place), indexed=_indexed(state))
-        for place, tables in rows.items()
-        for part in staying(pa.concat_tables(tables))
+        write_file_body(lake.filesystem, root, part, partition=dict(place), indexed=_indexed_columns(state))
+        for place, tables in rows_by_partition.items()
+        for part in retained_rows(pa.concat_tables(tables))
         if part.num_rows
     ]
 
 
-def _in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _conform_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows in the table's columns; one that a file is older than is null."""
     columns = [
         rows.column(field.name).cast(field.type)
@@ -163,9 +163,9 @@ def _in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _actions(
     state: TableState,
     replacement: Replacement,
-    taken: Sequence[Action],
+    removed: Sequence[Action],
     written: Sequence[WrittenFile],
-    kept: Sequence[WrittenFile],
+    copied: Sequence[WrittenFile],
 ) -> list[Action]:
     now = int(time.time() * 1000)
     info = {
@@ -174,30 +174,32 @@ def _actions(
         "operationParameters": {"mode": "Overwrite", "partitionBy": "[]", "predicate": replacement.predicate},
         "readVersion": state.version,
         "isBlindAppend": False,
-        "operationMetrics": _metrics(taken, written, kept),
+        "operationMetrics": _metrics(removed, written, copied),
         "engineInfo": "deltaworks",
         "userMetadata": replacement.user_metadata,
     }
-    removes = [removal(added, now) for added in taken]
-    adds = [{"add": file.as_logged(at_ms=now, data_change=True)} for file in (*written, *kept)]
-    return [{"commitInfo": info}, txn(replacement.step, now), *removes, *adds]
+    removes = [remove_action(added, now) for added in removed]
+    adds = [{"add": file.to_add_fields(at_ms=now, data_change=True)} for file in (*written, *copied)]
+    return [{"commitInfo": info}, txn_action(replacement.step, now), *removes, *adds]
 
 
-def _metrics(taken: Sequence[Action], written: Sequence[WrittenFile], kept: Sequence[WrittenFile]) -> dict[str, str]:
+def _metrics(
+    removed: Sequence[Action], written: Sequence[WrittenFile], copied_files: Sequence[WrittenFile]
+) -> dict[str, str]:
     """By Delta's own names, and as texts, as it writes them."""
-    files, copied = [*written, *kept], sum(file.rows for file in kept)
+    files, copied_rows = [*written, *copied_files], sum(file.rows for file in copied_files)
     return {
         "numFiles": str(len(files)),
         "numOutputBytes": str(sum(file.size for file in files)),
         # As Delta counts: rows that were copied are among those that were put out.
         "numOutputRows": str(sum(file.rows for file in files)),
-        "numCopiedRows": str(copied),
-        "numRemovedFiles": str(len(taken)),
-        "numRemovedBytes": str(sum(int(added.get("size") or 0) for added in taken)),
+        "numCopiedRows": str(copied_rows),
+        "numRemovedFiles": str(len(removed)),
+        "numRemovedBytes": str(sum(int(added.get("size") or 0) for added in removed)),
     }
 
 
-def _keep_checkpoint(lake: Lake, key: str, state: TableState) -> None:
+def _write_checkpoint_if_due(lake: Lake, key: str, state: TableState) -> None:
     interval = int((state.metadata.get("configuration") or {}).get("delta.checkpointInterval") or 1)
     if (state.version + 1) % interval == 0:
-        keep_checkpoints(lake, key, state.version + 1)
+        write_due_checkpoint(lake, key, state.version + 1)

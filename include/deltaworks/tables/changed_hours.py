@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from deltaworks.tables.arrivals import note_arrivals
 from deltaworks.tables.changes import Changes, Partition, changed_partitions
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, stats_of
+from deltaworks.tables.seq_statistics import record_min_seq
 
 HOUR = dt.timedelta(hours=1)
 #: A file that spans more than these is of no single date; its hours are not listed one by one.
-MOST_HOURS = 48
+MAX_HOURS = 48
 #: Hours by their first instants, in UTC; None for any.
 Hours = frozenset[dt.datetime] | None
 
@@ -32,22 +32,24 @@ def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int 
         time_column: the column with the instants of rows; without one no hours are looked for.
     """
     hours: dict[Partition, Hours] = {}
-    first: dict[Partition, int | None] = {}
+    min_seq: dict[Partition, int | None] = {}
 
-    def note(actions: Sequence[Action]) -> None:
+    def record_commit(actions: Sequence[Action]) -> None:
         if time_column:
-            note_hours(hours, actions, time_column)
-        note_arrivals(first, actions)
+            record_hours(hours, actions, time_column)
+        record_min_seq(min_seq, actions)
 
-    changes = changed_partitions(lake, key, after_version=after_version, up_to_version=up_to_version, on_commit=note)
+    changes = changed_partitions(
+        lake, key, after_version=after_version, up_to_version=up_to_version, on_commit=record_commit
+    )
     return replace(
         changes,
         hours={place: own for place, own in hours.items() if own is not None},
-        first_seq={place: seq for place, seq in first.items() if seq is not None},
+        first_seq={place: seq for place, seq in min_seq.items() if seq is not None},
     )
 
 
-def note_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:
+def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:
     """Add to `hours`, by partition, those in which a commit has changed rows.
 
     Args:
@@ -66,12 +68,12 @@ def note_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column:
 def hours_of(added: Action, column: str) -> Hours:
     """The hours in which the rows of an added file lie; None where its statistics do not say."""
     stats = stats_of(added)
-    bounds = [_instant((stats.get(name) or {}).get(column)) for name in ("minValues", "maxValues")]
+    bounds = [_to_utc((stats.get(name) or {}).get(column)) for name in ("minValues", "maxValues")]
     nulls = (stats.get("nullCount") or {}).get(column)
     if nulls != 0 or bounds[0] is None or bounds[1] is None:
         return None
     first, last = hour_of(bounds[0]), hour_of(bounds[1])
-    if last < first or (last - first) // HOUR >= MOST_HOURS:
+    if last < first or (last - first) // HOUR >= MAX_HOURS:
         return None
     return frozenset(first + HOUR * number for number in range((last - first) // HOUR + 1))
 
@@ -81,7 +83,7 @@ def hour_of(instant: dt.datetime) -> dt.datetime:
     return instant.replace(minute=0, second=0, microsecond=0)
 
 
-def _instant(value: Any) -> dt.datetime | None:
+def _to_utc(value: Any) -> dt.datetime | None:
     """An instant as statistics have it: with a zone, or else in UTC."""
     try:
         instant = dt.datetime.fromisoformat(value)

@@ -20,42 +20,42 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.changes import Partition
 from deltaworks.tables.commit import checkpoint_interval, commit_attempts
 from deltaworks.tables.files import WrittenFile
+from deltaworks.tables.files_commit import remove_action, write_commit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, read_commits
-from deltaworks.tables.restore import put_commit, removal
 
 OPERATION = "OPTIMIZE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rearranged:
+class RewrittenFiles:
     """Files of one partition, by the paths the log has, with their bytes, and the files with the same rows."""
 
     partition: Partition
-    taken: Mapping[str, int]
-    written: tuple[WrittenFile, ...]
+    removed_files: Mapping[str, int]
+    added_files: tuple[WrittenFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RearrangeOutcome:
+class OptimizeOutcome:
     """What was committed, and what another writer has overtaken. `version` is None where nothing was committed."""
 
     version: int | None
-    landed: tuple[Rearranged, ...]
-    overtaken: tuple[Rearranged, ...]
+    committed: tuple[RewrittenFiles, ...]
+    conflicting: tuple[RewrittenFiles, ...]
 
 
-def commit_rearranged(
+def commit_optimize(
     lake: Lake,
     objects: ObjectStore,
     key: str,
-    rearranged: Sequence[Rearranged],
+    rewrites: Sequence[RewrittenFiles],
     *,
     read_version: int,
     user_metadata: str,
     parameters: Mapping[str, str],
     before_commit: Callable[[], None] = lambda: None,
-) -> RearrangeOutcome:
+) -> OptimizeOutcome:
     """Commit to the table at `key`, in one commit, what was made of the files it had at `read_version`.
 
     Args:
@@ -65,48 +65,52 @@ def commit_rearranged(
     Raises:
         TransientError: the storage does not answer. Whether the commit landed shows in the log, by `user_metadata`.
     """
-    version, live = read_version, list(rearranged)
+    version, remaining = read_version, list(rewrites)
     for _ in commit_attempts():
-        for actions in _commits_after(lake, key, version):
+        for actions in _newer_commits(lake, key, version):
             version += 1
-            live = [] if _changes_table(actions) else [one for one in live if not _takes_from(actions, one)]
-        if not live:
+            remaining = (
+                [] if _changes_metadata(actions) else [one for one in remaining if not _removes_inputs(actions, one)]
+            )
+        if not remaining:
             break
         before_commit()
-        if put_commit(objects, key, version + 1, _actions(live, version, user_metadata, parameters)):
-            keep_checkpoints(lake, key, version + 1)
-            return _outcome(rearranged, live, version + 1)
-    return _outcome(rearranged, [], None)
+        if write_commit(objects, key, version + 1, _actions(remaining, version, user_metadata, parameters)):
+            write_due_checkpoint(lake, key, version + 1)
+            return _outcome(rewrites, remaining, version + 1)
+    return _outcome(rewrites, [], None)
 
 
-def _outcome(rearranged: Sequence[Rearranged], live: Sequence[Rearranged], version: int | None) -> RearrangeOutcome:
-    places = {one.partition for one in live}
-    overtaken = tuple(one for one in rearranged if one.partition not in places)
-    return RearrangeOutcome(version=version, landed=tuple(live), overtaken=overtaken)
+def _outcome(
+    rewrites: Sequence[RewrittenFiles], committed: Sequence[RewrittenFiles], version: int | None
+) -> OptimizeOutcome:
+    partitions = {one.partition for one in committed}
+    conflicting = tuple(one for one in rewrites if one.partition not in partitions)
+    return OptimizeOutcome(version=version, committed=tuple(committed), conflicting=conflicting)
 
 
-def _commits_after(lake: Lake, key: str, version: int) -> list[list[Action]]:
+def _newer_commits(lake: Lake, key: str, version: int) -> list[list[Action]]:
     """The commits that have landed since, the oldest first."""
-    landed: list[list[Action]] = []
+    commits: list[list[Action]] = []
     while True:
-        ((_, actions),) = read_commits(lake, key, [version + len(landed) + 1])
+        ((_, actions),) = read_commits(lake, key, [version + len(commits) + 1])
         if actions is None:
-            return landed
-        landed.append(actions)
+            return commits
+        commits.append(actions)
 
 
-def _changes_table(actions: Sequence[Action]) -> bool:
+def _changes_metadata(actions: Sequence[Action]) -> bool:
     """Whether columns, properties or what the table asks of its writers may be others now."""
     return any("metaData" in action or "protocol" in action for action in actions)
 
 
-def _takes_from(actions: Sequence[Action], one: Rearranged) -> bool:
+def _removes_inputs(actions: Sequence[Action], rewrite: RewrittenFiles) -> bool:
     # A delete with deletion vectors takes a file out and puts it back, under the same path.
-    return any("remove" in action and action["remove"]["path"] in one.taken for action in actions)
+    return any("remove" in action and action["remove"]["path"] in rewrite.removed_files for action in actions)
 
 
 def _actions(
-    live: Sequence[Rearranged], version: int, user_metadata: str, parameters: Mapping[str, str]
+    rewrites: Sequence[RewrittenFiles], version: int, user_metadata: str, parameters: Mapping[str, str]
 ) -> list[Action]:
     now = int(time.time() * 1000)
     info = {
@@ -117,32 +121,32 @@ def _actions(
         "readVersion": version,
         "isolationLevel": "SnapshotIsolation",
         "isBlindAppend": False,
-        "operationMetrics": _metrics(live),
+        "operationMetrics": _metrics(rewrites),
         "engineInfo": "deltaworks",
         "userMetadata": user_metadata,
     }
-    removes = [_remove(one, path, size, now) for one in live for path, size in one.taken.items()]
-    added = [{"add": file.as_logged(at_ms=now, data_change=False)} for one in live for file in one.written]
+    removes = [_remove_action(one, path, size, now) for one in rewrites for path, size in one.removed_files.items()]
+    added = [{"add": file.to_add_fields(at_ms=now, data_change=False)} for one in rewrites for file in one.added_files]
     return [{"commitInfo": info}, *removes, *added]
 
 
-def _remove(one: Rearranged, path: str, size: int, at_ms: int) -> Action:
-    action = removal({"path": path, "partitionValues": dict(one.partition), "size": size}, at_ms)
+def _remove_action(rewrite: RewrittenFiles, path: str, size: int, at_ms: int) -> Action:
+    action = remove_action({"path": path, "partitionValues": dict(rewrite.partition), "size": size}, at_ms)
     return {"remove": {**action["remove"], "dataChange": False}}
 
 
-def _metrics(live: Sequence[Rearranged]) -> dict[str, str]:
+def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
     """By Delta's own names, and as texts, as it writes them."""
-    written = [file for one in live for file in one.written]
+    written = [file for one in rewrites for file in one.added_files]
     return {
-        "numRemovedFiles": str(sum(len(one.taken) for one in live)),
-        "numRemovedBytes": str(sum(sum(one.taken.values()) for one in live)),
+        "numRemovedFiles": str(sum(len(one.removed_files) for one in rewrites)),
+        "numRemovedBytes": str(sum(sum(one.removed_files.values()) for one in rewrites)),
         "numAddedFiles": str(len(written)),
         "numAddedBytes": str(sum(file.size for file in written)),
     }
 
 
-def keep_checkpoints(lake: Lake, key: str, version: int) -> None:
+def write_due_checkpoint(lake: Lake, key: str, version: int) -> None:
     """Write the checkpoint that is due with this version. A reader does without one, so a failure is none of ours."""
     table = lake.open(key)
     if table is None:

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.removable_files import (
-    LeftToSpark,
+from deltaworks.tables.vacuum_candidates import (
     LogTooShort,
-    note_vacuumed,
-    removable_by_listing,
-    removable_by_log,
+    SparkRequired,
+    candidates_by_listing,
+    candidates_by_log,
+    record_vacuumed_version,
 )
 from tests.examples import examples
 
@@ -226,14 +226,14 @@ def test_what_may_go_is_what_no_version_within_the_retention_has(steps: list[tup
             ):
                 life.write(f"{name}{age}", hours_ago=age)
 
-        listed = removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
-        logged = removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
+        listed = candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
+        logged = candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
 
         assert set(listed.files) == life.may_go_by_listing(ages(life))
         assert set(logged.files) == life.may_go_by_log()
         assert listed.bytes == 10 * len(listed.files)
         old = [version for version, hours in enumerate(life.commits) if hours > KEPT_HOURS]
-        assert listed.up_to == logged.up_to == max(old)
+        assert listed.up_to_version == logged.up_to_version == max(old)
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_vector_stays_while_its_file_has_it_and_goes_after_the_retention(life:
     (first,) = life.folder.glob("*.bin")
 
     def go() -> set[str]:
-        return set(removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files)
+        return set(candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files)
 
     assert go() == set()
     life.hours_ago = 300
@@ -263,27 +263,27 @@ def test_by_the_log_it_goes_on_behind_the_last_vacuum_and_needs_the_commits_sinc
     objects = open_objects(life.lake.storage)
     life.remove(first)
     life.remove(second)
-    note_vacuumed(life.lake, objects, KEY, 4)
-    note_vacuumed(life.lake, objects, KEY, 2)
+    record_vacuumed_version(life.lake, objects, KEY, 4)
+    record_vacuumed_version(life.lake, objects, KEY, 2)
 
-    assert set(removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
+    assert set(candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
 
     life.table().create_checkpoint()
     for version in range(5):
         (life.folder / "_delta_log" / f"{version:020d}.json").unlink()
-    assert set(removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
+    assert set(candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms).files) == {second}
     (life.folder / "_delta_log" / "_last_vacuum_info").write_text("{}")
     with pytest.raises(LogTooShort):
-        removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
-    assert third not in removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files
+        candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
+    assert third not in candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms).files
 
 
 def test_nothing_is_said_of_a_table_that_asks_for_more_than_is_understood(life: Life) -> None:
     life.commit({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"],
                               "writerFeatures": ["deletionVectors", "inCommitTimestamp"]}})  # fmt: skip
 
-    with pytest.raises(LeftToSpark, match="the feature inCommitTimestamp"):
-        removable_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
+    with pytest.raises(SparkRequired, match="the feature inCommitTimestamp"):
+        candidates_by_listing(life.lake, KEY, life.table(), before_ms=life.before_ms)
 
 
 @pytest.mark.parametrize("path", ["s3a://other/part.parquet", "file:/other/part.parquet", "/other/part.parquet"])
@@ -291,5 +291,5 @@ def test_nothing_is_said_of_a_table_with_files_of_absolute_paths(life: Life, pat
     file = {"path": path, "partitionValues": {"_day": "x"}, "size": 1, "modificationTime": 1, "dataChange": True}
     life.commit({"add": file})
 
-    with pytest.raises(LeftToSpark, match="an absolute path"):
-        removable_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)
+    with pytest.raises(SparkRequired, match="an absolute path"):
+        candidates_by_log(life.lake, KEY, life.table(), before_ms=life.before_ms)

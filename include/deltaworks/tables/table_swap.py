@@ -21,18 +21,24 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step, commit_step, refresh
-from deltaworks.tables.features import reasons_for_spark
+from deltaworks.tables.features import reasons_to_use_spark
+from deltaworks.tables.files_commit import (
+    FilesCommit,
+    FilesCommitOutcome,
+    TargetState,
+    commit_files,
+    reasons_against_files_commit,
+)
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, state_at
-from deltaworks.tables.restore import RestoreCommit, RestoreOutcome, Target, commit_restore, reasons_against
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 #: Writer features of a table whose files delta-rs may be trusted to take out.
-_PLAIN = frozenset({"invariants", "checkConstraints", "timestampNtz", "vacuumProtocolCheck"})
-_LISTS_FEATURES = 7
+_RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz", "vacuumProtocolCheck"})
+_FEATURES_WRITER_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ class TableContent:
     bytes: int
 
 
-def content(table: DeltaTable) -> TableContent:
+def table_content(table: DeltaTable) -> TableContent:
     """What the open table holds now. Files without a count of rows count as none."""
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
@@ -54,13 +60,16 @@ def content(table: DeltaTable) -> TableContent:
     return TableContent(table.version(), int(total["num_records"]), files.num_rows, int(total["size_bytes"]))
 
 
-def needs_spark(table: DeltaTable, partition_by: Sequence[str]) -> list[str]:
+def reasons_against_recreating(table: DeltaTable, partition_by: Sequence[str]) -> list[str]:
     """Why delta-rs cannot recreate this table, in words; empty where it can."""
-    reasons = reasons_for_spark(table)
+    reasons = reasons_to_use_spark(table)
     if list(table.metadata().partition_columns) != list(partition_by):
         reasons.append("other partition columns than declared")
-    if table.protocol().min_writer_version >= _LISTS_FEATURES:
-        reasons += [f"the feature {name}" for name in sorted(set(table.protocol().writer_features or ()) - _PLAIN)]
+    if table.protocol().min_writer_version >= _FEATURES_WRITER_VERSION:
+        reasons += [
+            f"the feature {name}"
+            for name in sorted(set(table.protocol().writer_features or ()) - _RECREATABLE_FEATURES)
+        ]
     if table.metadata().configuration.get("delta.appendOnly") == "true":
         reasons.append("delta.appendOnly")
     return reasons
@@ -93,14 +102,14 @@ def recreate_table(
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(dict(columns))
     refresh(table)
-    landed = table.transaction_version(step.app_id)
-    if landed is not None and landed >= step.version:
+    current = table.transaction_version(step.app_id)
+    if current is not None and current >= step.version:
         return False
-    reasons = needs_spark(table, partition_by)
+    reasons = reasons_against_recreating(table, partition_by)
     if not reasons:
         recreate_as = Schema.from_arrow(schema)
-        done = commit_step(table, [], step=step, owner=owner, user_metadata=user_metadata, recreate_as=recreate_as)
-        return done.landed_now
+        outcome = commit_step(table, [], step=step, owner=owner, user_metadata=user_metadata, recreate_as=recreate_as)
+        return outcome.newly_committed
     if spark is None or isinstance(columns, pa.Schema):
         raise TransientError(
             "SPARK_ABSENT", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can recreate it."
@@ -114,7 +123,7 @@ def recreate_table(
 
 
 #: Copies made at once: each is a request during which the storage works.
-_COPIERS = 8
+_COPY_THREADS = 8
 
 
 def reasons_against_swap(lake: Lake, objects: ObjectStore, key: str) -> list[str]:
@@ -122,18 +131,18 @@ def reasons_against_swap(lake: Lake, objects: ObjectStore, key: str) -> list[str
     opened = lake.open(key)
     if opened is None:
         return ["no table yet"]
-    return sorted({*reasons_for_spark(opened), *reasons_against(state_at(lake, objects, key))})
+    return sorted({*reasons_to_use_spark(opened), *reasons_against_files_commit(state_at(lake, objects, key))})
 
 
-def swap_in(
+def swap_content(
     lake: Lake,
     objects: ObjectStore,
     key: str,
     source: TableState,
     *,
-    commit: RestoreCommit,
+    commit: FilesCommit,
     before_commit: Callable[[], None] = lambda: None,
-) -> RestoreOutcome:
+) -> FilesCommitOutcome:
     """Make the table at `key` hold what `source` holds, with its columns and partitions. Idempotent by its step.
 
     Safe beside other writers: what they commit first is undone by the swap, and `before_commit` may refuse that; those
@@ -148,11 +157,11 @@ def swap_in(
     """
     copy_files(lake, source, key, source.files.values())
 
-    def target(current: TableState) -> Target:
-        taken = {name: source.metadata[name] for name in ("schemaString", "partitionColumns")}
-        return Target(source.files, {**current.metadata, **taken})
+    def target(current: TableState) -> TargetState:
+        swapped_fields = {name: source.metadata[name] for name in ("schemaString", "partitionColumns")}
+        return TargetState(source.files, {**current.metadata, **swapped_fields})
 
-    return commit_restore(lake, objects, key, target, commit=commit, before_commit=before_commit)
+    return commit_files(lake, objects, key, target, commit=commit, before_commit=before_commit)
 
 
 def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]) -> None:
@@ -161,35 +170,35 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
     Raises:
         TransientError: SWAP_COPY_DAMAGED, a copy is not there as long as the log says.
     """
-    added = list(files)
-    origin, goal = arrow_path(lake.storage, source.key), arrow_path(lake.storage, key)
+    add_actions = list(files)
+    origin, destination = arrow_path(lake.storage, source.key), arrow_path(lake.storage, key)
     filesystem = lake.filesystem
 
     def copy(path: str) -> None:
         if lake.storage.scheme == "file":
-            filesystem.create_dir(f"{goal}/{path}".rpartition("/")[0], recursive=True)
-        filesystem.copy_file(f"{origin}/{path}", f"{goal}/{path}")
+            filesystem.create_dir(f"{destination}/{path}".rpartition("/")[0], recursive=True)
+        filesystem.copy_file(f"{origin}/{path}", f"{destination}/{path}")
 
-    with ThreadPoolExecutor(_COPIERS) as pool:
-        list(pool.map(copy, [_path(file) for file in added]))
-    damaged = damaged_files(lake, key, added)
+    with ThreadPoolExecutor(_COPY_THREADS) as pool:
+        list(pool.map(copy, [_decoded_path(file) for file in add_actions]))
+    damaged = damaged_files(lake, key, add_actions)
     if damaged:
         raise TransientError(
             "SWAP_COPY_DAMAGED",
-            f"{len(damaged)} of {len(added)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
+            f"{len(damaged)} of {len(add_actions)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
             hint="Run it again: they are copied again.",
         )
 
 
 def damaged_files(lake: Lake, key: str, files: Iterable[Action]) -> list[str]:
     """The paths of these files that are not there with the size their log says, in order."""
-    sizes = {_path(file): int(file["size"]) for file in files}
+    sizes = {_decoded_path(file): int(file["size"]) for file in files}
     root = arrow_path(lake.storage, key)
     infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in sizes])
     return sorted(path for path, info in zip(sizes, infos, strict=True) if info.size != sizes[path])
 
 
-def settle_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, *, version: int | None = None) -> None:
+def verify_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, *, version: int | None = None) -> None:
     """Make sure that the table at `key` has all it was given, so that the source may go. Mends copies that are damaged.
 
     Args:
@@ -200,29 +209,29 @@ def settle_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, 
         ContractError: SWAP_UNVERIFIED.
     """
     current = state_at(lake, objects, key)
-    ours = {name: file for name, file in source.files.items() if name in current.files}
-    damaged = set(damaged_files(lake, key, ours.values()))
+    swapped = {name: file for name, file in source.files.items() if name in current.files}
+    damaged = set(damaged_files(lake, key, swapped.values()))
     if damaged:
-        copy_files(lake, source, key, [file for file in ours.values() if _path(file) in damaged])
+        copy_files(lake, source, key, [file for file in swapped.values() if _decoded_path(file) in damaged])
     if version is None:
         return
     opened, origin = lake.open(key), lake.open(source.key)
     if opened is None or origin is None:
-        raise _unverified(key, source.key, "one of them cannot be opened")
+        raise _unverified_swap_error(key, source.key, "one of them cannot be opened")
     opened.load_as_version(version)
     origin.load_as_version(source.version)
-    present, expected = content(opened), content(origin)
+    present, expected = table_content(opened), table_content(origin)
     if (present.rows, present.files, present.bytes) != (expected.rows, expected.files, expected.bytes):
-        raise _unverified(key, source.key, f"{present} is not {expected}")
+        raise _unverified_swap_error(key, source.key, f"{present} is not {expected}")
 
 
-def _unverified(key: str, source: str, what: str) -> ContractError:
+def _unverified_swap_error(key: str, source: str, reason: str) -> ContractError:
     return ContractError(
         "SWAP_UNVERIFIED",
-        f"{key} was given the content of {source}, and does not show it: {what}.",
+        f"{key} was given the content of {source}, and does not show it: {reason}.",
         hint=f"Nothing was removed: `RESTORE` {key} to the version before, and keep {source} to be looked at.",
     )
 
 
-def _path(added: Action) -> str:
+def _decoded_path(added: Action) -> str:
     return unquote(added["path"])
