@@ -315,7 +315,7 @@ def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
 ) -> None:
     connect("local[2]")
     submitted, instance = spark_submit(""), FakeInstance(pushed={})
-    task = job(project, operation=operation("rebuild_gold"), looks_first="True")
+    task = job(project, operation=operation("rebuild_gold"), try_without_spark="True")
     asked = submitted.with_name("asked.json")
     task.application = str(submitted.with_name("look.py"))
     Path(task.application).write_text(f"import json, sys\njson.dump(sys.argv[1:], open({str(asked)!r}, 'w'))\n{look}\n")
@@ -331,12 +331,12 @@ def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:
     from jinja2 import Environment
 
     spec, environment = load_catalog().pipelines["games"], load_catalog().environment
-    by_day = gold_dag(spec, environment).get_task("rebuild_gold").looks_first
+    by_day = gold_dag(spec, environment).get_task("rebuild_gold").try_without_spark
 
     def looks(run_type: str) -> str:
         return Environment().from_string(by_day).render(dag_run=SimpleNamespace(run_type=run_type))
 
-    assert maintenance_dag(spec, environment).get_task("rebuild_gold").looks_first == "True"
+    assert maintenance_dag(spec, environment).get_task("rebuild_gold").try_without_spark == "True"
     assert (looks("scheduled"), looks("manual"), looks("backfill")) == ("True", "False", "False")
 
 

@@ -90,7 +90,7 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{"looks_first": str(declared.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
+            **{"try_without_spark": str(declared.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,
@@ -114,7 +114,7 @@ def rebuild_gold_task(
     """The task that rebuilds gold tables; it announces them as assets when it succeeds.
 
     Args:
-        looks_first: a template of whether it looks for changes before it starts a JVM.
+        try_without_spark: a template of whether it looks for changes before it starts a JVM.
     """
     return operation_task(
         "rebuild_gold",
@@ -122,7 +122,7 @@ def rebuild_gold_task(
         environment,
         from_form=from_form,
         values=values,
-        looks_first=try_without_spark,
+        try_without_spark=try_without_spark,
         inlets=_gold_inlets(spec, environment),
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
     )

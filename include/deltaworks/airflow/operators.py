@@ -98,7 +98,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         values: options that the DAG fixes; texts may be templates. They win over the form.
         from_form: whether params of the options' names are taken over.
         only_if: a template; where it comes to `False` there is nothing to do, and nothing is submitted.
-        looks_first: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
+        try_without_spark: a template; where it comes to `True` the job runs as a process first, with its option `spark` off,
             and is submitted only where the results leave something for Spark (`for_spark`).
         share: what it takes of the cluster. With a master of one machine: its cores, and by how much it gives way to
             other processes.
@@ -108,7 +108,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "looks_first")
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "try_without_spark")
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self.values = dict(values or {})
         self.from_form = from_form
         self.only_if = only_if
-        self.looks_first = try_without_spark
+        self.try_without_spark = try_without_spark
         self.share = share
         self._launch: Launch | None = None
 
@@ -172,7 +172,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
     def _completes_without_spark(self, context: Context) -> bool:
         """Whether a look without Spark says so. One that fails says nothing: the job will, with its own error."""
-        if self.looks_first.strip() != "True":
+        if self.try_without_spark.strip() != "True":
             return False
         command = [sys.executable, self.application, *(self.application_args or ()), *self.option_arguments(context)]
         results: list[Any] = []
