@@ -74,10 +74,10 @@ def run(options: Options) -> list[Figure]:
 @contextmanager
 def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
     """A query on a log of `objects` objects; what it gives lands ten more."""
-    from deltaworks.sources.objects.log import FileEventLog
-    from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+    from deltaworks.sources.objects.file_event_log import FileEventLog
+    from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
-    from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits
+    from deltaworks.sources.objects.slices import MAX_BATCH_FILES, FileEventPlanner, SliceLimits
     from deltaworks.sources.planned_offsets import planned_frame
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
@@ -96,8 +96,8 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
 
     for first in range(0, objects, _PER_APPEND):
         land(first, min(_PER_APPEND, objects - first))
-    limits = SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
-    batches = FileEventBatches(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
+    limits = SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
+    batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     with _running(planned_frame(spark, batches), root) as query:
         _await(query, lambda: _read_to(query) == objects, "a batch that reads the last object")
         yield _repetition(query, lambda: land(writer.last_seq, _NEW), batches=_BATCHES_OF_LOG)

@@ -44,7 +44,7 @@ class FarQueue:
 
         time.sleep(CALL_SECONDS)
         self.deleted += len(messages)
-        return BatchOutcome(done=len(messages))
+        return BatchOutcome(succeeded=len(messages))
 
     def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
         """Nothing expires here."""

@@ -116,7 +116,7 @@ class _Stage:
         """One object for each pipeline, whose events say when they landed."""
         from datetime import UTC, datetime
 
-        from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+        from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
         from deltaworks.sources.objects.relay.messages import FileEvent
 
         now, self._files, received = datetime.now(UTC), self._files + 1, []

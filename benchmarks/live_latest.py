@@ -134,7 +134,7 @@ class _Objects:
         return int(own.column("number")[0].as_py()) if own.num_rows else 0
 
     def _put(self) -> int:
-        from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+        from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
         from deltaworks.sources.objects.relay.messages import FileEvent
 
         now, self._number = datetime.now(UTC), self._number + 1

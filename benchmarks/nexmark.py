@@ -204,7 +204,7 @@ def _merge(table: str, batch: DataFrame, batch_id: int) -> None:
 
 def _announce(lake: Lake, landing: Path) -> None:
     """The objects in the log of file events, as a relay puts them there."""
-    from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+    from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
 
     now, received = datetime.now(UTC), []

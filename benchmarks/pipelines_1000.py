@@ -181,7 +181,7 @@ class _Log:
         clock.note(files_per_minute=60 * self.files / clock.seconds)
 
     def next_slice(self, clock: Clock) -> None:
-        from deltaworks.sources.objects.log import FileEventLog
+        from deltaworks.sources.objects.file_event_log import FileEventLog
         from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
         from deltaworks.tables.lake import Lake
 
@@ -194,7 +194,7 @@ class _Log:
     def delta_read(self, clock: Clock) -> None:
         import pyarrow.compute as pc
 
-        from deltaworks.sources.objects.log import file_events_key
+        from deltaworks.sources.objects.file_event_log import file_events_key
         from deltaworks.tables.lake import Lake
 
         with clock:

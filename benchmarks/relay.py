@@ -105,7 +105,7 @@ class _Server:
         def consume(_thread: int) -> int:
             taken = 0
             while messages := queue.receive():
-                taken += queue.delete(messages).done
+                taken += queue.delete(messages).succeeded
             return taken
 
         started = time.perf_counter()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.engine.history import BatchHistory
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver

@@ -19,7 +19,7 @@ from urllib.parse import quote_plus
 
 from hypothesis import strategies as st
 
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.messages import FileEvent, ParsedMessage, parse_message
 from deltaworks.specs.storage import StorageSpec

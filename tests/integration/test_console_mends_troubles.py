@@ -29,7 +29,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import Erasures
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.environment import process_environment

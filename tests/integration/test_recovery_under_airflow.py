@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from deltaworks.airflow import names
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from tests.integration.airflow_people import People
 from tests.integration.airflow_stage import wait
 from tests.integration.games_stage import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesStage, running_games

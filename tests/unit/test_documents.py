@@ -49,7 +49,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA
 from deltaworks.recovery.reprocess.run import TableReprocess
-from deltaworks.sources.objects.log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
+from deltaworks.sources.objects.file_event_log import FILE_EVENT_COLUMNS, MESSAGE_QUARANTINE_COLUMNS
 from deltaworks.specs.base import Spec
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.environment import EnvironmentSpec

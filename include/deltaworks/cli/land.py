@@ -30,25 +30,25 @@ def land(
 
     Large files become several objects; no event is cut. What lies there already with the same content is left out.
     """
-    from deltaworks.sources.objects.landing.inputs import inputs_of
+    from deltaworks.sources.objects.landing.inputs import find_inputs
     from deltaworks.sources.objects.landing.land import land as land_files
-    from deltaworks.sources.objects.landing.land import source_of_objects
-    from deltaworks.sources.objects.landing.put import landing_store
+    from deltaworks.sources.objects.landing.land import require_file_source
+    from deltaworks.sources.objects.landing.landing_store import landing_store
 
     project = catalog()
-    source = source_of_objects(project.pipeline(pipeline))
-    inputs = inputs_of(files, standard_input=sys.stdin.buffer)
+    source = require_file_source(project.pipeline(pipeline))
+    inputs = find_inputs(files, standard_input=sys.stdin.buffer)
     store = landing_store(project.environment.landing.of_bucket(source.bucket))
     with progress_bar(_total(inputs)) as report:
         before: dict[str, int] = {}
 
         def note(file: Input, landed: LandedFile) -> None:
             before[str(file)] = landed.read_bytes
-            objects = landed.objects + landed.present
+            objects = landed.objects + landed.existing
             report(sum(before.values()), f"{file}: {objects:,} objects, {format_bytes(landed.read_bytes)}")
 
         results = land_files(
-            inputs, source, store, object_bytes=object_mib << 20, under=under, again=again, progress=note
+            inputs, source, store, object_bytes=object_mib << 20, subfolder=under, force=again, progress=note
         )
     return [_listing(results), *_sentences(pipeline, source.relay, source.place(), results)]
 
@@ -64,7 +64,7 @@ def _listing(results: Sequence[LandedFile]) -> Listing:
         listing.add(
             result.file,
             count_cell(result.objects),
-            count_cell(result.present),
+            count_cell(result.existing),
             _countable(result.events),
             _countable(result.unreadable),
             byte_count_cell(result.read_bytes),
@@ -78,7 +78,7 @@ def _countable(number: int | None) -> Cell:
 
 
 def _sentences(pipeline: str, relay: str, place: str, results: Sequence[LandedFile]) -> list[str]:
-    objects, present = sum(item.objects for item in results), sum(item.present for item in results)
+    objects, present = sum(item.objects for item in results), sum(item.existing for item in results)
     events, unreadable = sum(item.events or 0 for item in results), sum(item.unreadable or 0 for item in results)
     sentences = [f"{objects:,} objects landed at {place}; {events:,} events are in these files."]
     if present:

@@ -7,7 +7,7 @@ import typer
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import document, heading, line, listing
 from deltaworks.control.listing import Listing, json_text
-from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
+from deltaworks.sources.objects.relay.queue import NotificationQueue, queue_warnings
 from deltaworks.sources.objects.relay.wiring import Wiring, relay_policy, stream_policy, wiring_policy
 
 
@@ -28,16 +28,16 @@ def wire(
     for step in wired.steps:
         steps.add(step.kind, step.name, step.state)
     listing(steps)
-    if dry_run and wired.to_do:
-        line(f"{wired.to_do} to do: --no-dry-run does it.")
-    elif wired.to_do:
-        line(f"{wired.to_do} done.")
+    if dry_run and wired.pending_count:
+        line(f"{wired.pending_count} to do: --no-dry-run does it.")
+    elif wired.pending_count:
+        line(f"{wired.pending_count} done.")
     if wired.queue_url:
         line(f"queue_url of include/relays/{relay}.yaml: {wired.queue_url}")
         queue = NotificationQueue(
             project.environment.messaging, wired.queue_url, visibility_seconds=spec.visibility_seconds
         )
-        for warning in warnings_of(queue):
+        for warning in queue_warnings(queue):
             heading(warning.condition, warning.message, style="bold yellow")
             heading("Next:", warning.hint)
     if policies:

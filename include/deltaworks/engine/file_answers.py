@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.history import BatchHistory, BatchSummary
-from deltaworks.sources.objects.log import FileEventLog, Reader, matching, message_quarantine_key
+from deltaworks.sources.objects.file_event_log import FileEventLog, LogReader, filter_events, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -72,7 +72,7 @@ class FileAnswers:
         while end > 0 and len(events) < last:
             start = max(0, end - _READ_AT_ONCE)
             part = self._log.read(start, end)
-            events += matching(part, bucket=bucket, glob=glob).to_pylist()
+            events += filter_events(part, bucket=bucket, glob=glob).to_pylist()
             end = start
         newest = sorted(events, key=lambda row: -row["seq"])[:last]
         return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=False))) for row in newest]
@@ -80,7 +80,7 @@ class FileAnswers:
     def about(self, key: str, *, bucket: str | None = None) -> list[FileAnswer]:
         """Every file event of a key, oldest first, with the rows that became of it."""
         events: list[dict[str, Any]] = []
-        for part in self._log.parts():
+        for part in self._log.read_parts():
             same = part.filter(ds.field("key") == key)
             events += [row for row in same.to_pylist() if bucket in (None, row["bucket"])]
         return [FileAnswer(event=row, readings=tuple(self._readings(row, counts=True))) for row in events]
@@ -91,10 +91,10 @@ class FileAnswers:
         listed = [] if rows is None else rows.to_pylist()
         return [row for row in listed if key in row["body"]]
 
-    def readers(self) -> list[Reader]:
+    def readers(self) -> list[LogReader]:
         """The pipelines that read the log, with how far each of them is."""
         return [
-            Reader(name, source.bucket, source.prefix, source.glob, _end(self._batches[name]))
+            LogReader(name, source.bucket, source.prefix, source.glob, _end(self._batches[name]))
             for name, (_, source) in self._pipelines.items()
         ]
 
@@ -102,7 +102,7 @@ class FileAnswers:
         row = self._log.read(event["seq"] - 1, event["seq"])
         readings = []
         for name, (spec, source) in self._pipelines.items():
-            if not matching(row, bucket=source.bucket, prefix=source.prefix, glob=source.glob).num_rows:
+            if not filter_events(row, bucket=source.bucket, prefix=source.prefix, glob=source.glob).num_rows:
                 continue
             batch = _batch_of(event["seq"], self._batches[name])
             rows, rejected, whole = self._counts(spec, event["seq"]) if counts and batch is not None else ({}, {}, None)

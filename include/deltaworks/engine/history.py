@@ -22,7 +22,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ConfigError
-from deltaworks.sources.objects.log import FileEventLog, matching
+from deltaworks.sources.objects.file_event_log import FileEventLog, filter_events
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
@@ -104,14 +104,14 @@ class BatchHistory:
         """The newest `last` batches of all generations, oldest first, one that is prepared and not complete among
         them."""
         newest = self._newest()
-        return self._between(max(0, newest - last + 1), newest, in_all=True)
+        return self._filter_seq(max(0, newest - last + 1), newest, in_all=True)
 
     def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
         """The complete batches whose rows the tables have, from `first` to `last`, both included, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
-        return self._between(first, newest if last is None else min(last, newest))
+        return self._filter_seq(first, newest if last is None else min(last, newest))
 
     def facts(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
         """By complete batch what is on record of its source: records, bytes, when they arrived."""
@@ -147,7 +147,7 @@ class BatchHistory:
             newest += 1
         return newest
 
-    def _between(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
+    def _filter_seq(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
         rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, in_all=in_all)}
         held = held_tables(self._rows(BATCH_METADATA_STORE, first, last, in_all=in_all))
         summaries = []
@@ -230,7 +230,7 @@ class BatchHistory:
         if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
             return ()
         events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
-        ours = matching(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
+        ours = filter_events(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
         return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())
 
 

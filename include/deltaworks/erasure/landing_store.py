@@ -15,8 +15,14 @@ from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.object_names import local_path
-from deltaworks.sources.objects.payloads import is_announced
-from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client, list_pages
+from deltaworks.sources.objects.payloads import matches_etag
+from deltaworks.sources.objects.relay.bucket import (
+    CHANGED_CODES,
+    FORBIDDEN_CODES,
+    MISSING_CODES,
+    bucket_client,
+    list_pages,
+)
 from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
@@ -88,7 +94,7 @@ class LandingStore:
         Raises:
             ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.
         """
-        for page in list_pages(self._storage, bucket, prefix=prefix, glob=glob, patience_seconds=_PATIENCE_SECONDS):
+        for page in list_pages(self._storage, bucket, prefix=prefix, glob=glob, retry_seconds=_PATIENCE_SECONDS):
             for event in page:
                 yield LandedObject(
                     bucket=bucket, key=event.key, etag=event.etag, size=event.size, made_at=event.event_time
@@ -109,7 +115,7 @@ class LandingStore:
                 data = b"" if path is None else path.read_bytes()
             except FileNotFoundError:
                 return None
-            return (data, {}) if is_announced(data, landed.etag) else None
+            return (data, {}) if matches_etag(data, landed.etag) else None
         named = {"VersionId": landed.version_id} if not landed.current else {"IfMatch": f'"{landed.etag}"'}
 
         def call() -> tuple[bytes, dict[str, Any]]:
@@ -119,7 +125,7 @@ class LandingStore:
         try:
             data, answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
         except ClientError as error:
-            if error_code(error) in (*GONE, *CHANGED):
+            if error_code(error) in (*MISSING_CODES, *CHANGED_CODES):
                 return None
             raise _refused(error, landed.bucket, "read") from error
         kept = {name: answer[name] for name in _KEPT if answer.get(name)}
@@ -155,7 +161,7 @@ class LandingStore:
         try:
             answer = retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
         except ClientError as error:
-            if error_code(error) in (*GONE, *CHANGED, *_CONFLICT):
+            if error_code(error) in (*MISSING_CODES, *CHANGED_CODES, *_CONFLICT):
                 return None
             raise _refused(error, landed.bucket, "put") from error
         if not answer:
@@ -181,7 +187,7 @@ class LandingStore:
         try:
             answer = self._client.head_object(Bucket=bucket, Key=key)
         except ClientError as error:
-            if error_code(error) in GONE:
+            if error_code(error) in MISSING_CODES:
                 return None
             raise
         number = (answer.get("Metadata") or {}).get(MARK, "")
@@ -203,7 +209,7 @@ class LandingStore:
                 retry_seconds=_PATIENCE_SECONDS,
             )
         except ClientError as error:
-            if error_code(error) not in GONE:
+            if error_code(error) not in MISSING_CODES:
                 raise _refused(error, bucket, "delete versions of") from error
 
     def _keeps_versions(self, bucket: str) -> bool:
@@ -272,7 +278,7 @@ def _md5(data: bytes) -> str:
 
 def _refused(error: ClientError, bucket: str, doing: str) -> Exception:
     code = error_code(error)
-    if code not in (*REFUSED, "AccessDenied"):
+    if code not in (*FORBIDDEN_CODES, "AccessDenied"):
         return error
     return ConfigError(
         "ERASURE_LANDING_REFUSED",

@@ -216,12 +216,12 @@ class _Layout:
         self._at = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
         text = match.string
         taken = {place for begin, end in self._at.values() for place in range(begin, end)}
-        self._between = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
+        self._filter_seq = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
 
     def read(self, texts: Bytes) -> tuple[Integers, Rows]:
         """The times of texts of the length of the layout's, and of which rows they are: those that look like it."""
         digits = _Digits(texts)
-        for place, character in self._between:
+        for place, character in self._filter_seq:
             digits.require(texts[:, place] == character)
         days = self._days(digits)
         seconds = self._seconds(digits) - self._offset_minutes(digits) * 60

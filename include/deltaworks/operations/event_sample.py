@@ -83,7 +83,7 @@ def sample_of_files(inputs: Sequence[Input], place: Mapping[str, str], *, max_by
             break
         sample.files += 1
         taken = 0
-        with file.opened(decompress=source.format not in ("parquet", "avro")) as content:
+        with file.open(decompress=source.format not in ("parquet", "avro")) as content:
             for piece in pieces_of(content, source, object_bytes=_PIECE_BYTES):
                 if taken >= share:
                     sample.whole = False
@@ -97,7 +97,7 @@ def sample_of_files(inputs: Sequence[Input], place: Mapping[str, str], *, max_by
 def _form(inputs: Sequence[Input]) -> Mapping[str, Any]:
     forms: dict[str, tuple[Mapping[str, Any], Input]] = {}
     for file in inputs:
-        with file.opened() as content:
+        with file.open() as content:
             head = content.head()
         try:
             form = form_of(head)

@@ -42,10 +42,10 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     )
     parts: list[str | Listing] = [
         f"{result.listed:,} objects listed, {result.logged:,} file events in the log: {len(result.unannounced):,} that "
-        f"were never announced, {result.young:,} that may still be announced, {len(result.gone):,} gone before they "
+        f"were never announced, {result.recent:,} that may still be announced, {len(result.missing):,} gone before they "
         "were read."
     ]
-    for title, names in (("not announced", result.unannounced), ("gone", result.gone)):
+    for title, names in (("not announced", result.unannounced), ("gone", result.missing)):
         parts += [f"  {title}: {name}" for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
             parts.append(f"  ... and {len(names) - _SHOWN:,} more")
@@ -90,7 +90,7 @@ def redrive(context: OperationContext, options: RedriveOptions) -> Report:
     dead = "no dead-letter queue" if result.dead_letters is None else f"about {result.dead_letters:,} dead letters"
     parts = [
         f"{dead}; {result.quarantined:,} quarantined messages: {result.usable:,} can be used now, "
-        f"{result.landed:,} hold nothing new, {sum(result.reasons.values()):,} still cannot be used."
+        f"{result.already_logged:,} hold nothing new, {sum(result.reasons.values()):,} still cannot be used."
     ]
     if result.reasons:
         parts.append("  still: " + ", ".join(f"{name} {count:,}" for name, count in result.reasons.most_common()))

@@ -13,7 +13,7 @@ from deltaworks.events.inference.pipeline_proposal import CHOSEN, Overrides, Pip
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.operations.event_sample import EventSample, sample_of_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
-from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -57,7 +57,7 @@ def infer_pipeline(
     """
     chosen = _relay(catalog, relay)
     place = {"relay": chosen.relay, "bucket": chosen.buckets[0], "prefix": f"{name}/"}
-    sample = sample_of_files(inputs_of(files), place, max_bytes=sample_bytes)
+    sample = sample_of_files(find_inputs(files), place, max_bytes=sample_bytes)
     return inferred(sample, name=name, overrides=overrides)
 
 

@@ -24,8 +24,8 @@ from deltaworks.control.records.replacements import Replacements
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
 from deltaworks.recovery.quarantine.open_rows import Quarantine
-from deltaworks.sources.objects.log import FileEventLog, Reader, matching
-from deltaworks.sources.objects.relay.removal import ObjectRemover, Removal
+from deltaworks.sources.objects.file_event_log import FileEventLog, LogReader, filter_events
+from deltaworks.sources.objects.relay.removal import ObjectRemover, RemovalOutcome
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -77,7 +77,7 @@ def clean_source(
     position = 0 if from_start else _position(objects, relay)
     result = CleanResult(relay=relay, mode=declared.mode, dry_run=dry_run, up_to_seq=position)
     remover = ObjectRemover(
-        landing, archive=declared.archive_storage(landing), versions=spec.overwrites == "every_version"
+        landing, archive=declared.archive_storage(landing), versioned=spec.overwrites == "every_version"
     )
     _Run(catalog, result, remover, after_days=declared.after_days, limit=limit).clean()
     if not dry_run and result.up_to_seq > position:
@@ -95,7 +95,7 @@ class _Run:
         self._log = FileEventLog(lake, result.relay)
         self._replacements = Replacements(open_objects(catalog.environment.lake)).refresh()
         self._result = result
-        self._remove = remover.lies_there if result.dry_run else remover.remove
+        self._remove = remover.check if result.dry_run else remover.remove
         self._before = utc_now() - timedelta(days=after_days)
         self._may_remove = limit
         #: The first `seq` that was left: the next run begins there.
@@ -106,7 +106,7 @@ class _Run:
 
     def clean(self) -> None:
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            for part in self._log.parts(self._result.up_to_seq, columns=_COLUMNS):
+            for part in self._log.read_parts(self._result.up_to_seq, columns=_COLUMNS):
                 self._remove_some(list(self._chosen(part)), threads)
                 self._result.up_to_seq = min(part.column("seq")[-1].as_py(), self._first_left - 1)
                 if not self._may_remove:
@@ -123,7 +123,7 @@ class _Run:
         if at < len(chosen):
             self._leave(chosen[at])
 
-    def _removed(self, row: Mapping[str, Any]) -> Removal:
+    def _removed(self, row: Mapping[str, Any]) -> RemovalOutcome:
         bucket, key, etag = row["bucket"], row["key"], row["etag"]
         state = self._remove(bucket, key, etag, row["version_id"])
         for tag in self._replacements.successors(bucket, key, etag):
@@ -137,9 +137,9 @@ class _Run:
 
     def _chosen(self, part: pa.Table) -> Iterator[dict[str, Any]]:
         """The objects of a part of the log that can go."""
-        readers: dict[int, list[Reader]] = {}
+        readers: dict[int, list[LogReader]] = {}
         for reader in self._readers:
-            matches = matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
+            matches = filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)
             for seq in matches.column("seq").to_pylist():
                 readers.setdefault(seq, []).append(reader)
         for row in part.to_pylist():
@@ -158,7 +158,7 @@ class _Run:
                 continue
             self._leave(row)
 
-    def _count(self, row: Mapping[str, Any], state: Removal) -> None:
+    def _count(self, row: Mapping[str, Any], state: RemovalOutcome) -> None:
         if state == "removed":
             self._result.removed += 1
             self._may_remove -= 1

@@ -119,7 +119,7 @@ class RemediationProcess:
             try:
                 self.counts.taken_up += self._remediator.take(notice) is not None
             except TransientError:
-                self._queue.give_back([message])
+                self._queue.return_messages([message])
                 raise
         # Only now: a message that nothing is on record of comes again.
         self._queue.delete([message])

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake

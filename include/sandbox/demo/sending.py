@@ -13,7 +13,7 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import StreamState, read_heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import TransientError
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake

@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.objects.log import FileEventLog, file_events_key
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log import FileEventLog, file_events_key
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits
+from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.file_protections import switch_off
@@ -42,7 +42,7 @@ def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[s
     """What a new run of a stream reads from an offset on, and where it ends."""
     lake = Lake(StorageSpec(root=f"file://{project}/lake"))
     limits = SliceLimits(max_files=500, max_bytes=None)
-    batches = FileEventBatches(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
+    batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     start = json.loads(json.dumps(start or batches.initial_offset()))
     batches.prepare_for_available_now()
     end = batches.next_end_offset(start) or start

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake

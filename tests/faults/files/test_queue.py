@@ -19,7 +19,7 @@ from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.sources.objects.log import message_quarantine_key
+from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.sources.objects.relay import relay as relay_module
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.redrive import redrive
@@ -293,7 +293,7 @@ def test_28_an_outage_and_a_refusal_are_told_apart(
     landing: Any, proxy: FaultProxy, tell_line: Callable[..., None], monkeypatch: Patch
 ) -> None:
     """503 for longer than a relay waits is worth another run; 403 is a mistake in what is declared."""
-    monkeypatch.setattr(relay_module, "Intake", functools.partial(Intake, patience_seconds=2))
+    monkeypatch.setattr(relay_module, "Intake", functools.partial(Intake, retry_seconds=2))
     hit = behind(landing, proxy)
     receive: dict[str, Any] = {"operation": "ReceiveMessage"}
     found = {}
@@ -332,7 +332,7 @@ def test_29_a_queue_that_is_gone_ends_the_relay_instead_of_being_asked_without_p
         before = len(proxy.incidents)
         thread.join(12)
         asked = len(proxy.incidents) - before
-        relay.stop(at_once=True)
+        relay.stop(abort=True)
         thread.join(30)
     told = alert_of(landing)
     condition = ended[0].condition if ended and isinstance(ended[0], DeltaworksError) else "it never ended"

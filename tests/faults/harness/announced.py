@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from sandbox.servers.fault_proxy import FaultProxy

@@ -26,16 +26,16 @@ def switch_off(patch: Patch, names: Sequence[str]) -> None:
 
 def _identity(patch: Patch) -> None:
     """The log does not know what it has: each delivery of a message is a file."""
-    from deltaworks.sources.objects import log_writer
+    from deltaworks.sources.objects import file_event_log_writer
 
-    patch.setattr(log_writer, "identity", lambda *_, **__: os.urandom(16))
+    patch.setattr(file_event_log_writer, "identity", lambda *_, **__: os.urandom(16))
 
 
 def _append_first(patch: Patch) -> None:
     """Messages are deleted when they are taken, as connectors do that keep a list in memory."""
     from deltaworks.sources.objects.relay.appender import Appender
 
-    append = Appender.messages
+    append = Appender.append_messages
 
     def delete_first(self: Any, messages: Any, queue: Any, intake: Any) -> None:
         queue.delete(messages)
@@ -55,7 +55,7 @@ def _message_quarantine(patch: Patch) -> None:
     """A message that cannot be used is deleted as any other."""
     from deltaworks.sources.objects.relay.appender import Appender
 
-    parsed = Appender._parsed
+    parsed = Appender._parse
     patch.setattr(Appender, "_parsed", lambda self, messages: (parsed(self, messages)[0], [], []))
 
 
@@ -66,7 +66,7 @@ def _entries(patch: Patch) -> None:
     def one_batch(_: Any, call: Any, batch: Any, extra: Any, url: str) -> BatchOutcome:
         entries = [{"Id": str(index), "ReceiptHandle": each.receipt, **extra} for index, each in enumerate(batch)]
         call(QueueUrl=url, Entries=entries)
-        return BatchOutcome(done=len(batch))
+        return BatchOutcome(succeeded=len(batch))
 
     def send(self: Any, batch: Any) -> list[str]:
         entries = [{"Id": str(index), "MessageBody": body} for index, body in enumerate(batch)]
@@ -137,7 +137,7 @@ def _tags(patch: Patch) -> None:
     """An object is read as it is now, whatever was announced."""
     from deltaworks.sources.objects import payloads
 
-    announced = payloads._announced
+    announced = payloads._read_announced
     patch.setattr(payloads, "_announced", lambda storage, key, _, __, size: announced(storage, key, "", None, size))
 
 
@@ -145,12 +145,12 @@ def _object_errors(patch: Patch) -> None:
     """An object that cannot be read fails the task that opens it."""
     from deltaworks.sources.objects import payloads as file_payloads
 
-    patch.setattr(file_payloads, "_OF_THE_OBJECT", {})
+    patch.setattr(file_payloads, "_OBJECT_ERROR_REASONS", {})
 
 
 def _log_check(patch: Patch) -> None:
     """A position is taken for one of the log that is there."""
-    from deltaworks.sources.objects.log import FileEventLog
+    from deltaworks.sources.objects.file_event_log import FileEventLog
 
     patch.setattr(FileEventLog, "check", lambda *_: None)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deltaworks.control import paths
-from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.sources.objects.log_writer import message_quarantine_key
+from deltaworks.sources.objects.file_event_log import FileEventLog
+from deltaworks.sources.objects.file_event_log_writer import message_quarantine_key
 from deltaworks.tables.lake import Lake
 from tests.faults.harness.hostile_objects import HostileObject
 from tests.faults.harness.oracle import Row, added_again

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.storage import StorageSpec

@@ -19,13 +19,13 @@ def test_the_intake_extends_messages_held_for_half_their_time(landing: Any) -> N
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
     intake = Intake(landing.queue(), threads=1, max_in_flight=100)
     intake.start()
-    eventually(lambda: len(intake.held()) == 3, "all are held")
+    eventually(lambda: len(intake.held_messages()) == 3, "all are held")
     time.sleep(4)
-    assert len(intake.held()) == 3
+    assert len(intake.held_messages()) == 3
     assert landing.waiting() == (0, 3)
     assert intake.extended >= 3
-    intake.done(intake.held())
-    assert intake.held() == []
+    intake.release(intake.held_messages())
+    assert intake.held_messages() == []
     intake.close(join_seconds=3)
 
 
@@ -34,7 +34,7 @@ def test_a_full_buffer_stops_receiving(landing: Any) -> None:
     intake = Intake(landing.queue(), threads=1, max_in_flight=20)
     intake.start()
     time.sleep(2)
-    held = len(intake.held())
+    held = len(intake.held_messages())
     assert 20 <= held <= 30
     assert sum(landing.waiting()) == 80
     assert len(intake.close(join_seconds=3)) >= held
@@ -44,8 +44,8 @@ def test_messages_that_waited_long_are_taken_together(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(40)))
     intake = Intake(landing.queue(), threads=2, max_in_flight=100)
     intake.start()
-    eventually(lambda: len(intake.held()) == 40, "all are held")
+    eventually(lambda: len(intake.held_messages()) == 40, "all are held")
     time.sleep(0.5)
-    taken = intake.take(at_most=100, within_seconds=0.1, wake=threading.Event())
+    taken = intake.collect(max_messages=100, timeout_seconds=0.1, wake=threading.Event())
     assert len(taken) == 40
     intake.close(join_seconds=3)

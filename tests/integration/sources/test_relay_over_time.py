@@ -14,7 +14,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import FencedError
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, PendingAppend
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake

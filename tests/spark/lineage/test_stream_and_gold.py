@@ -19,7 +19,7 @@ from deltaworks.lineage.runs import CLOSE_SECONDS, stream_lineage
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.gold import BuildOptions, build
 from deltaworks.operations.registry import operation
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import LineageSpec

@@ -18,8 +18,8 @@ from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.base import ObjectSlice
-from deltaworks.sources.objects.log import made_at_us
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log import event_time_us
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
@@ -89,7 +89,7 @@ class Stage:
             event = FileEvent("landing", f"f{seq}.json", len(data), tag, None, at, "ObjectCreated:Put", None)
             events.append(ReceivedEvent(event, "m", at))
             sizes.append(len(data))
-            references.append(FileReference(seq, f"f{seq}.json", tag, None, made_at_us(at)))
+            references.append(FileReference(seq, f"f{seq}.json", tag, None, event_time_us(at)))
         self.log.append(events)
         self.shop.keep_checkpoint(self.batches, seqs[-1])
         facts = {"files": objects, "bytes": sum(sizes), "first_seq": seqs[0], "last_seq": seqs[-1]}

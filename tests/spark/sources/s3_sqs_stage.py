@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.sources.spark_formats.s3_sqs.unread import TABLE
 from deltaworks.specs.catalog import Catalog

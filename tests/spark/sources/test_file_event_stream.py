@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.sources.objects.log import FileEventLog, file_events_key
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log import FileEventLog, file_events_key
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
-from deltaworks.sources.objects.slices import FileEventBatches, SliceLimits
+from deltaworks.sources.objects.slices import FileEventPlanner, SliceLimits
 from deltaworks.sources.planned_offsets import planned_frame
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
@@ -57,8 +57,8 @@ class Stage:
 
     def batches_of(
         self, *, prefix: str = "", max_files: int = 500, max_bytes: int = 1 << 28, start_seq: int = 0
-    ) -> FileEventBatches:
-        return FileEventBatches(
+    ) -> FileEventPlanner:
+        return FileEventPlanner(
             FileEventLog(self.lake, "landing"),
             bucket="landing",
             prefix=prefix,

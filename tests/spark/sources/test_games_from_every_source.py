@@ -28,7 +28,7 @@ from collector.stream_writer import Refusal, StreamWriter
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.events.formats.json import Malformed, values
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.collector import CollectorSpec

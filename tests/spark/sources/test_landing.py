@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.infer_pipeline import infer_pipeline, write_pipeline
-from deltaworks.sources.objects.landing.inputs import inputs_of
-from deltaworks.sources.objects.landing.land import land, source_of_objects
-from deltaworks.sources.objects.landing.put import landing_store
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.landing.inputs import find_inputs
+from deltaworks.sources.objects.landing.land import land, require_file_source
+from deltaworks.sources.objects.landing.landing_store import landing_store
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -31,7 +31,7 @@ NAME = "hooks"
 
 def announce(catalog: Catalog) -> int:
     """Put what lies in the landing folder into the relay's log; how many objects that are."""
-    source = source_of_objects(catalog.pipeline(NAME))
+    source = require_file_source(catalog.pipeline(NAME))
     landing = catalog.environment.landing.of_bucket(source.bucket)
     events = [event for page in list_pages(landing, source.bucket, prefix=source.prefix) for event in page]
     received = [ReceivedEvent(event, "m", datetime(2026, 3, 1, tzinfo=UTC)) for event in events]
@@ -47,9 +47,9 @@ def test_every_event_of_a_file_is_in_the_tables_that_were_inferred(
     root = make_project({}).root
     write_pipeline(load_catalog(root=root), infer_pipeline(load_catalog(root=root), [file], name=NAME))
     catalog = load_catalog(root=root)
-    source = source_of_objects(catalog.pipeline(NAME))
+    source = require_file_source(catalog.pipeline(NAME))
     (result,) = land(
-        inputs_of([file]),
+        find_inputs([file]),
         source,
         landing_store(catalog.environment.landing.of_bucket(source.bucket)),
         object_bytes=256 << 10,

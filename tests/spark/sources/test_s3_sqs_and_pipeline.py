@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from deltaworks.sources.objects.log import FileEventLog, message_quarantine_key
+from deltaworks.sources.objects.file_event_log import FileEventLog, message_quarantine_key
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

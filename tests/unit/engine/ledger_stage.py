@@ -10,7 +10,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.history import BatchHistory
 from deltaworks.engine.ledger import Ledger, owner_step
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

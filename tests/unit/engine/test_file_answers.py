@@ -16,8 +16,8 @@ from deltaworks.control.clock import utc_now
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage
-from deltaworks.sources.objects.relay.lister import listing_requested
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage
+from deltaworks.sources.objects.relay.lister import is_listing_requested
 from deltaworks.sources.objects.relay.reconcile import reconcile
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -94,10 +94,10 @@ def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: 
     found = reconcile(by_key, lake, landing, FileAnswers(project, "landing").readers())
     assert (found.listed, found.logged, found.unannounced) == (2, 11, ["landing/day/new.json"])
     # The first four are gone too, and were read before; the one of another bucket is nobody's.
-    assert found.gone == [f"landing/day/{number}.json" for number in (6, 7, 8, 9, 10)]
+    assert found.missing == [f"landing/day/{number}.json" for number in (6, 7, 8, 9, 10)]
     patient = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 5})
     young = reconcile(patient, lake, landing, [])
-    assert (young.unannounced, young.young, young.gone) == ([], 1, [])
+    assert (young.unannounced, young.recent, young.missing) == ([], 1, [])
 
 
 class TestCommand:
@@ -124,9 +124,9 @@ class TestCommand:
 
     def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], stage: Stage) -> None:
         assert "0 objects listed, 11 file events in the log" in run("reconcile", "landing")
-        assert not listing_requested(stage.objects, "landing")
+        assert not is_listing_requested(stage.objects, "landing")
         assert "Asked landing to list" in run("reconcile", "landing", "--no-dry-run")
-        assert listing_requested(stage.objects, "landing")
+        assert is_listing_requested(stage.objects, "landing")
 
     def test_a_relay_without_a_queue_has_nothing_to_redrive(self, run: Callable[..., str]) -> None:
         with pytest.raises(ConfigError, match="RELAY_WITHOUT_QUEUE"):

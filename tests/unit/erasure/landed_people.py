@@ -11,7 +11,7 @@ from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.stripping import StripKeys
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.reconcile import Reconciliation, reconcile
 from deltaworks.sources.objects.relay.relay import Relay
@@ -91,7 +91,7 @@ class LandedPeople(PeopleLake):
         """Every object of the log, as a task of a stream opens it."""
         spec = self.catalog.pipeline("shop")
         environment = self.catalog.environment
-        opener = FileOpener.of(environment.landing, spec.source, lake=environment.lake)  # type: ignore[arg-type]
+        opener = FileOpener.for_source(environment.landing, spec.source, lake=environment.lake)  # type: ignore[arg-type]
         return [
             opener(FileReference(row["seq"], row["key"], row["etag"], row["version_id"], 0)) for row in self.logged()
         ]

@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.control.records.replacements import PutObject, ReplacedObject, Replacements
 from deltaworks.erasure import landing_sweep
-from deltaworks.sources.objects.replaced import ReplacedTags
+from deltaworks.sources.objects.replacement_tags import ReplacementTags
 from tests.unit.erasure.landed_people import LandedPeople, order
 from tests.unit.sources.conftest import aws_endpoint, landing
 from tests.unit.sources.objects.relay.relay_stage import relay_of, running
@@ -68,7 +68,7 @@ def check_erased(people: LandedPeople) -> None:
     assert (rows, counts["erased"]) == (KEPT, 3)
     assert b"ann" not in gzip.decompress(people.content("a/plain.json.gz"))
     assert people.token("player", "ann").encode() not in people.content("b/tokens.json")
-    assert (people.reconciled().unannounced, people.reconciled().gone) == ([], [])
+    assert (people.reconciled().unannounced, people.reconciled().missing) == ([], [])
     assert versions(people) == 0
 
 
@@ -149,7 +149,7 @@ def test_without_the_record_events_come_twice(people: LandedPeople, monkeypatch:
 
 def test_without_looking_it_up_objects_are_lost(people: LandedPeople, monkeypatch: pytest.MonkeyPatch) -> None:
     """The protection off."""
-    monkeypatch.setattr(ReplacedTags, "of", lambda *_: [])
+    monkeypatch.setattr(ReplacementTags, "of", lambda *_: [])
     people.sweep()
     assert [str(payload.problem.code) for payload in people.payloads() if payload.problem] == ["object_changed"] * 2
 

@@ -34,7 +34,7 @@ from deltaworks.recovery.restore.plan import TableRestoreRequest
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.recovery.start_over import start_over
 from deltaworks.sources.base import ObjectSlice
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

@@ -20,7 +20,7 @@ from deltaworks.errors import ContractError
 from deltaworks.events.inference.pipeline_proposal import Overrides
 from deltaworks.operations.event_sample import sample_of_files
 from deltaworks.operations.infer_pipeline import InferredPipeline, inferred
-from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
@@ -33,7 +33,7 @@ AT = "2026-03-01T12:00:00Z"
 
 
 def infer(*files: Path, **chosen: str) -> InferredPipeline:
-    sample = sample_of_files(inputs_of([str(file) for file in files]), PLACE, max_bytes=64 << 20)
+    sample = sample_of_files(find_inputs([str(file) for file in files]), PLACE, max_bytes=64 << 20)
     return inferred(sample, name="shop", overrides=Overrides(**chosen))
 
 

@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.parse import BatchStamp
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, file_events_key, made_at_us
+from deltaworks.sources.objects.file_event_log import FILE_EVENT_SCHEMA, event_time_us, file_events_key
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -103,7 +103,7 @@ class Stage:
             self.environment.landing, compression=source.compression, max_object_bytes=source.max_object_bytes
         )
         payloads = [
-            opener(FileReference(event["seq"], event["key"], event["etag"], None, made_at_us(event["event_time"])))
+            opener(FileReference(event["seq"], event["key"], event["etag"], None, event_time_us(event["event_time"])))
             for event in events
         ]
         stamp = BatchStamp(self.batch, ARRIVED_US, spec.fingerprint())

@@ -23,8 +23,8 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.recovery import clean as cleaning
 from deltaworks.recovery.clean import CleanResult, clean_source
-from deltaworks.sources.objects.log import Reader
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log import LogReader
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -53,7 +53,7 @@ class Landing:
         landing = StorageSpec(root=f"file://{self.folder}")
         environment = EnvironmentSpec(environment="tests", lake=lake, landing=landing, messaging=AwsSpec())
         self.catalog = Catalog(environment=environment, relays={"landing": relay}, pipelines={}, root=root)
-        self.readers: list[Reader] = []
+        self.readers: list[LogReader] = []
         self._log = FileEventLogWriter(self.lake, "landing", epoch=1)
         monkeypatch.setattr(FileAnswers, "readers", lambda answers: self.readers)
 
@@ -74,7 +74,7 @@ class Landing:
         self._log.append(events)
 
     def read(self, seq: int, *, pipeline: str = "shop", prefix: str = "", glob: str | None = None) -> None:
-        self.readers.append(Reader(pipeline, "landing", prefix, glob, seq))
+        self.readers.append(LogReader(pipeline, "landing", prefix, glob, seq))
 
     def clean(self, **options: Any) -> CleanResult:
         return clean_source(self.catalog, "landing", **{"dry_run": False} | options)
@@ -106,7 +106,7 @@ def test_an_object_stays_until_the_last_of_its_pipelines_has_it(landing: Landing
 
     assert landing.clean().removed == 2
     assert landing.there() == ["b/1"]
-    landing.readers[1] = Reader("late", "landing", "b/", None, 2)
+    landing.readers[1] = LogReader("late", "landing", "b/", None, 2)
     assert landing.clean().removed == 1
     assert landing.there() == []
 
@@ -237,7 +237,7 @@ def test_what_goes_is_what_the_plain_rule_says(
         for number, (prefix, seq) in enumerate(readers):
             landing.read(seq, pipeline=f"p{number}", prefix=prefix)
         landing.clean(limit=limit)
-        landing.readers = [Reader(r.pipeline, r.bucket, r.prefix, None, max(r.seq, again)) for r in landing.readers]
+        landing.readers = [LogReader(r.pipeline, r.bucket, r.prefix, None, max(r.seq, again)) for r in landing.readers]
         while landing.clean(limit=limit).removed:
             pass
 

@@ -74,7 +74,7 @@ class Recovery:
         self._payload = payload
         self._start = start
         self._budget = budget
-        self._between = between
+        self._filter_seq = between
         self._window_end = start
         # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes behind `start`.
         self._text = _Text()
@@ -112,7 +112,7 @@ class Recovery:
     def _widen(self) -> None:
         """Take in as much again, up to where pieces are cut: no number or name is torn there."""
         least = max(self._window_end, 2 * self._window_end - self._start - 1)
-        between = self._between.search(self._payload, least)
+        between = self._filter_seq.search(self._payload, least)
         end = between.start() + 1 if between else len(self._payload)
         self._budget.scan(end - self._window_end)
         text = self._payload[self._start : end].decode("latin-1")
@@ -180,7 +180,7 @@ class Recovery:
 
     def _is_cut(self) -> bool:
         """Whether a piece ends where the last value does."""
-        return self.end == self._window_end or self._between.match(self._payload, self.end - 1) is not None
+        return self.end == self._window_end or self._filter_seq.match(self._payload, self.end - 1) is not None
 
     def _behind_white_space(self, position: int) -> int:
         text = _NOT_WHITE_SPACE.search(self._text, position)

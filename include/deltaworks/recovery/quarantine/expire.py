@@ -27,7 +27,7 @@ from deltaworks.events.reasons import QUARANTINE
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
-from deltaworks.sources.objects.log import message_quarantine_key
+from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.sources.objects import FileSourceSpec

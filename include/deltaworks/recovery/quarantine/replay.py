@@ -43,7 +43,7 @@ from deltaworks.recovery.quarantine.replay_rows import (
     key_of,
     replay_rows,
 )
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -166,7 +166,7 @@ class _Replayer:
         if isinstance(self._spec.source, FileSourceSpec):
             log = FileEventLog(lake, self._spec.source.relay)
             environment = catalog.environment
-            opener = FileOpener.of(environment.landing, self._spec.source, lake=environment.lake)
+            opener = FileOpener.for_source(environment.landing, self._spec.source, lake=environment.lake)
             self._landed = LandedObjects(log, opener)
 
     def count(self, keys: pa.Table) -> None:

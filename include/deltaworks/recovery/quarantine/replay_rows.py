@@ -21,7 +21,7 @@ from deltaworks.events.origins import RowKey, row_keys
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
 from deltaworks.events.unexpected import Framed
-from deltaworks.sources.objects.log import FileEventLog, made_at_us
+from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
 _CUT_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
@@ -55,14 +55,14 @@ class LandedObjects:
     def arrived_at_us(self, row: Row) -> int | None:
         """When the object a row came in arrived; None where its file event is gone."""
         event = self._event(row)
-        return None if event is None else made_at_us(event["event_time"])
+        return None if event is None else event_time_us(event["event_time"])
 
     def payload(self, row: Row) -> Payload | str:
         """The object a row came in, or why it cannot be had."""
         event = self._event(row)
         if event is None:
             return "file_event_missing"
-        made_at = made_at_us(event["event_time"])
+        made_at = event_time_us(event["event_time"])
         payload = self._opener(FileReference(row["_seq"], event["key"], event["etag"], event["version_id"], made_at))
         if payload.data is None:
             return str(payload.problem.code) if payload.problem else "object_unreadable"

@@ -180,7 +180,7 @@ def _reference(source: SourceObject) -> FileReference:
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
     """Opens objects of the landing bucket as the pipeline's stream does."""
     source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
-    return FileOpener.of(environment.landing, source, lake=environment.lake)
+    return FileOpener.for_source(environment.landing, source, lake=environment.lake)
 
 
 def reread(

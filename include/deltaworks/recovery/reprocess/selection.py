@@ -26,7 +26,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
-from deltaworks.sources.objects.log import FileEventLog, made_at_us, matching
+from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us, filter_events
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import objects_of
 from deltaworks.tables.lake import Lake
@@ -147,7 +147,7 @@ class Resolver:
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
         columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
         events = self._log.read(after, up_to, columns=columns)
-        return matching(events, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
+        return filter_events(events, bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob)
 
     def _one_source(self) -> bool:
         now = self._source
@@ -215,7 +215,7 @@ class Resolver:
                 batch.batch_id,
                 stamps[batch.batch_id],
                 row["version_id"],
-                made_at_us(row["event_time"]),
+                event_time_us(row["event_time"]),
             )
 
 

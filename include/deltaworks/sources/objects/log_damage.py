@@ -12,11 +12,11 @@ from deltalake.exceptions import DeltaError
 from deltaworks.errors import ContractError
 
 #: What delta-rs says of a commit that is no JSON; it has no class for it. One that is missing may yet be listed.
-_DAMAGE: Final = re.compile(r"\bJson error\b")
+_DAMAGE_MESSAGE: Final = re.compile(r"\bJson error\b")
 
 
 @contextmanager
-def damage_named(key: str) -> Iterator[None]:
+def raise_log_damage(key: str) -> Iterator[None]:
     """Name the damage of the log at a key that delta-rs meets within the block; any other error goes on as it is.
 
     Raises:
@@ -25,7 +25,7 @@ def damage_named(key: str) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        if not _DAMAGE.search(str(error)):
+        if not _DAMAGE_MESSAGE.search(str(error)):
             raise
         raise ContractError(
             "LOG_DAMAGED",

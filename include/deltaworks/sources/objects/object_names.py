@@ -17,31 +17,31 @@ _TAG = re.compile(r"[\x21\x23-\x7e]{0,256}")
 _VERSION = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
-def is_bucket(name: str) -> bool:
+def is_valid_bucket(name: str) -> bool:
     """Whether a client can address a bucket of this name at all."""
     return _BUCKET.fullmatch(name) is not None
 
 
-def is_tag(etag: str) -> bool:
+def is_valid_etag(etag: str) -> bool:
     """Whether a tag, without its quotes, can be sent as a condition. The empty one stands for none."""
     return _TAG.fullmatch(etag) is not None
 
 
-def is_version(version_id: str | None) -> bool:
+def is_valid_version_id(version_id: str | None) -> bool:
     """Whether a version can be asked for; None stands for none."""
     return version_id is None or _VERSION.fullmatch(version_id) is not None
 
 
-def is_key(key: str) -> bool:
+def is_valid_key(key: str) -> bool:
     """Whether a bucket can hold an object of this key: short enough, no NUL, never above the bucket's root."""
     try:
         encoded = key.encode()
     except UnicodeEncodeError:
         return False
-    return 0 < len(encoded) <= _KEY_BYTES and b"\0" not in encoded and not _climbs_out(key)
+    return 0 < len(encoded) <= _KEY_BYTES and b"\0" not in encoded and not _escapes_root(key)
 
 
-def _climbs_out(key: str) -> bool:
+def _escapes_root(key: str) -> bool:
     """S3's rule: read from the left, there are never more segments that go up than segments to go up from."""
     depth = 0
     for segment in key.split("/"):
@@ -56,6 +56,6 @@ def local_path(folder: Path, key: str) -> Path | None:
 
     A bucket may hold `a/../b` beside `b`; a folder cannot, and a path that begins at its root is another folder's.
     """
-    if not is_key(key) or key.startswith("/") or ".." in key.split("/"):
+    if not is_valid_key(key) or key.startswith("/") or ".." in key.split("/"):
         return None
     return folder / key

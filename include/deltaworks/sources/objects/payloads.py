@@ -29,20 +29,20 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.sources.objects.object_names import is_key, is_tag, is_version, local_path
-from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, bucket_client
-from deltaworks.sources.objects.replaced import ReplacedTags
+from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, is_valid_version_id, local_path
+from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, MISSING_CODES, bucket_client
+from deltaworks.sources.objects.replacement_tags import ReplacementTags
 from deltaworks.sources.outages import error_code, is_outage, retry_outages
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import Compression
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 #: Conditions of a fetch that belong to the object and not to the storage: they quarantine it, and the stream goes on.
-_OF_THE_OBJECT = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
+_OBJECT_ERROR_REASONS = {code.value.upper(): code for code in ReasonCode if code.value.startswith("object_")} | {
     "OBJECT_TOO_LARGE": ReasonCode.TOO_LARGE
 }
 #: Refusals that are never about one object, but about who asks, or for which bucket.
-_OF_WHO_ASKS = frozenset(
+_CALLER_ERROR_CODES = frozenset(
     {
         "AccountProblem",
         "AllAccessDisabled",
@@ -58,9 +58,9 @@ _OF_WHO_ASKS = frozenset(
         "TokenRefreshRequired",
     }
 )
-_PATIENCE_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 #: For how long an answer counts that a key beside a refused object gave.
-_PROBED_SECONDS = 60
+_PROBE_CACHE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,51 +83,51 @@ class FileOpener:
         *,
         compression: Compression,
         max_object_bytes: int | None = None,
-        refused_quarantine: bool = False,
-        replaced: ReplacedTags | None = None,
+        quarantine_refused: bool = False,
+        replacement_tags: ReplacementTags | None = None,
     ) -> None:
         """Open the objects of a bucket.
 
         Args:
             replaced: says what lies in the place of an object that was put anew without erased events.
-            refused_quarantine: whether an object that is refused has a payload that says so, instead of an error.
+            quarantine_refused: whether an object that is refused has a payload that says so, instead of an error.
         """
-        self._refused_quarantine = refused_quarantine
+        self._refused_quarantine = quarantine_refused
         self._storage = storage.model_dump_json()
         self._max_bytes = max_object_bytes
         self._compression = compression
-        self._replaced = replaced
+        self._replacement_tags = replacement_tags
         self._variables = resolved_variables(storage)
 
     @classmethod
-    def of(
-        cls, landing: StorageSpec, source: FileSourceSpec, *, lake: StorageSpec, refused_quarantine: bool = False
+    def for_source(
+        cls, landing: StorageSpec, source: FileSourceSpec, *, lake: StorageSpec, quarantine_refused: bool = False
     ) -> Self:
         """As a pipeline's source declares it."""
         return cls(
             landing.of_bucket(source.bucket),
             compression=source.compression,
             max_object_bytes=source.max_object_bytes,
-            refused_quarantine=refused_quarantine,
-            replaced=ReplacedTags(lake, source.bucket),
+            quarantine_refused=quarantine_refused,
+            replaced=ReplacementTags(lake, source.bucket),
         )
 
     def __call__(self, reference: FileReference) -> Payload:
-        return replace(self._opened(reference), arrived_at_us=reference.arrived_at_us)
+        return replace(self._open(reference), arrived_at_us=reference.arrived_at_us)
 
-    def _opened(self, reference: FileReference) -> Payload:
+    def _open(self, reference: FileReference) -> Payload:
         set_missing_variables(self._variables)
         storage = StorageSpec.model_validate_json(self._storage)
         try:
-            data = self._content(storage, reference)
+            data = self._read(storage, reference)
         except ObjectRefused as error:
             if not self._refused_quarantine:
                 raise
             reason = Reason(ReasonCode.OBJECT_UNREADABLE, "", error.message)
-            of_object = _is_readable_beside(storage, reference.key, int(time.time()) // _PROBED_SECONDS)
+            of_object = _are_siblings_readable(storage, reference.key, int(time.time()) // _PROBE_CACHE_SECONDS)
             return Payload(reference.seq, reference.key, None, reason, refusal=None if of_object else error)
         except DeltaworksError as error:
-            code = _OF_THE_OBJECT.get(error.condition)
+            code = _OBJECT_ERROR_REASONS.get(error.condition)
             if code is None:
                 raise
             return Payload(reference.seq, reference.key, None, Reason(code, "", error.message))
@@ -138,13 +138,13 @@ class FileOpener:
             return Payload(reference.seq, reference.key, None, Reason(ReasonCode.OBJECT_UNREADABLE, "", detail))
         return Payload(reference.seq, reference.key, data)
 
-    def _content(self, storage: StorageSpec, reference: FileReference) -> bytes:
+    def _read(self, storage: StorageSpec, reference: FileReference) -> bytes:
         options: dict[str, Any] = {"compression": self._compression, "max_bytes": self._max_bytes}
         key, etag = reference.key, reference.etag
         try:
             return open_object(storage, key, etag, version_id=reference.version_id, **options)
         except (ObjectMissing, ObjectChanged):
-            for tag in () if self._replaced is None else self._replaced.of(key, etag):
+            for tag in () if self._replacement_tags is None else self._replacement_tags.tags_for(key, etag):
                 with contextlib.suppress(ObjectMissing, ObjectChanged):
                     return open_object(storage, key, tag, **options)
             raise
@@ -211,14 +211,16 @@ def open_object(
     """
     # Also a log that was written before messages were held to this must not stop its streams.
     path = local_path(Path(storage.prefix), key) if storage.scheme == "file" else None
-    usable = is_key(key) if storage.scheme == "s3" else path is not None
-    if not (usable and is_tag(etag) and is_version(version_id)):
+    usable = is_valid_key(key) if storage.scheme == "s3" else path is not None
+    if not (usable and is_valid_etag(etag) and is_valid_version_id(version_id)):
         hint = "Nobody who writes objects names them so: see who may send to the relay's queue."
         raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key!r} with tag {etag!r} cannot be asked for.", hint=hint)
     if path is not None:
         data = _read_local(path, etag, max_bytes)
     else:
-        data = _patiently(lambda: _announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}")
+        data = _retry_read(
+            lambda: _read_announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}"
+        )
     try:
         return decompressed(data, compression, max_bytes=max_bytes)
     except DamagedContent as error:
@@ -227,23 +229,25 @@ def open_object(
         raise _too_large(f"{key} {error}") from error
 
 
-_GRANT = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
-_NAMELESS = "Have it sent again under another key."
+_GRANT_HINT = "Grant s3:GetObject on the objects and s3:ListBucket on the bucket to the stream's role."
+_OTHER_KEY_HINT = "Have it sent again under another key."
 
 
-def _patiently(call: Callable[[], bytes], where: str) -> bytes:
+def _retry_read(call: Callable[[], bytes], where: str) -> bytes:
     try:
-        return retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
+        return retry_outages(call, retry_seconds=_RETRY_SECONDS)
     except (ClientError, BotoCoreError) as error:
         if isinstance(error, ParamValidationError):
-            raise ObjectUnreadable("OBJECT_UNREADABLE", f"{where} cannot be asked for.", hint=_NAMELESS) from error
+            raise ObjectUnreadable(
+                "OBJECT_UNREADABLE", f"{where} cannot be asked for.", hint=_OTHER_KEY_HINT
+            ) from error
         if not is_outage(error):
             raise ConfigError(
-                "OBJECT_FORBIDDEN", f"{where} could not be asked for ({type(error).__name__}).", hint=_GRANT
+                "OBJECT_FORBIDDEN", f"{where} could not be asked for ({type(error).__name__}).", hint=_GRANT_HINT
             ) from error
         raise TransientError(
             "STORAGE_UNREACHABLE",
-            f"{where} could not be read for {_PATIENCE_SECONDS:.0f} s: {error}",
+            f"{where} could not be read for {_RETRY_SECONDS:.0f} s: {error}",
             hint="Run the job again once the bucket's storage answers.",
         ) from error
 
@@ -258,7 +262,7 @@ def _too_large(what: str) -> ObjectTooLarge:
     return ObjectTooLarge("OBJECT_TOO_LARGE", f"{what}.", hint=hint)
 
 
-def _announced(storage: StorageSpec, key: str, etag: str, version_id: str | None, max_bytes: int | None) -> bytes:
+def _read_announced(storage: StorageSpec, key: str, etag: str, version_id: str | None, max_bytes: int | None) -> bytes:
     try:
         return _read_s3(storage, key, max_bytes, IfMatch=f'"{etag}"') if etag else _read_s3(storage, key, max_bytes)
     except (ObjectMissing, ObjectChanged):
@@ -277,18 +281,18 @@ def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition:
         _check_size(int(answer["ContentLength"]), max_bytes, f"s3://{storage.bucket}/{key}")
         return bytes(answer["Body"].read())
     except ClientError as error:
-        meaning = _meaning(error, storage.bucket, key)
+        meaning = _object_error(error, storage.bucket, key)
         if meaning is None:
             raise
         raise meaning from error
 
 
-def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
+def _object_error(error: ClientError, bucket: str, key: str) -> Exception | None:
     """What S3's refusal says about the object; None where it says nothing about it."""
     code, where = error_code(error), f"s3://{bucket}/{key}"
-    if code in GONE:
+    if code in MISSING_CODES:
         return ObjectMissing("OBJECT_MISSING", f"{where} is not there.", hint="It was deleted before it was read.")
-    if code in CHANGED:
+    if code in CHANGED_CODES:
         hint = "Its newer content has a file event of its own."
         return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
     if code == "InvalidObjectState":
@@ -296,12 +300,12 @@ def _meaning(error: ClientError, bucket: str, key: str) -> Exception | None:
     if is_outage(error):
         return None
     # Without the right to list the bucket S3 answers 403 for a missing key too.
-    kind = ConfigError if code in _OF_WHO_ASKS else ObjectRefused
-    return kind("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=_GRANT)
+    kind = ConfigError if code in _CALLER_ERROR_CODES else ObjectRefused
+    return kind("OBJECT_FORBIDDEN", f"{where} may not be read ({code}).", hint=_GRANT_HINT)
 
 
 @functools.lru_cache(maxsize=256)
-def _is_readable_beside(storage: StorageSpec, key: str, _period: int) -> bool:
+def _are_siblings_readable(storage: StorageSpec, key: str, _period: int) -> bool:
     """Whether objects beside the key may be read: what is not there is answered as missing only to who may read it."""
     if storage.scheme == "file":
         return False
@@ -309,7 +313,7 @@ def _is_readable_beside(storage: StorageSpec, key: str, _period: int) -> bool:
     try:
         _client(storage, os.getpid()).get_object(Bucket=storage.bucket, Key=beside)
     except ClientError as error:
-        return error_code(error) in GONE
+        return error_code(error) in MISSING_CODES
     except BotoCoreError:
         return False
     return True
@@ -329,13 +333,13 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
         if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
             raise
         raise ObjectMissing("OBJECT_MISSING", f"{path} cannot be there: {error}.", hint="Nothing to do.") from error
-    if not is_announced(data, etag):
+    if not matches_etag(data, etag):
         hint = "Its newer content has a file event of its own."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
     return data
 
 
-def is_announced(data: bytes, etag: str) -> bool:
+def matches_etag(data: bytes, etag: str) -> bool:
     """Whether a local file is the one announced: the tag of an object put in one part is its MD5, and so is a file's.
 
     Where no tag was announced, any content is.

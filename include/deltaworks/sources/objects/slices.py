@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, matching
+from deltaworks.sources.objects.file_event_log import FILE_EVENT_SCHEMA, FileEventLog, filter_events
 from deltaworks.sources.outages import retry_outages
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 #: Files of the largest batch, whatever Spark asks for.
-LARGEST_BATCH_FILES = 100_000
-_PATIENCE_SECONDS = 120.0
+MAX_BATCH_FILES = 100_000
+_RETRY_SECONDS = 120.0
 T = TypeVar("T")
 _LOGGER = logging.getLogger(__name__)
 _SCAN_ROWS = 20_000
@@ -36,9 +36,9 @@ class SliceLimits:
     max_bytes: int | None
 
 
-def patiently(call: Callable[[], T]) -> T:
+def retry_storage(call: Callable[[], T]) -> T:
     """Call until it succeeds, fails for good, or has failed for two minutes; its last error is raised."""
-    return retry_outages(call, retry_seconds=_PATIENCE_SECONDS)
+    return retry_outages(call, retry_seconds=_RETRY_SECONDS)
 
 
 class SlicePlanner:
@@ -53,9 +53,9 @@ class SlicePlanner:
         self._glob = glob
         self._skip_after = skip_after
         #: No event of ours lies between the two: (position asked from, position scanned to).
-        self._barren = (0, 0)
-        self._newest = 0
-        self._newest_scanned = 0
+        self._empty_range = (0, 0)
+        self._latest_seq = 0
+        self._latest_scanned = 0
 
     def next_end_offset(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
         """The end of the slice after `start`; `start` itself when nothing of ours is there yet.
@@ -66,18 +66,18 @@ class SlicePlanner:
         Raises:
             ContractError: LOG_SET_BACK, the log ends before `start`.
         """
-        asked_from, scanned_to = self._barren
+        asked_from, scanned_to = self._empty_range
         position = scanned_to if asked_from <= start < scanned_to else start
         last = self._log.last_seq() if up_to is None else up_to
         if last < start:
-            self._log.check({"seq": start})
+            self._log.check_position({"seq": start})
         end, files, size = start, 0, 0
         while position < last:
             part = self._log.read(position, last, _SCAN_ROWS, columns=_SCAN_COLUMNS)
             if part.num_rows == 0:
                 break
             position = part.column("seq")[-1].as_py()
-            ours = self._ours(part)
+            ours = self._filter(part)
             sizes, seqs = ours.column("size").to_pylist(), ours.column("seq").to_pylist()
             for seq, file_size in zip(seqs, sizes, strict=True):
                 if files and _exceeds(limits, files + 1, size + file_size):
@@ -85,28 +85,28 @@ class SlicePlanner:
                 end, files, size = seq, files + 1, size + file_size
         if files:
             return end
-        self._barren = (start, position)
+        self._empty_range = (start, position)
         return position if position - start >= self._skip_after else start
 
     def rows(self, start: int, end: int) -> pa.Table:
         """The slice's events, in order."""
-        return self._ours(self._log.read(start, end))
+        return self._filter(self._log.read(start, end))
 
-    def _ours(self, events: pa.Table) -> pa.Table:
-        return matching(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
+    def _filter(self, events: pa.Table) -> pa.Table:
+        return filter_events(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
 
     def latest_seq(self, after: int, *, scan_rows: int = 100_000) -> int:
         """The newest `seq` of ours known after `after`; looks at `scan_rows` more of the log with every
         call."""
-        if after > self._newest_scanned:
-            self._newest = self._newest_scanned = after
-        part = self._log.read(self._newest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
+        if after > self._latest_scanned:
+            self._latest_seq = self._latest_scanned = after
+        part = self._log.read(self._latest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
         if part.num_rows:
-            self._newest_scanned = part.column("seq")[-1].as_py()
-            ours = self._ours(part)
+            self._latest_scanned = part.column("seq")[-1].as_py()
+            ours = self._filter(part)
             if ours.num_rows:
-                self._newest = ours.column("seq")[-1].as_py()
-        return max(self._newest, after)
+                self._latest_seq = ours.column("seq")[-1].as_py()
+        return max(self._latest_seq, after)
 
 
 def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
@@ -114,7 +114,7 @@ def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
     return too_many or (limits.max_bytes is not None and size > limits.max_bytes)
 
 
-class FileEventBatches:
+class FileEventPlanner:
     """A `BatchPlanner` of file events, and their rows. Used by one thread, that of the query.
 
     Args:
@@ -135,7 +135,7 @@ class FileEventBatches:
         self._slices = SlicePlanner(log, bucket=bucket, prefix=prefix, glob=glob)
         self._limits = limits
         self._start = start or {}
-        self._target: int | None = None
+        self._max_seq: int | None = None
         self._checked = False
 
     def initial_offset(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class FileEventBatches:
         return {"seq": self._start.get("seq", 0), **({"log": log} if log else {})}
 
     def prepare_for_available_now(self) -> None:
-        self._target = patiently(self._log.last_seq)
+        self._max_seq = retry_storage(self._log.last_seq)
 
     def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
         """See BatchPlanner.
@@ -152,7 +152,7 @@ class FileEventBatches:
             ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
         """
         self._check(start)
-        end = patiently(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._target))
+        end = retry_storage(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._max_seq))
         return None if end == start["seq"] else {"seq": end, "log": self._log.table_id}
 
     def latest_offset(self) -> dict[str, Any] | None:
@@ -173,10 +173,10 @@ class FileEventBatches:
         if after >= end["seq"]:
             return FILE_EVENT_SCHEMA.empty_table()
         self._check(end)
-        return patiently(lambda: self._slices.rows(after, end["seq"]))
+        return retry_storage(lambda: self._slices.rows(after, end["seq"]))
 
     def _check(self, position: dict[str, Any]) -> None:
         """Compare the log with the first position of a run; each run opens it again."""
         if not self._checked:
-            patiently(lambda: self._log.check(position))
+            retry_storage(lambda: self._log.check_position(position))
             self._checked = True

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.sources.base import CachedLookup, ObjectSlice
-from deltaworks.sources.objects.log import FileEventLog, made_at_us
+from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.bucket import bucket_retention_seconds
-from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, FileEventBatches, SliceLimits
+from deltaworks.sources.objects.slices import MAX_BATCH_FILES, FileEventPlanner, SliceLimits
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.planned_offsets import planned_frame
 from deltaworks.specs.catalog import Catalog
@@ -33,21 +33,21 @@ class FileSource:
         self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
         #: For another thread than the query's.
         self._log = FileEventLog(self._lake, self._source.relay)
-        self._batches: FileEventBatches | None = None
+        self._batches: FileEventPlanner | None = None
         self._retention = CachedLookup(
             self._retention_seconds, description=f"the lifecycle of bucket {self._source.bucket}"
         )
-        self._opener = FileOpener.of(
-            catalog.environment.landing, self._source, lake=catalog.environment.lake, refused_quarantine=True
+        self._opener = FileOpener.for_source(
+            catalog.environment.landing, self._source, lake=catalog.environment.lake, quarantine_refused=True
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
         """Batches bounded by files and bytes, without rows: the driver reads which files they are."""
         source = self._source
         limits = SliceLimits(
-            max_files=min(source.max_files_per_batch, LARGEST_BATCH_FILES), max_bytes=source.max_bytes_per_batch
+            max_files=min(source.max_files_per_batch, MAX_BATCH_FILES), max_bytes=source.max_bytes_per_batch
         )
-        self._batches = FileEventBatches(
+        self._batches = FileEventPlanner(
             FileEventLog(self._lake, source.relay),
             bucket=source.bucket,
             prefix=source.prefix,
@@ -84,7 +84,7 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
     """The file events of a batch as references, largest facts beside them for the ledger."""
     rows = events.sort_by("seq").to_pylist()
     references = [
-        FileReference(row["seq"], row["key"], row["etag"], row.get("version_id"), made_at_us(row["event_time"]))
+        FileReference(row["seq"], row["key"], row["etag"], row.get("version_id"), event_time_us(row["event_time"]))
         for row in rows
     ]
     sizes = [max(1, row["size"] or 1) for row in rows]
@@ -95,12 +95,14 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
             "last_seq": rows[-1]["seq"],
             "oldest_arrived_at": min(row["event_time"] for row in rows).isoformat(),
             "newest_arrived_at": max(row["event_time"] for row in rows).isoformat(),
-            "arrived_us": _sampled([made for row in rows if (made := made_at_us(row["event_time"])) is not None]),
+            "arrived_us": _sample_evenly(
+                [made for row in rows if (made := event_time_us(row["event_time"])) is not None]
+            ),
         }
     return ObjectSlice(references, sizes, metadata, opener)
 
 
-def _sampled(arrivals: list[int], most: int = 20) -> list[int]:
+def _sample_evenly(arrivals: list[int], most: int = 20) -> list[int]:
     """At most so many arrivals, evenly by rank, the first and the last among them."""
     ordered = sorted(arrivals)
     if len(ordered) <= most:

@@ -23,7 +23,7 @@ from deltaworks.maintenance.unattended import NightBound
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
-from deltaworks.sources.objects.log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
+from deltaworks.sources.objects.file_event_log import MESSAGE_QUARANTINE_SCHEMA, message_quarantine_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec

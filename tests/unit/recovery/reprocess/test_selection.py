@@ -15,7 +15,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rejected, quarantine_rows
 from deltaworks.recovery.reprocess import selection as module
 from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.arrow_types import arrow_schema

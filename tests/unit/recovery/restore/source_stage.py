@@ -18,7 +18,7 @@ from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.sources.base import ObjectSlice
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.tables.files import split_by_partition, write_file
 from deltaworks.tables.lake import arrow_path

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, write_deltalake
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
-from deltaworks.sources.objects.log import file_events_key
+from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.project import load_catalog
 from sandbox.demo.freshness import ObjectAge, ages_of_objects, freshness_of
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE, write_project

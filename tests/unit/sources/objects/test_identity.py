@@ -5,24 +5,36 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.objects.log import IdentitySet, identity
+from deltaworks.sources.objects.file_event_log import IdentitySet, file_event_identity
 
 NAMES = st.binary(min_size=16, max_size=16)
 
 
 def test_a_file_is_its_bucket_key_and_tag() -> None:
-    same = identity("b", "k", "e")
-    assert identity("b", "k", "e", "another version") == same
-    assert len({same, identity("B", "k", "e"), identity("b", "K", "e"), identity("b", "k", "E")}) == 4
+    same = file_event_identity("b", "k", "e")
+    assert file_event_identity("b", "k", "e", "another version") == same
+    assert (
+        len(
+            {
+                same,
+                file_event_identity("B", "k", "e"),
+                file_event_identity("b", "K", "e"),
+                file_event_identity("b", "k", "E"),
+            }
+        )
+        == 4
+    )
 
 
 def test_parts_do_not_run_into_each_other() -> None:
-    assert identity("ab", "c", "d") != identity("a", "bc", "d")
-    assert identity("a", "bc", "") != identity("a", "b", "c")
+    assert file_event_identity("ab", "c", "d") != file_event_identity("a", "bc", "d")
+    assert file_event_identity("a", "bc", "") != file_event_identity("a", "b", "c")
 
 
 def test_versions_count_only_where_every_version_is_wanted() -> None:
-    first, second = (identity("b", "k", "e", version, overwrites="every_version") for version in ("v1", "v2"))
+    first, second = (
+        file_event_identity("b", "k", "e", version, overwrites="every_version") for version in ("v1", "v2")
+    )
     assert first != second
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deltaworks.sources.objects.object_names import is_key, is_tag, local_path
+from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, local_path
 
 SEGMENTS = st.lists(st.sampled_from(["..", ".", "", "a", "b.gz", "...", "..a", "ä", "a b"]), min_size=1, max_size=8)
 ROOT = Path("/landing/bucket")
@@ -31,17 +31,17 @@ def test_a_key_is_refused_where_some_beginning_of_it_leads_out_of_the_bucket(key
     beginnings = ["/".join(parts[: count + 1]) for count in range(len(parts))]
     leads_out = any(posixpath.normpath(f"/r/{beginning}").split("/")[1:2] != ["r"] for beginning in beginnings)
 
-    assert is_key(key) == (key != "" and not leads_out)
+    assert is_valid_key(key) == (key != "" and not leads_out)
 
 
 @given(st.from_regex(r"[0-9a-f]{32}(-[0-9]{1,5})?", fullmatch=True))
 def test_tags_as_s3_makes_them_can_be_sent(tag: str) -> None:
-    assert is_tag(tag)
+    assert is_valid_etag(tag)
 
 
 @given(st.text(min_size=1))
 def test_no_tag_that_can_be_sent_holds_what_ends_a_header(tag: str) -> None:
-    if is_tag(tag):
+    if is_valid_etag(tag):
         tag.encode("ascii")
         assert tag.isprintable()
         assert '"' not in tag

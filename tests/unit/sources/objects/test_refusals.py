@@ -36,7 +36,7 @@ OF_WHO_ASKS = [(400, "ExpiredToken"), (403, "InvalidAccessKeyId"), (403, "Reques
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> None:
-    payloads._is_readable_beside.cache_clear()
+    payloads._are_siblings_readable.cache_clear()
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def refusing(landing: Any, path: str, status: int, code: str) -> Iterator[FileOp
     fault = Fault(action=Action.REFUSE, method="GET", path=path, status=status, code=code)
     with running_fault_proxy(landing.endpoint, faults=[fault]) as proxy:
         storage = landing.storage.model_copy(update={"endpoint": proxy.endpoint})
-        yield FileOpener(storage, compression="auto", refused_quarantine=True)
+        yield FileOpener(storage, compression="auto", quarantine_refused=True)
 
 
 @pytest.mark.parametrize(("status", "code"), OF_AN_OBJECT)
@@ -118,7 +118,7 @@ def test_a_file_on_local_disk_may_be_refused_too(tmp_path: Path, monkeypatch: py
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_bytes", refused)
-    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto", refused_quarantine=True)
+    opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto", quarantine_refused=True)
     payload = opener(FileReference(1, "one", ""))
 
     assert payload.problem is not None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.sources.objects.log import FileEventLog
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, ReceivedEvent
+from deltaworks.sources.objects.file_event_log import FileEventLog
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner
 from deltaworks.specs.storage import StorageSpec

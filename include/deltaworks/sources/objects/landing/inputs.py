@@ -22,7 +22,7 @@ from deltaworks.events.decompression import detected
 STANDARD_INPUT = "-"
 _HEAD_BYTES = 64 << 10
 #: So much tells how content is compressed.
-_BEGINNING_BYTES = 16
+_MAGIC_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Input:
         return "standard input" if self.path is None else str(self.path)
 
     @contextlib.contextmanager
-    def opened(self, *, decompress: bool = True) -> Iterator[Content]:
+    def open(self, *, decompress: bool = True) -> Iterator[Content]:
         """The content from its beginning; standard input can be opened once.
 
         Args:
@@ -54,23 +54,23 @@ class Input:
         with contextlib.ExitStack() as closing:
             stored = self.stream if self.path is None else closing.enter_context(self._file())
             assert stored is not None
-            counted = _Counted(stored)
-            beginning, whole = _begun(io.BufferedReader(counted, _HEAD_BYTES), _BEGINNING_BYTES)
+            counted = _CountingStream(stored)
+            beginning, whole = _peek(io.BufferedReader(counted, _HEAD_BYTES), _MAGIC_BYTES)
             kind = detected(beginning) if decompress else "none"
-            yield Content(self, counted, _decompressing(whole, kind))
+            yield Content(self, counted, _decompress(whole, kind))
 
     def _file(self) -> BinaryIO:
         assert self.path is not None
         try:
             return self.path.open("rb")
         except OSError as error:
-            raise _missing(str(self.path), str(error.strerror)) from error
+            raise _missing_input(str(self.path), str(error.strerror)) from error
 
 
 class Content:
     """The content of an input, read from its beginning on."""
 
-    def __init__(self, source: Input, stored: _Counted, stream: io.BufferedReader) -> None:
+    def __init__(self, source: Input, stored: _CountingStream, stream: io.BufferedReader) -> None:
         self._source = source
         self._stored = stored
         self._stream = stream
@@ -89,8 +89,8 @@ class Content:
         Raises:
             ContractError: INPUT_DAMAGED.
         """
-        with self._checked():
-            head, self._stream = _begun(self._stream, _HEAD_BYTES)
+        with self._wrap_damage():
+            head, self._stream = _peek(self._stream, _HEAD_BYTES)
         return head
 
     def read(self, size: int) -> bytes:
@@ -100,7 +100,7 @@ class Content:
             ContractError: INPUT_DAMAGED.
         """
         parts, missing = [], size
-        with self._checked():
+        with self._wrap_damage():
             while missing > 0 and (part := self._stream.read(missing)):
                 parts.append(part)
                 missing -= len(part)
@@ -116,7 +116,7 @@ class Content:
         try:
             first = True
             while True:
-                with self._checked():
+                with self._wrap_damage():
                     line = reader.readline()
                 if not line:
                     return
@@ -126,7 +126,7 @@ class Content:
             reader.detach()
 
     @contextlib.contextmanager
-    def _checked(self) -> Iterator[None]:
+    def _wrap_damage(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, OSError, ValueError, zlib.error) as error:
@@ -137,7 +137,7 @@ class Content:
             ) from error
 
 
-class _Counted(io.RawIOBase):
+class _CountingStream(io.RawIOBase):
     """Counts what is read from a stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -155,7 +155,7 @@ class _Counted(io.RawIOBase):
         return len(data)
 
 
-class _Rejoined(io.RawIOBase):
+class _PrependedStream(io.RawIOBase):
     """A stream from its beginning, of which some was read already."""
 
     def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
@@ -173,16 +173,16 @@ class _Rejoined(io.RawIOBase):
         return len(data)
 
 
-def _begun(stream: io.BufferedReader, size: int) -> tuple[bytes, io.BufferedReader]:
+def _peek(stream: io.BufferedReader, size: int) -> tuple[bytes, io.BufferedReader]:
     """The first `size` bytes, fewer only where there are no more, and the stream from its beginning.
 
     What `peek` gives may be a single byte, as of a pipe or of content that is decompressed.
     """
     head = stream.read(size)
-    return head, io.BufferedReader(_Rejoined(head, stream), _HEAD_BYTES)
+    return head, io.BufferedReader(_PrependedStream(head, stream), _HEAD_BYTES)
 
 
-def _decompressing(stored: io.BufferedReader, kind: str) -> io.BufferedReader:
+def _decompress(stored: io.BufferedReader, kind: str) -> io.BufferedReader:
     inflating: object = stored
     if kind == "gzip":
         inflating = gzip.GzipFile(fileobj=stored, mode="rb")
@@ -193,7 +193,7 @@ def _decompressing(stored: io.BufferedReader, kind: str) -> io.BufferedReader:
     return io.BufferedReader(cast(io.RawIOBase, inflating), _HEAD_BYTES)
 
 
-def inputs_of(names: Iterable[str], *, standard_input: BinaryIO | None = None) -> list[Input]:
+def find_inputs(names: Iterable[str], *, standard_input: BinaryIO | None = None) -> list[Input]:
     """The files that are meant, in the order they were named and each once; those of a folder by their paths.
 
     Hidden files and folders, whose names begin with a dot, are left out of folders.
@@ -208,16 +208,16 @@ def inputs_of(names: Iterable[str], *, standard_input: BinaryIO | None = None) -
             continue
         path = Path(name)
         if not path.exists():
-            raise _missing(name, "there is no such file or folder")
-        files = _below(path) if path.is_dir() else [(PurePosixPath(path.name), path)]
+            raise _missing_input(name, "there is no such file or folder")
+        files = _files_below(path) if path.is_dir() else [(PurePosixPath(path.name), path)]
         if not files:
-            raise _missing(name, "the folder holds no files")
+            raise _missing_input(name, "the folder holds no files")
         for below, file in files:
             chosen.setdefault(file.resolve(), Input(below, file, file.stat().st_size))
     return list(chosen.values())
 
 
-def _below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
+def _files_below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -228,5 +228,5 @@ def _below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
     return files
 
 
-def _missing(name: str, why: str) -> ConfigError:
+def _missing_input(name: str, why: str) -> ConfigError:
     return ConfigError("INPUT_MISSING", f"Cannot read {name}: {why}.", hint="Give files, folders, or - for stdin.")

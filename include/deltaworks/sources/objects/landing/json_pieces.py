@@ -20,12 +20,12 @@ from deltaworks.specs.sources.payload import BudgetSpec
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Where one value of a sequence may end and the next begin: objects with nothing between them, anything on lines.
-_BETWEEN = re.compile(rb"\}[ \t\r\n]*(?=\{)|[\}\]\"\w][ \t\r]*\n[ \t\r\n]*(?=[\{\[\"\w-])")
+_VALUE_BOUNDARY = re.compile(rb"\}[ \t\r\n]*(?=\{)|[\}\]\"\w][ \t\r]*\n[ \t\r\n]*(?=[\{\[\"\w-])")
 #: Places are looked for from the end of a window backwards, so much at a time.
 _BLOCK_BYTES, _OVERLAP_BYTES = 64 << 10, 1 << 10
-_MOST_PLACES = 16
+_MAX_CUT_ATTEMPTS = 16
 #: What is looked at twice and reads as nothing is no place to cut at.
-_ONE_LOOK = BudgetSpec(max_scans=2)
+_SCAN_BUDGET = BudgetSpec(max_scans=2)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
 _decoder = json.JSONDecoder()
 
@@ -45,7 +45,7 @@ class _Cut:
     rest: bytes
 
 
-def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, longest_bytes: int) -> Iterator[Piece]:
+def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, max_value_bytes: int) -> Iterator[Piece]:
     """Pieces of about `target_bytes`; longer ones where a value is longer.
 
     Args:
@@ -67,7 +67,7 @@ def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, longest_byte
             buffer, window = cut.rest, target_bytes
         elif window >= len(buffer):
             break
-        elif window >= longest_bytes:
+        elif window >= max_value_bytes:
             yield _piece(buffer)
             buffer, window = b"", target_bytes
         else:
@@ -78,53 +78,53 @@ def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, longest_byte
 
 
 def _sequence_cut(buffer: bytes, window: int) -> _Cut | None:
-    for number, end in enumerate(_places(buffer, window)):
-        if number == _MOST_PLACES:
+    for number, end in enumerate(_cut_positions(buffer, window)):
+        if number == _MAX_CUT_ATTEMPTS:
             break
-        piece = _piece(buffer[:end], whole=True)
+        piece = _piece(buffer[:end], complete_only=True)
         if piece.events is not None:
             return _Cut(piece, buffer[end:])
     return None
 
 
-def _places(buffer: bytes, window: int) -> Iterator[int]:
+def _cut_positions(buffer: bytes, window: int) -> Iterator[int]:
     """Places in the window to cut at, the last first."""
     end = window
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
-        matches = _BETWEEN.finditer(buffer, max(0, start - _OVERLAP_BYTES), end + 1)
+        matches = _VALUE_BOUNDARY.finditer(buffer, max(0, start - _OVERLAP_BYTES), end + 1)
         yield from reversed([match.end() for match in matches if start < match.end() <= end])
         end = start
 
 
-def _piece(data: bytes, *, whole: bool = False) -> Piece:
+def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
     """The piece with its events counted; `whole`: not counted where it does not end with a value that can be read."""
     events = unreadable = 0
     readable = True
     try:
-        for value, _ in values(data, Budget(_ONE_LOOK, size=len(data))):
+        for value, _ in values(data, Budget(_SCAN_BUDGET, size=len(data))):
             events += 1
             readable = not isinstance(value, Malformed | OverBudget)
             unreadable += not readable
     except Exceeded:
         return Piece(data)
-    return Piece(data) if whole and not readable else Piece(data, events, unreadable)
+    return Piece(data) if complete_only and not readable else Piece(data, events, unreadable)
 
 
 def _array_cut(buffer: bytes, window: int) -> _Cut | None:
     """The elements within the window of an array that goes on behind it, as an array; the rest as one too."""
     # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes.
     text = buffer[:window].decode("latin-1")
-    opening = _behind_white_space(text, 0)
+    opening = _skip_white_space(text, 0)
     if text[opening : opening + 1] != "[":
         return None
     position, elements, end, following = opening + 1, 0, 0, 0
     while True:
         try:
-            _, after = _decoder.raw_decode(text, _behind_white_space(text, position))
+            _, after = _decoder.raw_decode(text, _skip_white_space(text, position))
         except (ValueError, RecursionError):
             break
-        position = _behind_white_space(text, after)
+        position = _skip_white_space(text, after)
         if text[position : position + 1] != ",":
             break
         elements, end, following = elements + 1, after, position + 1
@@ -134,6 +134,6 @@ def _array_cut(buffer: bytes, window: int) -> _Cut | None:
     return _Cut(Piece(buffer[:end] + b"]", elements, 0), b"[" + buffer[following:])
 
 
-def _behind_white_space(text: str, position: int) -> int:
+def _skip_white_space(text: str, position: int) -> int:
     match = _NOT_WHITE_SPACE.search(text, position)
     return match.start() if match else len(text)

@@ -18,9 +18,9 @@ from deltaworks.events.formats.registry import refuse_other_forms
 from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.inputs import Content, Input
 from deltaworks.sources.objects.landing.json_pieces import Piece, json_pieces
+from deltaworks.sources.objects.landing.landing_store import LandingStore
 from deltaworks.sources.objects.landing.line_pieces import csv_pieces, line_pieces
-from deltaworks.sources.objects.landing.names import ObjectNames
-from deltaworks.sources.objects.landing.put import LandingStore
+from deltaworks.sources.objects.landing.object_keys import ObjectKeys
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -29,7 +29,7 @@ from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 
 OBJECT_BYTES = 16 << 20
 #: Forms whose objects are not cut: their end says where everything is.
-WHOLE_FORMATS = ("parquet", "avro")
+UNSPLITTABLE_FORMATS = ("parquet", "avro")
 _GZIP_LEVEL = 6
 
 
@@ -46,18 +46,18 @@ class LandedFile:
 
     file: str
     objects: int = 0
-    present: int = 0
+    existing: int = 0
     events: int | None = 0
     unreadable: int | None = 0
     read_bytes: int = 0
     landed_bytes: int = 0
 
-    def plus(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
+    def with_object(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
         """With one object more."""
         return replace(
             self,
             objects=self.objects + created,
-            present=self.present + (not created),
+            present=self.existing + (not created),
             events=_sum(self.events, piece.events),
             unreadable=_sum(self.unreadable, piece.unreadable),
             landed_bytes=self.landed_bytes + stored_bytes * created,
@@ -68,7 +68,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def source_of_objects(spec: PipelineSpec) -> FileSourceSpec:
+def require_file_source(spec: PipelineSpec) -> FileSourceSpec:
     """The source of a pipeline that reads objects.
 
     Raises:
@@ -99,8 +99,8 @@ def land(
     store: LandingStore,
     *,
     object_bytes: int = OBJECT_BYTES,
-    under: str = "",
-    again: bool = False,
+    subfolder: str = "",
+    force: bool = False,
     progress: Callable[[Input, LandedFile], None] | None = None,
 ) -> list[LandedFile]:
     """Put the files into the store, in their order, an object after the other.
@@ -117,17 +117,17 @@ def land(
         TransientError: STORAGE_UNREACHABLE.
     """
     compressor, suffix = _compressor(source)
-    names = ObjectNames(source, compression_suffix=suffix, under=under, again=again)
+    names = ObjectKeys(source, compression_suffix=suffix, subfolder=subfolder, force=force)
     for file in inputs:
         names.check(file.name)
     results = []
     for file in inputs:
         result = LandedFile(file=str(file))
-        with file.opened(decompress=source.format not in WHOLE_FORMATS) as content:
+        with file.open(decompress=source.format not in UNSPLITTABLE_FORMATS) as content:
             for number, piece in enumerate(pieces_of(content, source, object_bytes=object_bytes), 1):
                 stored = compressor(piece.data)
                 created = store.put_if_absent(names.key(file.name, number, piece.data), stored)
-                result = result.plus(piece, stored_bytes=len(stored), created=created)
+                result = result.with_object(piece, stored_bytes=len(stored), created=created)
                 result = replace(result, read_bytes=content.stored_bytes)
                 if progress is not None:
                     progress(file, result)
@@ -142,22 +142,22 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE.
     """
     longest = source.max_object_bytes if isinstance(source, FileSourceSpec) else 512 << 20
-    if source.format in WHOLE_FORMATS:
-        yield _whole(content, source, longest)
+    if source.format in UNSPLITTABLE_FORMATS:
+        yield _unsplit_piece(content, source, longest)
         return
     try:
         refuse_other_forms(content.head(), source.format)
     except Misfit as misfit:
-        raise _of_other_form(content, misfit.detail) from misfit
+        raise _wrong_format(content, misfit.detail) from misfit
     if source.format == "csv":
         yield from csv_pieces(content.lines(), source, target_bytes=object_bytes)
     elif source.format == "json":
-        yield from json_pieces(content.read, target_bytes=object_bytes, longest_bytes=longest)
+        yield from json_pieces(content.read, target_bytes=object_bytes, max_value_bytes=longest)
     else:
-        yield from line_pieces(content.read, source, target_bytes=object_bytes, longest_bytes=longest)
+        yield from line_pieces(content.read, source, target_bytes=object_bytes, max_line_bytes=longest)
 
 
-def _of_other_form(content: Content, why: str) -> ContractError:
+def _wrong_format(content: Content, why: str) -> ContractError:
     return ContractError(
         "INPUT_WRONG_FORMAT",
         f"{content}: {why}.",
@@ -165,7 +165,7 @@ def _of_other_form(content: Content, why: str) -> ContractError:
     )
 
 
-def _whole(content: Content, source: PayloadSpec, longest_bytes: int) -> Piece:
+def _unsplit_piece(content: Content, source: PayloadSpec, longest_bytes: int) -> Piece:
     data = content.read(longest_bytes + 1)
     if len(data) > longest_bytes:
         raise ContractError(
@@ -174,9 +174,9 @@ def _whole(content: Content, source: PayloadSpec, longest_bytes: int) -> Piece:
             hint="Write it in several files, or raise source.max_object_bytes: a stream reads no larger object.",
         )
     try:
-        return Piece(data, _COUNTS[source.format](data), 0)
+        return Piece(data, _EVENT_COUNTERS[source.format](data), 0)
     except Exception as error:  # a damaged file fails in whatever way its bytes lead the reader into
-        raise _of_other_form(content, f"it cannot be read as {source.format}") from error
+        raise _wrong_format(content, f"it cannot be read as {source.format}") from error
 
 
 def _rows_of_parquet(data: bytes) -> int:
@@ -191,14 +191,14 @@ def _records_of_avro(data: bytes) -> int:
     return sum(block.num_records for block in fastavro.block_reader(io.BytesIO(data)))
 
 
-_COUNTS: dict[str, Callable[[bytes], int]] = {"parquet": _rows_of_parquet, "avro": _records_of_avro}
+_EVENT_COUNTERS: dict[str, Callable[[bytes], int]] = {"parquet": _rows_of_parquet, "avro": _records_of_avro}
 
 
 def _compressor(source: FileSourceSpec) -> tuple[Callable[[bytes], bytes], str]:
     """How objects are compressed, and what their names end with."""
     kind = source.compression
     if kind == "auto":
-        kind = "none" if source.format in WHOLE_FORMATS else "gzip"
+        kind = "none" if source.format in UNSPLITTABLE_FORMATS else "gzip"
     return {
         "none": (bytes, ""),
         # Without a time in it, so that equal contents are equal objects.

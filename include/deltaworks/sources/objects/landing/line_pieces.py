@@ -13,14 +13,14 @@ from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.json_pieces import Piece
 from deltaworks.specs.sources.payload import PayloadSpec
 
-_FIELDS = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
+_FIELDS_LINE = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: The budget of a reader is for one object; here it only bounds the search for the end of a quote.
-_ANY_SIZE = 1 << 50
+_UNBOUNDED_SIZE = 1 << 50
 
 
 def line_pieces(
-    read: Callable[[int], bytes], source: PayloadSpec, *, target_bytes: int, longest_bytes: int
+    read: Callable[[int], bytes], source: PayloadSpec, *, target_bytes: int, max_line_bytes: int
 ) -> Iterator[Piece]:
     """Pieces of whole lines, of at most `target_bytes` where no line is longer.
 
@@ -31,7 +31,7 @@ def line_pieces(
         longest_bytes: a line that is longer is cut wherever that is, as no reader takes it.
     """
     named = source.format == "tsv" and not source.tsv.columns
-    count = _counter(source)
+    count = _piece_factory(source)
     buffer, at_end, fields, window = b"", False, b"", target_bytes
     while True:
         if not at_end and len(buffer) < window:
@@ -39,14 +39,14 @@ def line_pieces(
             at_end = len(buffer) + len(part) < window
             buffer = buffer + part if buffer else part.removeprefix(_BYTE_ORDER_MARK)
         end = _line_end(buffer, target_bytes, at_end=at_end)
-        if not end and not at_end and len(buffer) < longest_bytes:
+        if not end and not at_end and len(buffer) < max_line_bytes:
             window = target_bytes + 2 * len(buffer)
             continue
         data = buffer[: end or len(buffer)]
         buffer, window = buffer[len(data) :], target_bytes
         if data.strip():
             yield count(fields + data if fields and not data.startswith(b"#Fields:") else data)
-        for match in _FIELDS.finditer(data) if named else ():
+        for match in _FIELDS_LINE.finditer(data) if named else ():
             fields = match.group(1) + b"\n"
         if at_end and not buffer:
             return
@@ -61,8 +61,8 @@ def _line_end(buffer: bytes, target_bytes: int, *, at_end: bool) -> int:
 
 def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) -> Iterator[Piece]:
     """Pieces of whole records, each with the header before them; a quoted field of several lines stays whole."""
-    records = CsvFramer(source.csv).records(lines, Budget(size=_ANY_SIZE, max_event_bytes=source.max_event_bytes))
-    count = _counter(source)
+    records = CsvFramer(source.csv).records(lines, Budget(size=_UNBOUNDED_SIZE, max_event_bytes=source.max_event_bytes))
+    count = _piece_factory(source)
     header = b""
     if source.csv.header:
         header = next((raw + b"\n" for _, raw in records), b"")
@@ -77,7 +77,7 @@ def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) 
         yield count(b"".join(parts))
 
 
-def _counter(source: PayloadSpec) -> Callable[[bytes], Piece]:
+def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
     """Makes a piece, its events counted as a stream reads them."""
     events_of = framer(source)
 

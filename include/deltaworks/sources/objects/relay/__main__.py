@@ -28,7 +28,7 @@ def open_relay(catalog: Catalog, name: str, on_turn: Callable[[], None]) -> Rela
         queue = NotificationQueue(
             environment.messaging, resolve_text(spec.queue_url), visibility_seconds=spec.visibility_seconds
         )
-    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_turn=on_turn)
+    return Relay(spec, lake=environment.lake, queue=queue, landing=environment.landing, on_progress=on_turn)
 
 
 RELAY = DaemonKind(

@@ -11,17 +11,22 @@ from datetime import datetime
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.records.replacements import Replacements
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend, QuarantinedMessage, ReceivedEvent
+from deltaworks.sources.objects.file_event_log_writer import (
+    FileEventLogWriter,
+    PendingAppend,
+    QuarantinedMessage,
+    ReceivedEvent,
+)
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import ListedPage
 from deltaworks.sources.objects.relay.messages import FileEvent, parse_message
-from deltaworks.sources.objects.relay.queue import BATCH, Message, NotificationQueue
+from deltaworks.sources.objects.relay.queue import MAX_BATCH_MESSAGES, Message, NotificationQueue
 from deltaworks.sources.outages import retry_outages
 from deltaworks.specs.relay import RelaySpec
 
-_LOG_PATIENCE_SECONDS = 300.0
+_LOG_RETRY_SECONDS = 300.0
 #: How many lost objects are named in a report.
-MOST_EXAMPLES = 10
+MAX_EXAMPLES = 10
 
 
 @dataclass(slots=True)
@@ -56,63 +61,65 @@ class Appender:
     def __init__(
         self,
         spec: RelaySpec,
-        opened: FileEventLogWriter,
+        writer: FileEventLogWriter,
         counts: RelayCounts,
         *,
         deleters: ThreadPoolExecutor,
-        give_up: threading.Event,
+        cancelled: threading.Event,
         replacements: Replacements,
     ) -> None:
         self._spec = spec
-        self._opened = opened
+        self._writer = writer
         self._counts = counts
         self._deleters = deleters
-        self._give_up = give_up
+        self._cancelled = cancelled
         self._replacements = replacements
 
     @property
-    def number(self) -> int:
+    def append_number(self) -> int:
         """The number of the last append."""
-        return self._opened.number
+        return self._writer.append_number
 
-    def messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
+    def append_messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
         """Append what the messages say, then delete them.
 
         Those of objects that may be replacements whose tag is not on record yet are left to come again.
         """
-        self._learn_of_replacements()
-        events, quarantined, waiting = self._parsed(messages)
+        self._refresh_replacements()
+        events, quarantined, waiting = self._parse(messages)
         self._append(events, quarantined)
         self._counts.messages += len(messages)
         if waiting:
             left = {id(message) for message in waiting}
-            intake.done(waiting)
+            intake.release(waiting)
             messages = [message for message in messages if id(message) not in left]
-        batches = [messages[start : start + BATCH] for start in range(0, len(messages), BATCH)]
+        batches = [
+            messages[start : start + MAX_BATCH_MESSAGES] for start in range(0, len(messages), MAX_BATCH_MESSAGES)
+        ]
         for outcome in self._deleters.map(queue.delete, batches):
-            self._counts.deleted += outcome.done
+            self._counts.deleted += outcome.succeeded
             self._counts.delete_expired += outcome.expired
             self._counts.delete_failed += outcome.failed
-        intake.done(messages)
+        intake.release(messages)
 
-    def page(self, page: ListedPage) -> tuple[int, list[str]]:
+    def append_page(self, page: ListedPage) -> tuple[int, list[str]]:
         """Append what a page of a listing shows and the log lacks; how many, and the lost ones among them."""
         now = utc_now()
-        self._learn_of_replacements()
+        self._refresh_replacements()
         listed = [event for event in page.events if not self._may_be_replacement(event)]
         pending = self._append([ReceivedEvent(event, "", now, "listing") for event in listed])
-        lost = _older(pending, page.lost_before)
+        lost = _older_than(pending, page.lost_before)
         self._counts.listed += len(page.events)
         self._counts.lost += len(lost)
         return pending.events.num_rows, lost
 
-    def _learn_of_replacements(self) -> None:
-        retry_outages(self._replacements.refresh, retry_seconds=_LOG_PATIENCE_SECONDS, cancelled=self._give_up)
+    def _refresh_replacements(self) -> None:
+        retry_outages(self._replacements.refresh, retry_seconds=_LOG_RETRY_SECONDS, cancelled=self._cancelled)
 
     def _may_be_replacement(self, event: FileEvent) -> bool:
         return self._replacements.may_be_one(event.bucket, event.key, event.etag)
 
-    def _as_landed(self, received: ReceivedEvent) -> ReceivedEvent:
+    def _with_original_identity(self, received: ReceivedEvent) -> ReceivedEvent:
         """A replacement is the file that it replaces, which the log has, or gets now."""
         event = received.event
         original = self._replacements.original(event.bucket, event.key, event.etag)
@@ -121,7 +128,7 @@ class Appender:
         landed = replace(event, etag=original.etag, version_id=original.version_id)
         return replace(received, event=landed)
 
-    def _parsed(
+    def _parse(
         self, messages: Sequence[Message]
     ) -> tuple[list[ReceivedEvent], list[QuarantinedMessage], list[Message]]:
         events: list[ReceivedEvent] = []
@@ -141,10 +148,8 @@ class Appender:
         return events, quarantined, waiting
 
     def _append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        pending = self._opened.prepare([self._as_landed(event) for event in events], messages)
-        retry_outages(
-            lambda: self._opened.commit(pending), retry_seconds=_LOG_PATIENCE_SECONDS, cancelled=self._give_up
-        )
+        pending = self._writer.prepare([self._with_original_identity(event) for event in events], messages)
+        retry_outages(lambda: self._writer.commit(pending), retry_seconds=_LOG_RETRY_SECONDS, cancelled=self._cancelled)
         self._counts.events += pending.events.num_rows
         self._counts.duplicates += pending.duplicates
         self._counts.quarantined += pending.messages.num_rows
@@ -152,8 +157,8 @@ class Appender:
         return pending
 
 
-def _older(pending: PendingAppend, than: datetime | None) -> list[str]:
-    if than is None:
+def _older_than(pending: PendingAppend, cutoff: datetime | None) -> list[str]:
+    if cutoff is None:
         return []
     rows = zip(*(pending.events.column(name).to_pylist() for name in ("bucket", "key", "event_time")), strict=True)
-    return [f"{bucket}/{key}" for bucket, key, at in rows if at < than]
+    return [f"{bucket}/{key}" for bucket, key, at in rows if at < cutoff]

@@ -22,14 +22,14 @@ from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.storage import StorageSpec
 
-GONE = ("NoSuchKey", "NoSuchVersion", "404")
+MISSING_CODES = ("NoSuchKey", "NoSuchVersion", "404")
 #: Another content lies at the key than the one that was asked for.
-CHANGED = ("PreconditionFailed", "412")
-REFUSED = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+CHANGED_CODES = ("PreconditionFailed", "412")
+FORBIDDEN_CODES = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _DAY_SECONDS = 86_400.0
-_NO_RULES = "NoSuchLifecycleConfiguration"
-LISTED = "ObjectListed"
-_PAGE = 1000
+_NO_LIFECYCLE_CODE = "NoSuchLifecycleConfiguration"
+LISTED_EVENT_NAME = "ObjectListed"
+_KEYS_PER_PAGE = 1000
 
 
 def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int = 5) -> Any:
@@ -63,7 +63,7 @@ def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> 
         client = bucket_client(storage, read_seconds=5, attempts=1)
         answer = client.get_bucket_lifecycle_configuration(Bucket=bucket)
     except ClientError as error:
-        if error.response["Error"]["Code"] == _NO_RULES:
+        if error.response["Error"]["Code"] == _NO_LIFECYCLE_CODE:
             return None
         raise
     return shortest_expiry_seconds(answer["Rules"], prefix)
@@ -77,12 +77,12 @@ def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> 
     days = [
         rule["Expiration"]["Days"]
         for rule in rules
-        if rule["Status"] == "Enabled" and "Days" in rule.get("Expiration", {}) and _concerns(rule, prefix)
+        if rule["Status"] == "Enabled" and "Days" in rule.get("Expiration", {}) and _applies_to(rule, prefix)
     ]
     return min(days) * _DAY_SECONDS if days else None
 
 
-def _concerns(rule: Mapping[str, Any], prefix: str) -> bool:
+def _applies_to(rule: Mapping[str, Any], prefix: str) -> bool:
     narrowed = rule.get("Filter", {})
     of_rule = str(rule.get("Prefix") or narrowed.get("Prefix") or narrowed.get("And", {}).get("Prefix") or "")
     return prefix.startswith(of_rule) or of_rule.startswith(prefix)
@@ -95,8 +95,8 @@ def list_pages(
     prefix: str = "",
     glob: str | None = None,
     versions: bool = False,
-    patience_seconds: float = 60.0,
-    give_up: threading.Event | None = None,
+    retry_seconds: float = 60.0,
+    cancelled: threading.Event | None = None,
 ) -> Iterator[list[FileEvent]]:
     """Every object below `prefix` whose key fits `glob`, in the order of keys; up to 1,000 keys are asked for at once.
 
@@ -112,9 +112,7 @@ def list_pages(
     if storage.scheme == "file":
         pages = _local_pages(Path(storage.prefix), bucket, prefix)
     else:
-        pages = _s3_pages(
-            storage, bucket, prefix, versions=versions, patience_seconds=patience_seconds, give_up=give_up
-        )
+        pages = _s3_pages(storage, bucket, prefix, versions=versions, retry_seconds=retry_seconds, cancelled=cancelled)
     for page in pages:
         yield [event for event in page if fits(event.key) and not is_folder_marker(event.key, event.size)]
 
@@ -125,8 +123,8 @@ def _s3_pages(
     prefix: str,
     *,
     versions: bool,
-    patience_seconds: float,
-    give_up: threading.Event | None,
+    retry_seconds: float,
+    cancelled: threading.Event | None,
 ) -> Iterator[list[FileEvent]]:
     client = bucket_client(storage)
     call = client.list_object_versions if versions else client.list_objects_v2
@@ -134,12 +132,12 @@ def _s3_pages(
     while True:
 
         def one_page(after: dict[str, str] = position) -> Any:
-            return call(Bucket=bucket, Prefix=prefix, MaxKeys=_PAGE, **after)
+            return call(Bucket=bucket, Prefix=prefix, MaxKeys=_KEYS_PER_PAGE, **after)
 
         try:
-            answer = retry_outages(one_page, retry_seconds=patience_seconds, cancelled=give_up)
+            answer = retry_outages(one_page, retry_seconds=retry_seconds, cancelled=cancelled)
         except ClientError as error:
-            if error_code(error) not in REFUSED:
+            if error_code(error) not in FORBIDDEN_CODES:
                 raise
             raise ConfigError(
                 "LISTING_REFUSED",
@@ -168,7 +166,7 @@ def _event(bucket: str, entry: dict[str, Any]) -> FileEvent:
         etag=str(entry.get("ETag", "")).strip('"'),
         version_id=None if version in (None, "null") else str(version),
         event_time=entry["LastModified"].astimezone(UTC),
-        event_name=LISTED,
+        event_name=LISTED_EVENT_NAME,
         sequencer=None,
     )
 
@@ -182,8 +180,10 @@ def _local_pages(root: Path, bucket: str, prefix: str) -> Iterator[list[FileEven
             continue
         data, modified = path.read_bytes(), path.stat().st_mtime
         tag = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        page.append(FileEvent(bucket, key, len(data), tag, None, datetime.fromtimestamp(modified, UTC), LISTED, None))
-        if len(page) == _PAGE:
+        page.append(
+            FileEvent(bucket, key, len(data), tag, None, datetime.fromtimestamp(modified, UTC), LISTED_EVENT_NAME, None)
+        )
+        if len(page) == _KEYS_PER_PAGE:
             yield page
             page = []
     yield page

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.sources.objects.relay.queue import BATCH, SATURATED, Message, NotificationQueue
+from deltaworks.sources.objects.relay.queue import MAX_BATCH_MESSAGES, OVER_LIMIT_CODE, Message, NotificationQueue
 from deltaworks.sources.outages import error_code, retry_outages
 
 _LOGGER = logging.getLogger(__name__)
-_SATURATED_PAUSE_SECONDS = 2.0
+_OVER_LIMIT_PAUSE_SECONDS = 2.0
 
 
 class Intake:
@@ -40,18 +40,18 @@ class Intake:
         *,
         threads: int,
         max_in_flight: int,
-        patience_seconds: float = 120.0,
+        retry_seconds: float = 120.0,
     ) -> None:
         self._source = source
         self._buffer: queue.Queue[list[Message]] = queue.Queue()
-        self._bound = max(BATCH, max_in_flight)
+        self._max_in_flight = max(MAX_BATCH_MESSAGES, max_in_flight)
         self._receiving = 0
-        self._patience_seconds = patience_seconds
+        self._retry_seconds = retry_seconds
         self._closed = threading.Event()
         self._failure: BaseException | None = None
         self._held: dict[str, tuple[Message, float]] = {}
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._capacity = threading.Condition(self._lock)
         self.visibility_seconds = source.visibility_seconds()
         self.extended = self.extend_expired = self.saturated = self.redelivered = 0
         #: Receipts in a row, over all threads, that brought nothing.
@@ -60,19 +60,19 @@ class Intake:
         self._receivers = [
             threading.Thread(target=self._receive, name=f"receive-{number}", daemon=True) for number in range(threads)
         ]
-        self._keeper = threading.Thread(target=self._keep, name="visibility", daemon=True)
+        self._extender = threading.Thread(target=self._extend_periodically, name="visibility", daemon=True)
 
     @property
-    def quiet_seconds(self) -> float:
+    def idle_seconds(self) -> float:
         """How long nothing has been received."""
         return time.monotonic() - self._last_received
 
     def start(self) -> None:
         """Begin to receive."""
-        for thread in (*self._receivers, self._keeper):
+        for thread in (*self._receivers, self._extender):
             thread.start()
 
-    def take(self, *, at_most: int, within_seconds: float, wake: threading.Event) -> list[Message]:
+    def collect(self, *, max_messages: int, timeout_seconds: float, wake: threading.Event) -> list[Message]:
         """Messages collected until there are `at_most` or the first is `within_seconds` old; none when `wake`
         is set or that time passes without any.
 
@@ -80,8 +80,8 @@ class Intake:
             ConfigError, ClientError, BotoCoreError: what ended a receiving thread.
         """
         taken: list[Message] = []
-        deadline = time.monotonic() + within_seconds
-        while len(taken) < at_most and not wake.is_set():
+        deadline = time.monotonic() + timeout_seconds
+        while len(taken) < max_messages and not wake.is_set():
             if self._failure is not None:
                 raise self._failure
             # Past its time an append still takes all that waits already: small ones would let the buffer grow old.
@@ -93,16 +93,16 @@ class Intake:
                     continue
                 break
             if not taken:
-                deadline = min(message.held_since for message in batch) + within_seconds
+                deadline = min(message.held_since for message in batch) + timeout_seconds
             taken += batch
         return taken
 
-    def done(self, messages: Iterable[Message]) -> None:
+    def release(self, messages: Iterable[Message]) -> None:
         """Stop watching over messages that have been deleted."""
-        with self._room:
+        with self._capacity:
             for message in messages:
                 self._held.pop(message.receipt, None)
-            self._room.notify_all()
+            self._capacity.notify_all()
 
     def close(self, *, join_seconds: float) -> list[Message]:
         """Stop receiving; what is still in the buffer, once the threads are done or the time is over."""
@@ -115,7 +115,7 @@ class Intake:
                 return rest + self._drain()
             time.sleep(0.02)
 
-    def held(self) -> list[Message]:
+    def held_messages(self) -> list[Message]:
         """Everything received and not yet done."""
         with self._lock:
             return [message for message, _ in self._held.values()]
@@ -131,39 +131,39 @@ class Intake:
     def _receive(self) -> None:
         try:
             while not self._closed.is_set():
-                if not self._has_room():
+                if not self._reserve_receive():
                     continue
                 messages: list[Message] = []
                 try:
                     messages = retry_outages(
-                        self._received, retry_seconds=self._patience_seconds, cancelled=self._closed
+                        self._receive_once, retry_seconds=self._retry_seconds, cancelled=self._closed
                     )
                 finally:
-                    self._hold(messages)
+                    self._buffer_messages(messages)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             self._failure = error
 
-    def _received(self) -> list[Message]:
+    def _receive_once(self) -> list[Message]:
         try:
             return self._source.receive()
         except ClientError as error:
-            if error_code(error) != SATURATED:
+            if error_code(error) != OVER_LIMIT_CODE:
                 raise
         # Too many are in flight, here or at somebody else's: however long that lasts, the queue is well.
         self.saturated += 1
-        self._closed.wait(random.uniform(0.5, 1) * _SATURATED_PAUSE_SECONDS)
+        self._closed.wait(random.uniform(0.5, 1) * _OVER_LIMIT_PAUSE_SECONDS)
         return []
 
-    def _has_room(self) -> bool:
+    def _reserve_receive(self) -> bool:
         """Whether one more receipt keeps within the bound; waits a little where it does not."""
-        with self._room:
-            if len(self._held) + BATCH * (self._receiving + 1) > self._bound:
-                self._room.wait(timeout=0.2)
+        with self._capacity:
+            if len(self._held) + MAX_BATCH_MESSAGES * (self._receiving + 1) > self._max_in_flight:
+                self._capacity.wait(timeout=0.2)
                 return False
             self._receiving += 1
             return True
 
-    def _hold(self, messages: Sequence[Message]) -> None:
+    def _buffer_messages(self, messages: Sequence[Message]) -> None:
         with self._lock:
             self._receiving -= 1
             self.empty_receives = 0 if messages else self.empty_receives + 1
@@ -174,12 +174,12 @@ class Intake:
         if messages:
             self._buffer.put(list(messages))
 
-    def _keep(self) -> None:
+    def _extend_periodically(self) -> None:
         pause = min(1.0, self.visibility_seconds / 8)
         while not self._closed.wait(pause):
-            self.extend_long_held()
+            self.extend_visibility()
 
-    def extend_long_held(self) -> int:
+    def extend_visibility(self) -> int:
         """Give messages held for half the visibility timeout the whole of it again; returns how many."""
         now = time.monotonic()
         with self._lock:
@@ -192,13 +192,13 @@ class Intake:
             _LOGGER.warning("Could not keep %d messages invisible: %s", len(due), error)
             return 0
         expired = frozenset(outcome.expired_receipts)
-        with self._room:
+        with self._capacity:
             for message in due:
                 if message.receipt in expired:
                     self._held.pop(message.receipt, None)
                 elif message.receipt in self._held and not outcome.failed:
                     self._held[message.receipt] = (message, now)
-            self._room.notify_all()
-        self.extended += outcome.done
+            self._capacity.notify_all()
+        self.extended += outcome.succeeded
         self.extend_expired += outcome.expired
-        return outcome.done
+        return outcome.succeeded

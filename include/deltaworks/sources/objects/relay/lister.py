@@ -26,8 +26,8 @@ from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
 
 _PAGES_AHEAD = 4
-_PATIENCE_SECONDS = 300.0
-_LOOK_SECONDS = 2.0
+_RETRY_SECONDS = 300.0
+_POLL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def request_listing(objects: ObjectStore, relay: str, *, by: str) -> None:
     objects.put(_request_key(relay), json.dumps({"at": iso_now(), "by": by}).encode())
 
 
-def listing_requested(objects: ObjectStore, relay: str) -> bool:
+def is_listing_requested(objects: ObjectStore, relay: str) -> bool:
     """Whether a request waits for the relay."""
     return objects.get(_request_key(relay)) is not None
 
@@ -83,7 +83,7 @@ class ListedPage:
 
 
 @dataclass(slots=True)
-class _Pass:
+class _ListingPass:
     started: float = field(default_factory=time.monotonic)
     listed: int = 0
     new: int = 0
@@ -95,7 +95,7 @@ class Lister:
 
     Args:
         storage: how the buckets are reached; its own bucket does not matter.
-        queue_waits: about how many messages wait, None where there is no queue. While some do, an object the log
+        queue_backlog: about how many messages wait, None where there is no queue. While some do, an object the log
             lacks is not reported as lost: its message may be among them.
     """
 
@@ -106,19 +106,19 @@ class Lister:
         storage: StorageSpec,
         objects: ObjectStore,
         *,
-        queue_waits: Callable[[], int] | None,
-        most_examples: int = 10,
+        queue_backlog: Callable[[], int] | None,
+        max_examples: int = 10,
     ) -> None:
         self._spec = spec
         self._listing = listing
         self._storage = storage
         self._objects = objects
-        self._queue_waits = queue_waits
-        self._most_examples = most_examples
+        self._queue_backlog = queue_backlog
+        self._max_examples = max_examples
         self._pages: queue.Queue[ListedPage] = queue.Queue(maxsize=_PAGES_AHEAD)
         self._closed = threading.Event()
         self._failure: BaseException | None = None
-        self._pass = _Pass()
+        self._pass = _ListingPass()
         self._record = ListingRecord(first_started_at=iso_now())
         #: Passes this one has completed.
         self.passes = 0
@@ -138,7 +138,7 @@ class Lister:
             self._record = record
         self._thread.start()
 
-    def take(self, *, within_seconds: float) -> ListedPage | None:
+    def next_page(self, *, timeout_seconds: float) -> ListedPage | None:
         """The next page, or None where none came in time.
 
         Raises:
@@ -147,16 +147,16 @@ class Lister:
         if self._failure is not None:
             raise self._failure
         try:
-            return self._pages.get(timeout=within_seconds) if within_seconds else self._pages.get_nowait()
+            return self._pages.get(timeout=timeout_seconds) if timeout_seconds else self._pages.get_nowait()
         except queue.Empty:
             return None
 
     @property
-    def waiting(self) -> bool:
+    def has_page(self) -> bool:
         """Whether a page waits to be taken."""
         return not self._pages.empty()
 
-    def appended(self, page: ListedPage, new: int, lost: list[str]) -> None:
+    def record_append(self, page: ListedPage, new: int, lost: list[str]) -> None:
         """A page is in the log; after the last one of a pass its record is written."""
         current = self._pass
         current.listed += len(page.events)
@@ -172,10 +172,10 @@ class Lister:
             listed=current.listed,
             new=current.new,
             lost=len(current.lost),
-            lost_examples=tuple(current.lost[: self._most_examples]),
+            lost_examples=tuple(current.lost[: self._max_examples]),
         )
         self._write(self._record)
-        self._pass = _Pass()
+        self._pass = _ListingPass()
         self.passes += 1
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ class Lister:
         key = relay_listing(self._spec.relay)
         retry_outages(
             lambda: self._objects.put(key, json.dumps(asdict(record)).encode()),
-            retry_seconds=_PATIENCE_SECONDS,
+            retry_seconds=_RETRY_SECONDS,
             cancelled=self._closed,
         )
 
@@ -196,11 +196,11 @@ class Lister:
                 if self._is_due():
                     self._objects.delete(_request_key(self._spec.relay))
                     done = self.passes
-                    for page in self._one_pass():
-                        self._put(page)
+                    for page in self._list_buckets():
+                        self._enqueue(page)
                     while self.passes == done and not self._closed.wait(0.1):
                         pass
-                self._closed.wait(_LOOK_SECONDS)
+                self._closed.wait(_POLL_SECONDS)
         except Exception as error:  # raised to the relay, which knows what it means
             self._failure = error
 
@@ -209,11 +209,11 @@ class Lister:
         if last is None or utc_now() - last >= timedelta(hours=self._listing.backfill_interval_hours):
             return True
         try:
-            return listing_requested(self._objects, self._spec.relay)
+            return is_listing_requested(self._objects, self._spec.relay)
         except DeltaworksError:  # looked at again in seconds
             return False
 
-    def _one_pass(self) -> Iterator[ListedPage]:
+    def _list_buckets(self) -> Iterator[ListedPage]:
         self._pass.started = time.monotonic()
         lost_before = self._lost_before()
         ignore_before = None if self._listing.include_existing else parse_iso(self._record.first_started_at)
@@ -224,8 +224,8 @@ class Lister:
                 prefix=self._listing.prefix,
                 glob=self._listing.glob,
                 versions=self._spec.overwrites == "every_version",
-                patience_seconds=_PATIENCE_SECONDS,
-                give_up=self._closed,
+                retry_seconds=_RETRY_SECONDS,
+                cancelled=self._closed,
             )
             for events in pages:
                 relevant = tuple(
@@ -236,11 +236,11 @@ class Lister:
 
     def _lost_before(self) -> datetime | None:
         """Objects of the first pass were there before the relay, and those of a queue that is behind are announced."""
-        if self._queue_waits is None or not self._record.passes or self._queue_waits():
+        if self._queue_backlog is None or not self._record.passes or self._queue_backlog():
             return None
         return utc_now() - timedelta(minutes=self._listing.grace_minutes)
 
-    def _put(self, page: ListedPage) -> None:
+    def _enqueue(self, page: ListedPage) -> None:
         while not self._closed.is_set():
             try:
                 self._pages.put(page, timeout=0.2)

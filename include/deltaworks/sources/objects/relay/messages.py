@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 
 import orjson
 
-from deltaworks.sources.objects.object_names import is_bucket, is_key, is_tag, is_version
+from deltaworks.sources.objects.object_names import is_valid_bucket, is_valid_etag, is_valid_key, is_valid_version_id
 
 _LARGEST_LONG = (1 << 63) - 1
 #: In place of a relay's buckets: events of whichever are taken.
@@ -35,7 +35,7 @@ class Problem(StrEnum):
     FOREIGN_BUCKET = "foreign_bucket"
 
 
-class Ignored(StrEnum):
+class IgnoreReason(StrEnum):
     """What is acknowledged without a file event."""
 
     TEST_EVENT = "test_event"
@@ -63,7 +63,7 @@ class ParsedMessage:
     same."""
 
     events: tuple[FileEvent, ...] = ()
-    ignored: tuple[Ignored, ...] = ()
+    ignored: tuple[IgnoreReason, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     @property
@@ -72,7 +72,7 @@ class ParsedMessage:
         return ",".join(sorted(set(self.problems)))
 
 
-class _Unusable(Exception):
+class _MessageError(Exception):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.problem = problem
@@ -87,11 +87,11 @@ def parse_message(body: str, *, buckets: Collection[str]) -> ParsedMessage:
     try:
         content = _content(body)
         if content.get("Event") == "s3:TestEvent":
-            return ParsedMessage(ignored=(Ignored.TEST_EVENT,))
+            return ParsedMessage(ignored=(IgnoreReason.TEST_EVENT,))
         if "detail-type" in content:
             return _collect([content], _event_bridge_event, buckets)
         return _collect(_records(content), _notification_event, buckets)
-    except _Unusable as unusable:
+    except _MessageError as unusable:
         return ParsedMessage(problems=(unusable.problem,))
 
 
@@ -101,7 +101,7 @@ def _content(body: str) -> dict[str, Any]:
     if "TopicArn" not in content or "Message" not in content:
         return content
     if content.get("Type", "Notification") != "Notification":
-        raise _Unusable(Problem.SNS_CONTROL_MESSAGE)
+        raise _MessageError(Problem.SNS_CONTROL_MESSAGE)
     return _json_object(content["Message"])
 
 
@@ -109,35 +109,35 @@ def _json_object(text: Any) -> dict[str, Any]:
     try:
         content = orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise _Unusable(Problem.NOT_JSON) from error
+        raise _MessageError(Problem.NOT_JSON) from error
     if not isinstance(content, dict):
-        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+        raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     return content
 
 
 def _records(content: Mapping[str, Any]) -> list[Any]:
     records = content.get("Records")
     if not isinstance(records, list) or not records:
-        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+        raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     return records
 
 
-def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedMessage:
+def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> ParsedMessage:
     events: list[FileEvent] = []
-    ignored: list[Ignored] = []
+    ignored: list[IgnoreReason] = []
     problems: list[Problem] = []
     for record in records:
         try:
-            event: FileEvent | None = read(record)
+            event: FileEvent | None = parse(record)
             if event is not None:
                 _refuse_unsafe_names(event)
-        except _Unusable as unusable:
+        except _MessageError as unusable:
             problems.append(unusable.problem)
             continue
         if event is None:
-            ignored.append(Ignored.NOT_CREATED)
+            ignored.append(IgnoreReason.NOT_CREATED)
         elif is_folder_marker(event.key, event.size):
-            ignored.append(Ignored.FOLDER_MARKER)
+            ignored.append(IgnoreReason.FOLDER_MARKER)
         elif event.bucket not in buckets and ANY_BUCKET not in buckets:
             problems.append(Problem.FOREIGN_BUCKET)
         else:
@@ -147,12 +147,12 @@ def _collect(records: list[Any], read: Any, buckets: Collection[str]) -> ParsedM
 
 def _refuse_unsafe_names(event: FileEvent) -> None:
     """Refuse what could not be asked for, or would ask for something else."""
-    if not is_bucket(event.bucket):
-        raise _Unusable(Problem.FOREIGN_BUCKET)
-    if not is_key(event.key):
-        raise _Unusable(Problem.UNSAFE_KEY)
-    if not is_tag(event.etag) or not is_version(event.version_id):
-        raise _Unusable(Problem.UNSAFE_TAG)
+    if not is_valid_bucket(event.bucket):
+        raise _MessageError(Problem.FOREIGN_BUCKET)
+    if not is_valid_key(event.key):
+        raise _MessageError(Problem.UNSAFE_KEY)
+    if not is_valid_etag(event.etag) or not is_valid_version_id(event.version_id):
+        raise _MessageError(Problem.UNSAFE_TAG)
 
 
 def is_folder_marker(key: str, size: int) -> bool:
@@ -163,7 +163,7 @@ def is_folder_marker(key: str, size: int) -> bool:
 def _notification_event(record: Any) -> FileEvent | None:
     """One record of S3's own notification. Its keys are encoded as in an HTML form."""
     if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
-        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+        raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     name = _text(record, "eventName").removeprefix("s3:")
     if not name.startswith("ObjectCreated:"):
         return None
@@ -171,14 +171,14 @@ def _notification_event(record: Any) -> FileEvent | None:
     try:
         key = unquote_plus(_text(s3_object, "key"), errors="strict")
     except UnicodeDecodeError as error:
-        raise _Unusable(Problem.RECORD_MALFORMED) from error
+        raise _MessageError(Problem.RECORD_MALFORMED) from error
     return FileEvent(
         bucket=_text(_mapping(record["s3"], "bucket"), "name"),
         key=key,
         size=_size(s3_object),
         etag=_etag(s3_object.get("eTag")),
         version_id=_optional_text(s3_object.get("versionId")),
-        event_time=_instant(_text(record, "eventTime")),
+        event_time=_parse_time(_text(record, "eventTime")),
         event_name=name,
         sequencer=_optional_text(s3_object.get("sequencer")),
     )
@@ -187,7 +187,7 @@ def _notification_event(record: Any) -> FileEvent | None:
 def _event_bridge_event(content: Any) -> FileEvent | None:
     """EventBridge's event. Its keys are as they are, not encoded."""
     if content.get("source") != "aws.s3":
-        raise _Unusable(Problem.NOT_AN_S3_MESSAGE)
+        raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     if content["detail-type"] != "Object Created":
         return None
     detail = _mapping(content, "detail")
@@ -198,7 +198,7 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
         size=_size(s3_object),
         etag=_etag(s3_object.get("etag")),
         version_id=_optional_text(s3_object.get("version-id")),
-        event_time=_instant(_text(content, "time")),
+        event_time=_parse_time(_text(content, "time")),
         event_name=f"ObjectCreated:{detail.get('reason') or 'unknown'}",
         sequencer=_optional_text(s3_object.get("sequencer")),
     )
@@ -207,14 +207,14 @@ def _event_bridge_event(content: Any) -> FileEvent | None:
 def _mapping(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     value = parent.get(name)
     if not isinstance(value, dict):
-        raise _Unusable(Problem.RECORD_MALFORMED)
+        raise _MessageError(Problem.RECORD_MALFORMED)
     return value
 
 
 def _text(parent: Mapping[str, Any], name: str) -> str:
     value = parent.get(name)
     if not isinstance(value, str) or not value:
-        raise _Unusable(Problem.RECORD_MALFORMED)
+        raise _MessageError(Problem.RECORD_MALFORMED)
     return value
 
 
@@ -230,13 +230,13 @@ def _etag(value: Any) -> str:
 def _size(s3_object: Mapping[str, Any]) -> int:
     value = s3_object.get("size")
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_LONG:
-        raise _Unusable(Problem.RECORD_MALFORMED)
+        raise _MessageError(Problem.RECORD_MALFORMED)
     return value
 
 
-def _instant(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
         return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
-        raise _Unusable(Problem.RECORD_MALFORMED) from error
+        raise _MessageError(Problem.RECORD_MALFORMED) from error

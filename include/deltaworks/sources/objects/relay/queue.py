@@ -26,19 +26,19 @@ from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
 
 #: SQS takes and gives no more than this many messages in one call.
-BATCH = 10
+MAX_BATCH_MESSAGES = 10
 #: SQS refuses to hand out more while so many messages are in flight; nothing is wrong with the queue then.
-SATURATED = "OverLimit"
+OVER_LIMIT_CODE = "OverLimit"
 _ATTEMPTS = 5
-_LARGEST_CALL_BYTES = 200_000
+_MAX_CALL_BYTES = 200_000
 _DELIVERIES = "ApproximateReceiveCount"
 _WAITING = "ApproximateNumberOfMessages"
 _IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
 T = TypeVar("T")
 #: A relay that is killed costs its messages a delivery each, and SQS counts deliveries that reach nobody.
-LEAST_RECEIVES = 3
+MIN_RECEIVE_COUNT = 3
 #: Below, messages come again while the append that holds them is still under way.
-LEAST_VISIBILITY_SECONDS = 30
+MIN_VISIBILITY_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BatchOutcome:
     """What became of the entries of a batch call, however many calls it took. `expired_receipts` are of messages
     that have gone back to the queue meanwhile, or that somebody else has deleted."""
 
-    done: int = 0
+    succeeded: int = 0
     failed: int = 0
     expired_receipts: tuple[str, ...] = ()
 
@@ -114,13 +114,13 @@ class NotificationQueue:
         try:
             answer = self._client.receive_message(
                 QueueUrl=self._url,
-                MaxNumberOfMessages=BATCH,
+                MaxNumberOfMessages=MAX_BATCH_MESSAGES,
                 WaitTimeSeconds=self._wait_seconds,
                 MessageSystemAttributeNames=[_DELIVERIES],
                 **visibility,
             )
         except (ClientError, BotoCoreError) as error:
-            self._raise(error)
+            self._raise_queue_error(error)
         now, held_since = utc_now(), time.monotonic()
         return [
             Message(
@@ -136,13 +136,13 @@ class NotificationQueue:
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
         """Delete messages that are done with. What could not be deleted is counted: it comes back."""
-        return self._in_batches(self._client.delete_message_batch, messages)
+        return self._call_in_batches(self._client.delete_message_batch, messages)
 
     def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
         """Keep messages invisible for `seconds` from now."""
-        return self._in_batches(self._client.change_message_visibility_batch, messages, VisibilityTimeout=seconds)
+        return self._call_in_batches(self._client.change_message_visibility_batch, messages, VisibilityTimeout=seconds)
 
-    def give_back(self, messages: Sequence[Message]) -> BatchOutcome:
+    def return_messages(self, messages: Sequence[Message]) -> BatchOutcome:
         """Make messages visible again at once, for whoever comes next."""
         return self.extend(messages, seconds=0)
 
@@ -161,7 +161,7 @@ class NotificationQueue:
                 answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError) as error:
                 if not is_outage(error):
-                    self._raise(error)
+                    self._raise_queue_error(error)
                 continue
             for entry in answer.get("Successful", []):
                 left.pop(entry["Id"], None)
@@ -196,7 +196,7 @@ class NotificationQueue:
         policy = json.loads(text)
         return RedrivePolicy(policy["deadLetterTargetArn"], int(policy["maxReceiveCount"]))
 
-    def dead_letters(self) -> NotificationQueue | None:
+    def dead_letter_queue(self) -> NotificationQueue | None:
         """The queue's dead-letter queue, where it has one."""
         policy = self.redrive_policy()
         if policy is None:
@@ -205,25 +205,25 @@ class NotificationQueue:
         try:
             answer = self._client.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=account)
         except (ClientError, BotoCoreError) as error:
-            self._raise(error)
+            self._raise_queue_error(error)
         return NotificationQueue(self._messaging, answer["QueueUrl"], wait_seconds=self._wait_seconds)
 
     def _attributes(self, *names: str) -> dict[str, str]:
         try:
             answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=list(names))
         except (ClientError, BotoCoreError) as error:
-            self._raise(error)
+            self._raise_queue_error(error)
         return dict(answer.get("Attributes") or {})
 
-    def _in_batches(self, call: Callable[..., Any], messages: Sequence[Message], **extra: Any) -> BatchOutcome:
-        outcomes = [self._one_batch(call, batch, extra) for batch in _chunks(messages)]
+    def _call_in_batches(self, call: Callable[..., Any], messages: Sequence[Message], **extra: Any) -> BatchOutcome:
+        outcomes = [self._call_batch(call, batch, extra) for batch in _chunks(messages)]
         return BatchOutcome(
-            done=sum(outcome.done for outcome in outcomes),
+            succeeded=sum(outcome.succeeded for outcome in outcomes),
             failed=sum(outcome.failed for outcome in outcomes),
             expired_receipts=tuple(receipt for outcome in outcomes for receipt in outcome.expired_receipts),
         )
 
-    def _one_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
+    def _call_batch(self, call: Callable[..., Any], batch: list[Message], extra: dict[str, Any]) -> BatchOutcome:
         left = dict(enumerate(batch))
         expired: list[str] = []
         for _ in attempts(_ATTEMPTS, first_wait_seconds=0.2, max_wait_seconds=2.0):
@@ -232,7 +232,7 @@ class NotificationQueue:
                 answer = call(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError) as error:
                 if not is_outage(error):
-                    self._raise(error)
+                    self._raise_queue_error(error)
                 continue
             for entry in answer.get("Successful", []):
                 left.pop(int(entry["Id"]), None)
@@ -243,10 +243,10 @@ class NotificationQueue:
             if not left:
                 break
         return BatchOutcome(
-            done=len(batch) - len(left) - len(expired), failed=len(left), expired_receipts=tuple(expired)
+            succeeded=len(batch) - len(left) - len(expired), failed=len(left), expired_receipts=tuple(expired)
         )
 
-    def _raise(self, error: ClientError | BotoCoreError) -> NoReturn:
+    def _raise_queue_error(self, error: ClientError | BotoCoreError) -> NoReturn:
         if is_outage(error):
             raise error
         reason = error_code(error) if isinstance(error, ClientError) else type(error).__name__
@@ -263,7 +263,7 @@ def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:
     size = 0
     for body in bodies:
         length = len(body.encode("utf-8", "surrogatepass"))
-        if batch and (len(batch) == BATCH or size + length > _LARGEST_CALL_BYTES):
+        if batch and (len(batch) == MAX_BATCH_MESSAGES or size + length > _MAX_CALL_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(body)
@@ -274,7 +274,7 @@ def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
     remaining = iter(items)
-    while batch := list(itertools.islice(remaining, BATCH)):
+    while batch := list(itertools.islice(remaining, MAX_BATCH_MESSAGES)):
         yield batch
 
 
@@ -290,11 +290,11 @@ class QueueWarning:
         return f"[{self.condition}] {self.message} Next: {self.hint}"
 
 
-def warnings_of(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
+def queue_warnings(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
     """What of the queue's settings is bound to make trouble. Raises what asking the queue raises."""
     warnings = []
     policy, seconds = queue.redrive_policy(), queue.visibility_seconds()
-    if policy is not None and policy.max_receive_count < LEAST_RECEIVES:
+    if policy is not None and policy.max_receive_count < MIN_RECEIVE_COUNT:
         warnings.append(
             QueueWarning(
                 "QUEUE_REDRIVES_EARLY",
@@ -303,7 +303,7 @@ def warnings_of(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
                 "Set maxReceiveCount to 5 or more.",
             )
         )
-    if seconds < LEAST_VISIBILITY_SECONDS:
+    if seconds < MIN_VISIBILITY_SECONDS:
         warnings.append(
             QueueWarning(
                 "QUEUE_VISIBILITY_SHORT",

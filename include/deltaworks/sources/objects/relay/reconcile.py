@@ -13,7 +13,7 @@ from typing import Any
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.replacements import Replacements
-from deltaworks.sources.objects.log import FileEventLog, Reader, identity, matching
+from deltaworks.sources.objects.file_event_log import FileEventLog, LogReader, file_event_identity, filter_events
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -33,12 +33,12 @@ class Reconciliation:
     listed: int = 0
     logged: int = 0
     unannounced: list[str] = field(default_factory=list)
-    young: int = 0
-    gone: list[str] = field(default_factory=list)
+    recent: int = 0
+    missing: list[str] = field(default_factory=list)
 
 
 def reconcile(
-    spec: RelaySpec, lake: Lake, landing: StorageSpec, readers: Sequence[Reader], *, prefix: str = ""
+    spec: RelaySpec, lake: Lake, landing: StorageSpec, readers: Sequence[LogReader], *, prefix: str = ""
 ) -> Reconciliation:
     """Compare the buckets of a relay with its log, below `prefix`.
 
@@ -47,40 +47,42 @@ def reconcile(
     """
     listing = spec.listing or ListingSpec()
     result = Reconciliation()
-    there: set[tuple[str, str]] = set()
+    existing: set[tuple[str, str]] = set()
     listed: dict[bytes, tuple[str, bool]] = {}
     replacements = Replacements(open_objects(lake.storage)).refresh()
     oldest_young = utc_now() - timedelta(minutes=listing.grace_minutes)
     for bucket in spec.buckets:
         for page in list_pages(landing, bucket, prefix=prefix or listing.prefix, glob=listing.glob):
             for event in page:
-                there.add((bucket, event.key))
+                existing.add((bucket, event.key))
                 original = replacements.original(bucket, event.key, event.etag)
                 etag = event.etag if original is None else original.etag
-                name = identity(bucket, event.key, etag, overwrites=_comparable(spec))
+                name = file_event_identity(bucket, event.key, etag, overwrites=_listing_overwrites(spec))
                 listed[name] = (f"{bucket}/{event.key}", event.event_time > oldest_young)
     result.listed = len(listed)
-    for part in FileEventLog(lake, spec.relay).parts(columns=_COLUMNS):
+    for part in FileEventLog(lake, spec.relay).read_parts(columns=_COLUMNS):
         for row in part.to_pylist():
             result.logged += 1
-            listed.pop(identity(row["bucket"], row["key"], row["etag"], overwrites=_comparable(spec)), None)
-        result.gone += _missing(part, there, readers, prefix)
+            listed.pop(
+                file_event_identity(row["bucket"], row["key"], row["etag"], overwrites=_listing_overwrites(spec)), None
+            )
+        result.missing += _missing_unread(part, existing, readers, prefix)
     result.unannounced = sorted(name for name, young in listed.values() if not young)
-    result.young = sum(young for _, young in listed.values())
+    result.recent = sum(young for _, young in listed.values())
     return result
 
 
-def _comparable(spec: RelaySpec) -> Any:
+def _listing_overwrites(spec: RelaySpec) -> Any:
     """A listing shows the newest version of a key alone, so versions are not distinguished here."""
     return "latest" if spec.overwrites == "every_version" else spec.overwrites
 
 
-def _missing(part: Any, there: set[tuple[str, str]], readers: Sequence[Reader], prefix: str) -> list[str]:
+def _missing_unread(part: Any, existing: set[tuple[str, str]], readers: Sequence[LogReader], prefix: str) -> list[str]:
     """Objects of a part of the log that are deleted, and that some pipeline has yet to read."""
     names: dict[str, None] = {}
     for reader in readers:
-        for row in matching(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():
+        for row in filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():
             unread = row["seq"] > reader.seq and row["key"].startswith(prefix)
-            if unread and (row["bucket"], row["key"]) not in there:
+            if unread and (row["bucket"], row["key"]) not in existing:
                 names[f"{row['bucket']}/{row['key']}"] = None
     return list(names)

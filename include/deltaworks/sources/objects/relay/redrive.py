@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from deltaworks.sources.objects.log import FileEventLog, identity, message_quarantine_key
+from deltaworks.sources.objects.file_event_log import FileEventLog, file_event_identity, message_quarantine_key
 from deltaworks.sources.objects.relay.messages import parse_message
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.specs.relay import RelaySpec
@@ -33,7 +33,7 @@ class RedriveResult:
     quarantined: int = 0
     usable: int = 0
     sent: int = 0
-    landed: int = 0
+    already_logged: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
 
@@ -46,18 +46,18 @@ def redrive(
         ConfigError: QUEUE_REFUSED.
     """
     result = RedriveResult(dry_run=dry_run)
-    dead = queue.dead_letters()
+    dead = queue.dead_letter_queue()
     if dead is not None:
         result.dead_letters = dead.approximate_backlog()
         if not dry_run:
-            result.dead_letters_moved = _move(dead, queue, limit)
-    usable = _usable(spec, lake, result)[:limit]
+            result.dead_letters_moved = _move_dead_letters(dead, queue, limit)
+    usable = _usable_bodies(spec, lake, result)[:limit]
     if not dry_run:
         result.sent = len(usable) - len(queue.send(usable))
     return result
 
 
-def _move(dead: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
+def _move_dead_letters(dead: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
     """A message is deleted from the dead-letter queue only after the other one has taken it."""
     moved = empty = 0
     while moved < limit and empty < _EMPTY_RECEIVES:
@@ -72,7 +72,7 @@ def _move(dead: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
     return moved
 
 
-def _usable(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
+def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
     """The bodies of quarantined messages without a problem now, that hold a file event the log lacks."""
     rows = lake.rows(message_quarantine_key(spec.relay), columns=["body"])
     bodies: list[str] = [] if rows is None else list(dict.fromkeys(rows.column("body").to_pylist()))
@@ -84,24 +84,24 @@ def _usable(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
             result.reasons[parsed.reason] += 1
             continue
         names[body] = {
-            identity(event.bucket, event.key, event.etag, event.version_id, overwrites=spec.overwrites)
+            file_event_identity(event.bucket, event.key, event.etag, event.version_id, overwrites=spec.overwrites)
             for event in parsed.events
         }
-    logged = _logged(spec, lake, set().union(*names.values()))
+    logged = _logged_identities(spec, lake, set().union(*names.values()))
     usable = [body for body, identities in names.items() if identities - logged]
-    result.usable, result.landed = len(usable), len(names) - len(usable)
+    result.usable, result.already_logged = len(usable), len(names) - len(usable)
     return usable
 
 
-def _logged(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> set[bytes]:
+def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> set[bytes]:
     """Those of the identities that are in the log."""
     logged: set[bytes] = set()
     if not identities:
         return logged
     columns = ("seq", "bucket", "key", "etag", "version_id")
-    for part in FileEventLog(lake, spec.relay).parts(columns=columns):
+    for part in FileEventLog(lake, spec.relay).read_parts(columns=columns):
         for _, *parts in zip(*(part.column(name).to_pylist() for name in columns), strict=True):
-            name = identity(*parts, overwrites=spec.overwrites)
+            name = file_event_identity(*parts, overwrites=spec.overwrites)
             if name in identities:
                 logged.add(name)
         if logged == identities:

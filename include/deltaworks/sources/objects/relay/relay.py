@@ -20,11 +20,11 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.replacements import Replacements
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, known_log_epoch
-from deltaworks.sources.objects.relay.appender import MOST_EXAMPLES, Appender, RelayCounts
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, last_log_epoch
+from deltaworks.sources.objects.relay.appender import MAX_EXAMPLES, Appender, RelayCounts
 from deltaworks.sources.objects.relay.intake import Intake
 from deltaworks.sources.objects.relay.lister import Lister
-from deltaworks.sources.objects.relay.queue import NotificationQueue, warnings_of
+from deltaworks.sources.objects.relay.queue import NotificationQueue, queue_warnings
 from deltaworks.sources.outages import is_outage, retry_outages
 from deltaworks.specs.relay import Overwrites, RelaySpec
 from deltaworks.specs.storage import StorageSpec
@@ -32,10 +32,10 @@ from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG_POLL_SECONDS = 10.0
-_LOG_PATIENCE_SECONDS = 300.0
+_LOG_RETRY_SECONDS = 300.0
 #: Messages in flight at a predecessor that was killed come back within the queue's visibility timeout; the relay that
 #: drains waits so long for them, and no longer.
-_DRAIN_PATIENCE_SECONDS = 300.0
+_MAX_IN_FLIGHT_WAIT_SECONDS = 300.0
 
 LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
 
@@ -71,7 +71,7 @@ class Relay:
         open_log: LogOpener | None = None,
         lease_wait_seconds: float | None = None,
         until_drained: bool = False,
-        on_turn: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         if spec.listing is not None and landing is None:
             raise ConfigError(
@@ -86,34 +86,34 @@ class Relay:
         self._open_log = open_log or log_opener(spec.overwrites)
         self._lease_wait = lease_wait_seconds
         self._until_drained = until_drained
-        self._on_turn = on_turn
+        self._on_progress = on_progress
         self._objects = open_objects(lake)
-        self._tenure = LeasedProcess(
+        self._process = LeasedProcess(
             self._objects,
             paths.relay_control(spec.relay),
             name=spec.relay,
             ttl_seconds=spec.lease_ttl_seconds,
             max_run_seconds=spec.max_run_seconds,
             trigger_seconds=spec.append_seconds,
-            known_epoch=lambda: known_log_epoch(Lake(lake), spec.relay),
+            known_epoch=lambda: last_log_epoch(Lake(lake), spec.relay),
         )
-        self._stop, self._heartbeat = self._tenure.stopping, self._tenure.heartbeat
-        self._told_at_once = False
-        self._dead: NotificationQueue | None = None
-        self._look_due: float | None = None
+        self._stop, self._heartbeat = self._process.stopping, self._process.heartbeat
+        self._abort_requested = False
+        self._dead_letter_queue: NotificationQueue | None = None
+        self._next_poll_at: float | None = None
         self._intake: Intake | None = None
         self._lister: Lister | None = None
         self.counts = RelayCounts()
 
-    def stop(self, *, at_once: bool = False) -> None:
+    def stop(self, *, abort: bool = False) -> None:
         """End soon: what is in hand is appended first or, `at_once`, given back to the queue. Callable from a
         signal handler."""
-        self._told_at_once = self._told_at_once or at_once
-        self._tenure.stop()
+        self._abort_requested = self._abort_requested or abort
+        self._process.stop()
 
     @property
-    def _at_once(self) -> bool:
-        return self._told_at_once or not self._tenure.holds_lease
+    def _should_abort(self) -> bool:
+        return self._abort_requested or not self._process.holds_lease
 
     def run(self) -> RelayCounts:
         """Relay until the end.
@@ -123,27 +123,29 @@ class Relay:
             FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
             ConfigError: the queue, a bucket or a table cannot be used at all.
         """
-        with self._tenure.hold_lease(on_turn=self._observe, wait_seconds=self._lease_wait, state="starting") as lease:
+        with self._process.hold_lease(
+            on_turn=self._report_queue, wait_seconds=self._lease_wait, state="starting"
+        ) as lease:
             try:
-                self._relay_under(lease)
+                self._run_under(lease)
             except Exception as error:
-                raise self._verdict(error) from error
+                raise self._translate_error(error) from error
         return self.counts
 
-    def _relay_under(self, lease: Lease) -> None:
+    def _run_under(self, lease: Lease) -> None:
         opened = retry_outages(
             lambda: self._open_log(Lake(self._lake), self._spec.relay, lease.epoch),
-            retry_seconds=_LOG_PATIENCE_SECONDS,
+            retry_seconds=_LOG_RETRY_SECONDS,
             cancelled=self._stop,
         )
-        self._open_sides()
+        self._open_inputs()
         with ThreadPoolExecutor(max_workers=self._spec.receive_threads + 2) as deleters:
             appender = Appender(
                 self._spec,
                 opened,
                 self.counts,
                 deleters=deleters,
-                give_up=self._stop,
+                cancelled=self._stop,
                 replacements=Replacements(self._objects),
             )
             for side in (self._intake, self._lister):
@@ -151,45 +153,45 @@ class Relay:
                     side.start()
             try:
                 self._append_until_end(appender)
-                if not self._at_once and self._intake is not None and self._queue is not None:
+                if not self._should_abort and self._intake is not None and self._queue is not None:
                     rest = self._intake.close(join_seconds=10)
                     if rest:
-                        appender.messages(rest, self._queue, self._intake)
-                        self._tell(appender)
+                        appender.append_messages(rest, self._queue, self._intake)
+                        self._report_progress(appender)
             finally:
-                self._tenure.stop()
-                self._close_sides()
+                self._process.stop()
+                self._close_inputs()
 
-    def _open_sides(self) -> None:
+    def _open_inputs(self) -> None:
         spec = self._spec
         if self._queue is not None:
             self._intake = Intake(self._queue, threads=spec.receive_threads, max_in_flight=spec.max_in_flight)
         if spec.listing is not None and self._landing is not None:
             waits = self._queue.approximate_backlog if self._queue is not None else None
             self._lister = Lister(
-                spec, spec.listing, self._landing, self._objects, queue_waits=waits, most_examples=MOST_EXAMPLES
+                spec, spec.listing, self._landing, self._objects, queue_backlog=waits, max_examples=MAX_EXAMPLES
             )
 
-    def _close_sides(self) -> None:
+    def _close_inputs(self) -> None:
         if self._lister is not None:
             self._lister.close()
         if self._intake is None or self._queue is None:
             return
         # Let the next relay have at once what this one did not handle.
         self._intake.close(join_seconds=0)
-        held = self._intake.held()
+        held = self._intake.held_messages()
         if held:
             with contextlib.suppress(Exception):  # they come back by themselves after the visibility timeout
-                self._queue.give_back(held)
+                self._queue.return_messages(held)
 
     def _append_until_end(self, appender: Appender) -> None:
         self._heartbeat.update(state="idle")
-        while not self._tenure.should_stop:
-            self._on_turn()
+        while not self._process.should_stop:
+            self._on_progress()
             busy = self._append_messages(appender)
             busy = self._append_page(appender) or busy
             if busy:
-                self._tell(appender)
+                self._report_progress(appender)
             elif self._heartbeat.current.state != "idle":
                 self._heartbeat.update(state="idle")
             if not busy and self._until_drained and self._is_drained():
@@ -199,21 +201,23 @@ class Relay:
         if self._intake is None or self._queue is None:
             return False
         within = min(self._spec.append_seconds, self._intake.visibility_seconds / 4)
-        if self._lister is not None and self._lister.waiting:
+        if self._lister is not None and self._lister.has_page:
             within = 0.0
-        taken = self._intake.take(at_most=self._spec.max_events_per_append, within_seconds=within, wake=self._stop)
-        if not taken or self._at_once:
+        taken = self._intake.collect(
+            max_messages=self._spec.max_events_per_append, timeout_seconds=within, wake=self._stop
+        )
+        if not taken or self._should_abort:
             return False
-        appender.messages(taken, self._queue, self._intake)
+        appender.append_messages(taken, self._queue, self._intake)
         return True
 
     def _append_page(self, appender: Appender) -> bool:
-        if self._lister is None or self._at_once:
+        if self._lister is None or self._should_abort:
             return False
-        page = self._lister.take(within_seconds=0.0 if self._intake is not None else 0.2)
+        page = self._lister.next_page(timeout_seconds=0.0 if self._intake is not None else 0.2)
         if page is None:
             return False
-        self._lister.appended(page, *appender.page(page))
+        self._lister.record_append(page, *appender.append_page(page))
         return True
 
     def _is_drained(self) -> bool:
@@ -222,38 +226,38 @@ class Relay:
             return False
         if self._intake is None or self._queue is None:
             return True
-        if self._intake.held() or self._intake.empty_receives < 2 * self._spec.receive_threads:
+        if self._intake.held_messages() or self._intake.empty_receives < 2 * self._spec.receive_threads:
             return False
         waiting, in_flight = self._queue.approximate_counts()
-        patience = min(self._intake.visibility_seconds + 10.0, _DRAIN_PATIENCE_SECONDS)
-        return not waiting and (not in_flight or self._intake.quiet_seconds > patience)
+        patience = min(self._intake.visibility_seconds + 10.0, _MAX_IN_FLIGHT_WAIT_SECONDS)
+        return not waiting and (not in_flight or self._intake.idle_seconds > patience)
 
-    def _tell(self, appender: Appender) -> None:
+    def _report_progress(self, appender: Appender) -> None:
         counts, intake = self.counts, self._intake
         if intake is not None:
             counts.extended, counts.extend_expired = intake.extended, intake.extend_expired
             counts.saturated, counts.redelivered = intake.saturated, intake.redelivered
         self._heartbeat.update(
             state="running",
-            batch_id=appender.number,
+            batch_id=appender.append_number,
             last_batch_at=iso_now(),
             rows=counts.events,
             quarantined=counts.quarantined,
         )
 
-    def _observe(self) -> None:
+    def _report_queue(self) -> None:
         """Look at what the queue holds, apart from the appends, and have the heartbeat say so."""
-        if self._look_due is None:
-            self._look_due = 0.0
+        if self._next_poll_at is None:
+            self._next_poll_at = 0.0
             with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
-                self._dead = self._queue.dead_letters() if self._queue is not None else None
-                for warning in warnings_of(self._queue) if self._queue is not None else ():
+                self._dead_letter_queue = self._queue.dead_letter_queue() if self._queue is not None else None
+                for warning in queue_warnings(self._queue) if self._queue is not None else ():
                     _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
-        if time.monotonic() >= self._look_due:
-            self._look_due = time.monotonic() + _BACKLOG_POLL_SECONDS
-            self._heartbeat.update(**self._watched())
+        if time.monotonic() >= self._next_poll_at:
+            self._next_poll_at = time.monotonic() + _BACKLOG_POLL_SECONDS
+            self._heartbeat.update(**self._queue_fields())
 
-    def _watched(self) -> dict[str, object]:
+    def _queue_fields(self) -> dict[str, object]:
         fields: dict[str, object] = {}
         if self._lister is not None:
             record = self._lister.record
@@ -261,11 +265,11 @@ class Relay:
         if self._queue is not None:
             fields["backlog_files"] = self._queue.approximate_backlog()
             fields["retention_seconds"] = float(self._queue.retention_seconds())
-        if self._dead is not None:
-            fields["dead_letters"] = self._dead.approximate_backlog()
+        if self._dead_letter_queue is not None:
+            fields["dead_letters"] = self._dead_letter_queue.approximate_backlog()
         return fields
 
-    def _verdict(self, error: Exception) -> Exception:
+    def _translate_error(self, error: Exception) -> Exception:
         """What a failure means: an outage is worth another run."""
         if is_outage(error) and not isinstance(error, DeltaworksError):
             return TransientError(

@@ -10,17 +10,17 @@ from botocore.exceptions import ClientError
 
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.object_names import local_path
-from deltaworks.sources.objects.payloads import is_announced
-from deltaworks.sources.objects.relay.bucket import CHANGED, GONE, REFUSED, bucket_client
+from deltaworks.sources.objects.payloads import matches_etag
+from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, FORBIDDEN_CODES, MISSING_CODES, bucket_client
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec
 
 #: `changed`: another content lies at the key, with a file event of its own. It stays.
-Removal = Literal["removed", "gone", "changed"]
+RemovalOutcome = Literal["removed", "gone", "changed"]
 #: Somebody else writes the key at the same moment.
-_CONFLICT = "ConditionalRequestConflict"
+_CONFLICT_CODE = "ConditionalRequestConflict"
 #: What S3 copies in one request, at most.
-_ONE_COPY_BYTES = 5 << 30
+_MAX_COPY_BYTES = 5 << 30
 
 
 class ObjectRemover:
@@ -29,19 +29,21 @@ class ObjectRemover:
     An object that was moved and not yet removed when its process was killed is moved again under the same key.
     """
 
-    def __init__(self, landing: StorageSpec, *, archive: StorageSpec | None = None, versions: bool = False) -> None:
+    def __init__(self, landing: StorageSpec, *, archive: StorageSpec | None = None, versioned: bool = False) -> None:
         self._landing = landing
         self._archive = archive
-        self._versions = versions
+        self._versioned = versioned
         self._client: Any = bucket_client(landing) if landing.scheme == "s3" else None
 
-    def lies_there(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
+    def check(self, bucket: str, key: str, etag: str, version_id: str | None) -> RemovalOutcome:
         """What removing it would say; nothing is changed."""
         if self._client is None:
             return _local_state(local_path(Path(self._landing.prefix), key), etag)
-        return self._checked(bucket, lambda: self._client.head_object(**self._named(bucket, key, etag, version_id)))
+        return self._outcome_of(
+            bucket, lambda: self._client.head_object(**self._request_for(bucket, key, etag, version_id))
+        )
 
-    def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> Removal:
+    def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> RemovalOutcome:
         """Remove the object, or move it to the archive. Of a bucket that keeps versions the one that was read.
 
         The storage itself is asked for the tag when it removes; one that does not know that condition has been asked
@@ -52,16 +54,16 @@ class ObjectRemover:
         """
         if self._client is None:
             return self._remove_local(key, etag)
-        state = self.lies_there(bucket, key, etag, version_id)
+        state = self.check(bucket, key, etag, version_id)
         if state != "removed":
             return state
         archive = self._archive
         if archive is not None:
-            state = self._checked(bucket, lambda: self._copy(archive, bucket, key, etag, version_id))
+            state = self._outcome_of(bucket, lambda: self._copy(archive, bucket, key, etag, version_id))
         if state != "removed":
             return state
-        named = self._named(bucket, key, etag, version_id)
-        return self._checked(bucket, lambda: self._delete(named))
+        named = self._request_for(bucket, key, etag, version_id)
+        return self._outcome_of(bucket, lambda: self._delete(named))
 
     def _delete(self, named: dict[str, Any]) -> None:
         try:
@@ -72,33 +74,33 @@ class ObjectRemover:
             # Some stores ignore a condition they do not know; s3proxy refuses the request.
             self._client.delete_object(Bucket=named["Bucket"], Key=named["Key"])
 
-    def _named(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
-        if self._versions and version_id is not None:
+    def _request_for(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
+        if self._versioned and version_id is not None:
             return {"Bucket": bucket, "Key": key, "VersionId": version_id}
         return {"Bucket": bucket, "Key": key, **({"IfMatch": f'"{etag}"'} if etag else {})}
 
     def _copy(self, archive: StorageSpec, bucket: str, key: str, etag: str, version_id: str | None) -> None:
         source = {"Bucket": bucket, "Key": key}
-        if self._versions and version_id is not None:
+        if self._versioned and version_id is not None:
             source["VersionId"] = version_id
         target = {"Bucket": archive.bucket, "Key": "/".join(filter(None, [archive.prefix, bucket, key]))}
         size = self._client.head_object(**source)["ContentLength"]
-        if size > _ONE_COPY_BYTES:
+        if size > _MAX_COPY_BYTES:
             self._client.copy(source, target["Bucket"], target["Key"])
         else:
             only = {"CopySourceIfMatch": f'"{etag}"'} if etag and "VersionId" not in source else {}
             self._client.copy_object(CopySource=source, **target, **only)
 
-    def _checked(self, bucket: str, call: Any) -> Removal:
+    def _outcome_of(self, bucket: str, call: Any) -> RemovalOutcome:
         try:
             call()
         except ClientError as error:
             code = error_code(error)
-            if code in GONE:
+            if code in MISSING_CODES:
                 return "gone"
-            if code in CHANGED or code == _CONFLICT:
+            if code in CHANGED_CODES or code == _CONFLICT_CODE:
                 return "changed"
-            if code in REFUSED:
+            if code in FORBIDDEN_CODES:
                 raise ConfigError(
                     "OBJECT_NOT_REMOVABLE",
                     f"Objects of {bucket} may not be removed or archived: {code}.",
@@ -108,7 +110,7 @@ class ObjectRemover:
             raise
         return "removed"
 
-    def _remove_local(self, key: str, etag: str) -> Removal:
+    def _remove_local(self, key: str, etag: str) -> RemovalOutcome:
         path = local_path(Path(self._landing.prefix), key)
         state = _local_state(path, etag)
         if path is None or state != "removed":
@@ -122,11 +124,11 @@ class ObjectRemover:
         return "removed"
 
 
-def _local_state(path: Path | None, etag: str) -> Removal:
+def _local_state(path: Path | None, etag: str) -> RemovalOutcome:
     if path is None:  # the key of no object of this folder
         return "gone"
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return "gone"
-    return "removed" if is_announced(data, etag) else "changed"
+    return "removed" if matches_etag(data, etag) else "changed"

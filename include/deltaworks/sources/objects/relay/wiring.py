@@ -25,11 +25,11 @@ MAX_RECEIVES = 5
 #: How long a message is held for the relay, and kept for a relay that is away, in seconds.
 VISIBILITY_SECONDS = 120
 RETENTION_SECONDS = 14 * 86_400
-_KINDS = ("TopicConfigurations", "QueueConfigurations", "LambdaFunctionConfigurations")
-_CREATED = "s3:ObjectCreated:*"
+_NOTIFICATION_KINDS = ("TopicConfigurations", "QueueConfigurations", "LambdaFunctionConfigurations")
+_CREATED_EVENT = "s3:ObjectCreated:*"
 
 State = Literal["present", "create", "change"]
-_LAKE_OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
+_LAKE_ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class WiringResult:
     queue_url: str | None
 
     @property
-    def to_do(self) -> int:
+    def pending_count(self) -> int:
         """How many things were not as they have to be."""
         return sum(step.state != "present" for step in self.steps)
 
@@ -78,10 +78,10 @@ class Wiring:
         self._account, self.partition = identity["Account"], identity["Arn"].split(":")[1]
         self._region = options["region_name"]
         self._name = name
-        self._dead = f"{name}-dead"
+        self._dead_letter_name = f"{name}-dead"
         self._buckets = tuple(buckets)
         self._prefix = prefix
-        self.arns = WiringArns(self._arn("sqs", name), self._arn("sqs", self._dead), self._arn("sns", name))
+        self.arns = WiringArns(self._arn("sqs", name), self._arn("sqs", self._dead_letter_name), self._arn("sns", name))
 
     def wire(self, *, dry_run: bool = True) -> WiringResult:
         """Find out what is missing, and make it unless it is a dry run.
@@ -93,7 +93,7 @@ class Wiring:
         for bucket in self._buckets:
             self._notification(bucket)
         steps = []
-        for kind, name, state, make in self._parts():
+        for kind, name, state, make in self._resources():
             steps.append(WiringStep(kind, name, state()))
             if steps[-1].state != "present" and not dry_run:
                 make()
@@ -102,15 +102,20 @@ class Wiring:
     def _arn(self, service: str, name: str) -> str:
         return f"arn:{self.partition}:{service}:{self._region}:{self._account}:{name}"
 
-    def _parts(self) -> list[tuple[str, str, Callable[[], State], Callable[[], Any]]]:
+    def _resources(self) -> list[tuple[str, str, Callable[[], State], Callable[[], Any]]]:
         """In the order in which they are made: each stands on those before."""
         return [
-            ("queue", self._dead, self._dead_letter_state, self._make_dead_letter_queue),
-            ("queue", self._name, self._queue_state, self._make_queue),
-            ("topic", self._name, self._topic_state, self._make_topic),
+            ("queue", self._dead_letter_name, self._dead_letter_state, self._create_dead_letter_queue),
+            ("queue", self._name, self._queue_state, self._create_queue),
+            ("topic", self._name, self._topic_state, self._create_topic),
             ("subscription", f"{self._name} to {self._name}", self._subscription_state, self._subscribe),
             *(
-                ("notification", bucket, partial(self._notification_state, bucket), partial(self._announce, bucket))
+                (
+                    "notification",
+                    bucket,
+                    partial(self._notification_state, bucket),
+                    partial(self._put_notification, bucket),
+                )
                 for bucket in self._buckets
             ),
         ]
@@ -126,10 +131,10 @@ class Wiring:
         if url is None:
             return "create"
         attributes = self._attributes(url)
-        complete = "RedrivePolicy" in attributes and _has(attributes.get("Policy"), self._queue_statement())
+        complete = "RedrivePolicy" in attributes and _has_statement(attributes.get("Policy"), self._queue_statement())
         return "present" if complete else "change"
 
-    def _make_queue(self) -> None:
+    def _create_queue(self) -> None:
         times = {"VisibilityTimeout": str(VISIBILITY_SECONDS), "MessageRetentionPeriod": str(RETENTION_SECONDS)}
         url = self._queue_url(self._name)
         url = url or self._sqs.create_queue(QueueName=self._name, Attributes=times)["QueueUrl"]
@@ -137,7 +142,7 @@ class Wiring:
         redrive = {"deadLetterTargetArn": self.arns.dead_letters, "maxReceiveCount": MAX_RECEIVES}
         attributes = {
             "RedrivePolicy": present.get("RedrivePolicy", json.dumps(redrive)),
-            "Policy": _with(present.get("Policy"), self._queue_statement()),
+            "Policy": _with_statement(present.get("Policy"), self._queue_statement()),
         }
         self._sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
 
@@ -156,10 +161,12 @@ class Wiring:
         }
 
     def _dead_letter_state(self) -> State:
-        return "present" if self._queue_url(self._dead) else "create"
+        return "present" if self._queue_url(self._dead_letter_name) else "create"
 
-    def _make_dead_letter_queue(self) -> None:
-        self._sqs.create_queue(QueueName=self._dead, Attributes={"MessageRetentionPeriod": str(RETENTION_SECONDS)})
+    def _create_dead_letter_queue(self) -> None:
+        self._sqs.create_queue(
+            QueueName=self._dead_letter_name, Attributes={"MessageRetentionPeriod": str(RETENTION_SECONDS)}
+        )
 
     def _queue_url(self, name: str) -> str | None:
         try:
@@ -176,12 +183,12 @@ class Wiring:
             if error.response["Error"]["Code"] in ("NotFound", "NotFoundException"):
                 return "create"
             raise
-        return "present" if _has(attributes.get("Policy"), self._topic_statement()) else "change"
+        return "present" if _has_statement(attributes.get("Policy"), self._topic_statement()) else "change"
 
-    def _make_topic(self) -> None:
+    def _create_topic(self) -> None:
         topic = self._sns.create_topic(Name=self._name)["TopicArn"]
         present = self._sns.get_topic_attributes(TopicArn=topic)["Attributes"].get("Policy")
-        policy = _with(present, self._topic_statement())
+        policy = _with_statement(present, self._topic_statement())
         self._sns.set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=policy)
 
     def _subscription_state(self) -> State:
@@ -213,8 +220,13 @@ class Wiring:
         """Whether the bucket announces to our topic, and its configuration as it has to be."""
         configuration = self._s3.get_bucket_notification_configuration(Bucket=bucket)
         configuration.pop("ResponseMetadata", None)
-        ours = self._entry()
-        others = [entry for kind in _KINDS for entry in configuration.get(kind, []) if entry.get("Id") != ours["Id"]]
+        ours = self._notification_entry()
+        others = [
+            entry
+            for kind in _NOTIFICATION_KINDS
+            for entry in configuration.get(kind, [])
+            if entry.get("Id") != ours["Id"]
+        ]
         for entry in others:
             if _overlaps(entry, self._prefix):
                 raise ContractError(
@@ -224,19 +236,19 @@ class Wiring:
                 )
         topics = configuration.get("TopicConfigurations", [])
         mine = next((entry for entry in topics if entry.get("Id") == ours["Id"]), None)
-        state: State = "create" if mine is None else "present" if _like(mine, ours) else "change"
+        state: State = "create" if mine is None else "present" if _is_equivalent(mine, ours) else "change"
         kept = [entry for entry in topics if entry.get("Id") != ours["Id"]]
         return state, {**configuration, "TopicConfigurations": [*kept, ours]}
 
-    def _announce(self, bucket: str) -> None:
+    def _put_notification(self, bucket: str) -> None:
         _, configuration = self._notification(bucket)
         self._s3.put_bucket_notification_configuration(Bucket=bucket, NotificationConfiguration=configuration)
 
-    def _entry(self) -> dict[str, Any]:
+    def _notification_entry(self) -> dict[str, Any]:
         entry: dict[str, Any] = {
             "Id": f"deltaworks-{self._name}",
             "TopicArn": self.arns.topic,
-            "Events": [_CREATED],
+            "Events": [_CREATED_EVENT],
         }
         if self._prefix:
             entry["Filter"] = {"Key": {"FilterRules": [{"Name": "prefix", "Value": self._prefix}]}}
@@ -248,11 +260,11 @@ def _allow_service(service: str, action: str, resource: str) -> dict[str, Any]:
     return {"Sid": "Deltaworks", "Effect": "Allow", **who}
 
 
-def _has(policy: str | None, statement: Mapping[str, Any]) -> bool:
+def _has_statement(policy: str | None, statement: Mapping[str, Any]) -> bool:
     return policy is not None and statement in json.loads(policy).get("Statement", [])
 
 
-def _with(policy: str | None, statement: Mapping[str, Any]) -> str:
+def _with_statement(policy: str | None, statement: Mapping[str, Any]) -> str:
     """The policy with our statement in place of an earlier one of ours."""
     document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
     others = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
@@ -264,7 +276,7 @@ def _rules(entry: Mapping[str, Any]) -> dict[str, str]:
     return {rule["Name"].lower(): rule["Value"] for rule in rules}
 
 
-def _like(entry: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+def _is_equivalent(entry: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
     return all(entry.get(key) == ours[key] for key in ("TopicArn", "Events")) and _rules(entry) == _rules(ours)
 
 
@@ -286,7 +298,7 @@ def relay_policy(
     if relay.listing is not None:
         listing = "s3:ListBucketVersions" if relay.overwrites == "every_version" else "s3:ListBucket"
         statements.append(_allow("Listing", (listing,), [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]))
-    return _policy([*statements, *_lake(lake, partition)])
+    return _policy([*statements, *_lake_statements(lake, partition)])
 
 
 def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws") -> dict[str, Any]:
@@ -300,7 +312,7 @@ def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws"
             _allow("Gone", ("s3:ListBucket",), buckets),
             # How much time is left to read what waits.
             _allow("Kept", ("s3:GetLifecycleConfiguration",), buckets),
-            *_lake(lake, partition),
+            *_lake_statements(lake, partition),
         ]
     )
 
@@ -324,12 +336,12 @@ def wiring_policy(
     )
 
 
-def _lake(lake: StorageSpec, partition: str) -> list[dict[str, Any]]:
+def _lake_statements(lake: StorageSpec, partition: str) -> list[dict[str, Any]]:
     bucket, below = f"arn:{partition}:s3:::{lake.bucket}", f"{lake.prefix}/*" if lake.prefix else "*"
     listing = _allow("LakeListing", ("s3:ListBucket",), [bucket])
     if lake.prefix:
         listing["Condition"] = {"StringLike": {"s3:prefix": [lake.prefix, below]}}
-    return [_allow("Lake", _LAKE_OBJECTS, [f"{bucket}/{below}"]), listing]
+    return [_allow("Lake", _LAKE_ACTIONS, [f"{bucket}/{below}"]), listing]
 
 
 def _allow(name: str, actions: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:

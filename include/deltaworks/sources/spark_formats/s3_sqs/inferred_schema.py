@@ -25,7 +25,7 @@ from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
 from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, patiently
+from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.places import FORMAT, LOCATION
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
@@ -44,7 +44,7 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
         ConfigError: STATE_OF_ANOTHER_QUEUE, QUEUE_REFUSED, OBJECT_FORBIDDEN.
     """
     versions = schema_versions(inference)
-    first = first_version(options, inference) if patiently(versions.latest) is None else None
+    first = first_version(options, inference) if retry_storage(versions.latest) is None else None
 
     def make(newest: SchemaVersion | None) -> SchemaVersion | None:
         if newest is None:
@@ -55,7 +55,7 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
         added = tuple(new_paths(newest.columns(), hinted))
         return dataclasses.replace(newest, hints=inference.hints, added=added, conflicts=(), sample={})
 
-    return spark_schema(patiently(lambda: versions.change(make)), inference)
+    return spark_schema(retry_storage(lambda: versions.change(make)), inference)
 
 
 def schema_versions(inference: SchemaOptions) -> SchemaVersions:
@@ -78,7 +78,7 @@ def version_of(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, none was: the schema was given.
     """
-    for version in patiently(lambda: list(schema_versions(inference).newest_first())):
+    for version in retry_storage(lambda: list(schema_versions(inference).newest_first())):
         if spark_schema(version, inference) == schema:
             return version
     raise invalid_option(
@@ -122,7 +122,7 @@ def _sampled(options: S3SqsOptions, inference: SchemaOptions, files: list[Locate
 
 
 def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Located]:
-    _, slices = patiently(lambda: open_log(options))
+    _, slices = retry_storage(lambda: open_log(options))
     limits = SliceLimits(max_files=inference.sample_files, max_bytes=inference.sample_bytes)
 
     def enough() -> bool:
@@ -130,14 +130,14 @@ def _first_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[Loca
         # A slice ends before the file that would exceed its limit.
         return len(files) >= inference.sample_files or 2 * sum(size for _, size in files) >= inference.sample_bytes
 
-    if not patiently(enough):
+    if not retry_storage(enough):
         receiving = Receiving(options)
         try:
-            receiving.keep_on_until(lambda: patiently(enough))
+            receiving.keep_on_until(lambda: retry_storage(enough))
         finally:
             # A receipt that is cut off would hold its message back until the queue gives it out again.
             receiving.stop(at_once=False)
-    return [where for where, _ in patiently(lambda: _slice(slices, limits))]
+    return [where for where, _ in retry_storage(lambda: _slice(slices, limits))]
 
 
 def _slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[Located, int]]:
@@ -211,7 +211,9 @@ class ColumnWatch:
         sample = self._sampler.sample(payloads, max_bytes=self._inference.sample_bytes)
         if self._inference.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS:
             return self._refused(met_in, new_paths(self._columns, self._with(self._version, sample.shape)))
-        newest = patiently(lambda: schema_versions(self._inference).change(lambda latest: self._next(latest, sample)))
+        newest = retry_storage(
+            lambda: schema_versions(self._inference).change(lambda latest: self._next(latest, sample))
+        )
         return self._added(met_in, newest, new_paths(self._columns, newest.columns()))
 
     def _next(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:

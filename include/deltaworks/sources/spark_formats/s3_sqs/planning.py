@@ -14,7 +14,7 @@ from collections.abc import Callable
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError, FencedError, TransientError
 from deltaworks.events.parse import Payload
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.queue import NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
@@ -166,7 +166,7 @@ class Receiving:
         """End the thread, which gives back what it holds; or, not `at_once`, waits for what is on its way first."""
         self._ended.set()
         if self._relay is not None:
-            self._relay.stop(at_once=at_once)
+            self._relay.stop(abort=at_once)
         if self._thread is not None:
             self._thread.join(timeout=_STOP_SECONDS)
 

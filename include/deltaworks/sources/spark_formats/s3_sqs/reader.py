@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import Rejected
 from deltaworks.sources.base import split_balanced
-from deltaworks.sources.objects.slices import LARGEST_BATCH_FILES, SliceLimits, patiently
+from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.planning import Located, ObjectOpener, Receiving, located, open_log
@@ -39,7 +39,7 @@ def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLi
     """What Spark asks for, within the two limits the query declares."""
     match limit:
         case ReadAllAvailable():
-            return SliceLimits(max_files=LARGEST_BATCH_FILES, max_bytes=None)
+            return SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
         case ReadMaxFiles(files) | ReadMaxRows(files):
             return SliceLimits(max_files=files, max_bytes=max_bytes)
         case ReadMaxBytes(size):
@@ -84,8 +84,8 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         planning = self._planned()
-        patiently(planning.receiving.drain)
-        self._target = patiently(planning.log.last_seq)
+        retry_storage(planning.receiving.drain)
+        self._target = retry_storage(planning.log.last_seq)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning = self._planned()
@@ -93,10 +93,10 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             planning.receiving.keep_on()
         # Asked for the next batch, Spark is done with the one that ends here.
-        patiently(lambda: planning.unread.take_in(start["seq"]))
+        retry_storage(lambda: planning.unread.take_in(start["seq"]))
         source = self._options.source
         limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
-        end = patiently(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._target))
+        end = retry_storage(lambda: planning.slices.next_end_offset(start["seq"], limits, up_to=self._target))
         return start if end == start["seq"] else {"seq": end, "log": planning.log.table_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -104,7 +104,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planning = self._planned()
         self._check(end)
-        listed = patiently(lambda: located(planning.slices, start["seq"], end["seq"]))
+        listed = retry_storage(lambda: located(planning.slices, start["seq"], end["seq"]))
         files, sizes = [where for where, _ in listed], [max(1, size) for _, size in listed]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
         parts = split_balanced(files, sizes, self._options.max_partitions) if files else []
@@ -135,7 +135,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Compare the log with the first position of a run; each run opens it again."""
         if not self._checked:
             log = self._planned().log
-            patiently(lambda: log.check(position))
+            retry_storage(lambda: log.check_position(position))
             self._checked = True
 
     def _watch(self) -> ColumnWatch | None:

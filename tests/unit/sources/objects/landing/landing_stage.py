@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from deltaworks.sources.objects.landing.inputs import inputs_of
+from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.sources.objects.landing.land import LandedFile, land
 from deltaworks.specs.sources.objects import FileSourceSpec
 
@@ -31,6 +31,6 @@ def source(**declared: Any) -> FileSourceSpec:
 def landed(data: bytes, spec: FileSourceSpec, *, object_bytes: int) -> tuple[list[bytes], LandedFile]:
     """The objects that a file with these bytes becomes, as they are stored, and the result."""
     shelf = Shelf()
-    inputs = inputs_of(["-"], standard_input=io.BytesIO(data))
+    inputs = find_inputs(["-"], standard_input=io.BytesIO(data))
     (result,) = land(inputs, spec, shelf, object_bytes=object_bytes)
     return list(shelf.values()), result

@@ -15,9 +15,9 @@ import pytest
 from moto import mock_aws
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.sources.objects.landing.inputs import inputs_of
-from deltaworks.sources.objects.landing.land import land, source_of_objects
-from deltaworks.sources.objects.landing.put import landing_store
+from deltaworks.sources.objects.landing.inputs import find_inputs
+from deltaworks.sources.objects.landing.land import land, require_file_source
+from deltaworks.sources.objects.landing.landing_store import landing_store
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from tests.unit.sources.objects.landing.landing_stage import Shelf, source
@@ -35,7 +35,7 @@ def put(folder: Path, files: dict[str, bytes]) -> Path:
 
 def refusal(folder: Path, data: bytes, **declared: Any) -> DeltaworksError:
     with pytest.raises(DeltaworksError) as caught:
-        land(inputs_of([str(put(folder, {"events.bin": data}))]), source(**declared), Shelf())
+        land(find_inputs([str(put(folder, {"events.bin": data}))]), source(**declared), Shelf())
     return caught.value
 
 
@@ -56,37 +56,37 @@ def keys(client: Any) -> list[str]:
 def test_a_folder_lands_below_the_place_of_the_pipeline_under_names_of_its_files(tmp_path: Path, s3: Any) -> None:
     folder = put(tmp_path, {"day 1/a.jsonl": LINES, "b.json.gz": gzip.compress(LINES), ".hidden/c": LINES})
 
-    results = land(inputs_of([str(folder)]), source(), landing_store(BUCKET))
+    results = land(find_inputs([str(folder)]), source(), landing_store(BUCKET))
 
     first, second = keys(s3)
     assert first.startswith("shop/b-00001-")
     assert second.startswith("shop/day-1/a-00001-")
     assert first.endswith(".json.gz")
     assert gzip.decompress(s3.get_object(Bucket="landing", Key=second)["Body"].read()) == LINES
-    assert [(result.objects, result.present, result.events) for result in results] == [(1, 0, 3), (1, 0, 3)]
+    assert [(result.objects, result.existing, result.events) for result in results] == [(1, 0, 3), (1, 0, 3)]
 
 
 def test_landing_again_puts_only_what_is_not_there(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
     files = [str(put(tmp_path, {"a.jsonl": LINES}))]
-    land(inputs_of(files), source(), store)
+    land(find_inputs(files), source(), store)
     put(tmp_path, {"b.jsonl": LINES})
 
-    first, second = land(inputs_of(files), source(), store)
+    first, second = land(find_inputs(files), source(), store)
 
-    assert (first.objects, first.present, first.events) == (0, 1, 3)
-    assert (second.objects, second.present) == (1, 0)
+    assert (first.objects, first.existing, first.events) == (0, 1, 3)
+    assert (second.objects, second.existing) == (1, 0)
     assert len(keys(s3)) == 2
 
 
 def test_landing_again_lands_once_more_where_that_is_wanted(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
     files = [str(put(tmp_path, {"a.jsonl": LINES}))]
-    land(inputs_of(files), source(), store)
+    land(find_inputs(files), source(), store)
 
-    (result,) = land(inputs_of(files), source(), store, again=True)
+    (result,) = land(find_inputs(files), source(), store, force=True)
 
-    assert (result.objects, result.present) == (1, 0)
+    assert (result.objects, result.existing) == (1, 0)
     assert len(keys(s3)) == 2
 
 
@@ -94,9 +94,9 @@ def test_a_folder_on_disk_takes_objects_as_a_bucket_does(tmp_path: Path) -> None
     store = landing_store(StorageSpec(root=f"file://{tmp_path}/landing"))
     files = [str(put(tmp_path / "in", {"a.jsonl": LINES}))]
 
-    results = [land(inputs_of(files), source(), store)[0] for _ in range(2)]
+    results = [land(find_inputs(files), source(), store)[0] for _ in range(2)]
 
-    assert [(result.objects, result.present) for result in results] == [(1, 0), (0, 1)]
+    assert [(result.objects, result.existing) for result in results] == [(1, 0), (0, 1)]
     (path,) = (tmp_path / "landing").rglob("*.gz")
     assert gzip.decompress(path.read_bytes()) == LINES
 
@@ -104,7 +104,7 @@ def test_a_folder_on_disk_takes_objects_as_a_bucket_does(tmp_path: Path) -> None
 def test_standard_input_lands_too() -> None:
     shelf = Shelf()
 
-    (result,) = land(inputs_of(["-"], standard_input=io.BytesIO(LINES)), source(), shelf)
+    (result,) = land(find_inputs(["-"], standard_input=io.BytesIO(LINES)), source(), shelf)
 
     assert next(iter(shelf)).startswith("shop/stdin-00001-")
     assert (result.file, result.events, result.read_bytes) == ("standard input", 3, len(LINES))
@@ -124,7 +124,7 @@ def test_objects_are_compressed_as_the_source_declares(
 ) -> None:
     shelf = Shelf()
 
-    land(inputs_of([str(put(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
+    land(find_inputs([str(put(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
 
     ((key, stored),) = shelf.items()
     assert stored.startswith(beginning)
@@ -140,7 +140,7 @@ def test_parquet_and_avro_land_as_they_are(tmp_path: Path) -> None:
     for form, data, events in (("parquet", parquet.getvalue(), 1_000), ("avro", avro.getvalue(), 10)):
         shelf = Shelf()
         path = put(tmp_path / form, {f"a.{form}": data})
-        (result,) = land(inputs_of([str(path)]), source(format=form), shelf, object_bytes=10)
+        (result,) = land(find_inputs([str(path)]), source(format=form), shelf, object_bytes=10)
         assert list(shelf.values()) == [data]
         assert result.events == events
 
@@ -159,15 +159,15 @@ def test_parquet_and_avro_land_as_they_are(tmp_path: Path) -> None:
 def test_names_are_ones_that_the_source_reads(
     declared: dict[str, Any], under: str, key: str | None, tmp_path: Path
 ) -> None:
-    inputs, shelf = inputs_of([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), Shelf()
+    inputs, shelf = find_inputs([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), Shelf()
     if key is None:
         with pytest.raises(ConfigError) as caught:
-            land(inputs, source(**declared), shelf, under=under)
+            land(inputs, source(**declared), shelf, subfolder=under)
         assert caught.value.condition == "LANDING_KEY_UNFIT"
         assert shelf == {}
         return
 
-    land(inputs, source(**declared), shelf, under=under)
+    land(inputs, source(**declared), shelf, subfolder=under)
 
     assert next(iter(shelf)).startswith(key)
 
@@ -176,13 +176,13 @@ def test_a_folder_that_is_partitioned_stays_so(tmp_path: Path) -> None:
     shelf = Shelf()
     folder = put(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
 
-    land(inputs_of([str(folder)]), source(partition_columns=["day"]), shelf)
+    land(find_inputs([str(folder)]), source(partition_columns=["day"]), shelf)
 
     assert [key.split("-00001")[0] for key in shelf] == ["shop/day=2026-01-31/a", "shop/day=2026-02-01/a"]
 
 
 def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
-    (result,) = land(inputs_of([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), Shelf())
+    (result,) = land(find_inputs([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), Shelf())
 
     assert (result.events, result.unreadable) == (3, 1)
 
@@ -190,7 +190,7 @@ def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     for names in ([str(tmp_path / "none")], [str(tmp_path)]):
         with pytest.raises(ConfigError) as caught:
-            inputs_of(names)
+            find_inputs(names)
         assert caught.value.condition == "INPUT_MISSING"
         assert names[0] in str(caught.value)
 
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_cut_must_not_be_larger_than_a_stream_reads(tmp_pa
 
 
 def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, s3: Any) -> None:
-    inputs = inputs_of([str(put(tmp_path, {"a": LINES}))])
+    inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
 
     with pytest.raises(ConfigError) as caught:
         land(inputs, source(), landing_store(StorageSpec(root="s3://nobody")))
@@ -226,7 +226,7 @@ def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, s3: Any) -> None:
 def test_a_store_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    inputs = inputs_of([str(put(tmp_path, {"a": LINES}))])
+    inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
 
     with pytest.raises(TransientError) as caught:
         land(inputs, source(), landing_store(StorageSpec(root="s3://landing", endpoint="http://127.0.0.1:9")))
@@ -256,7 +256,7 @@ def test_a_pipeline_that_reads_no_objects_says_what_to_use(declared: dict[str, A
     )
 
     with pytest.raises(ConfigError) as caught:
-        source_of_objects(spec)
+        require_file_source(spec)
 
     assert caught.value.condition == "LANDING_WITHOUT_OBJECTS"
     assert told in caught.value.hint

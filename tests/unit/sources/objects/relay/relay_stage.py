@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
 from tests.waiting import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay import bucket, lister
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.lister import ListingRecord, read_listing_record, request_listing

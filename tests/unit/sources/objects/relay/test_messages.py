@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.sources.objects.relay.messages import Ignored, ParsedMessage, Problem, parse_message
+from deltaworks.sources.objects.relay.messages import IgnoreReason, ParsedMessage, Problem, parse_message
 from tests.shared_data import SHARED_DATA
 
 BUCKET = "landing"
@@ -105,7 +105,7 @@ def test_quotes_around_a_tag_do_not_make_another_file() -> None:
 @pytest.mark.parametrize("wrap", [str, in_sns])
 def test_the_test_event_is_ignored(wrap: Any) -> None:
     body = json.dumps({"Service": "Amazon S3", "Event": "s3:TestEvent", "Bucket": BUCKET})
-    assert parse(wrap(body)) == ParsedMessage(ignored=(Ignored.TEST_EVENT,))
+    assert parse(wrap(body)) == ParsedMessage(ignored=(IgnoreReason.TEST_EVENT,))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_the_test_event_is_ignored(wrap: Any) -> None:
     ],
 )
 def test_what_creates_nothing_is_acknowledged_and_counted(body: str) -> None:
-    assert parse(body) == ParsedMessage(ignored=(Ignored.NOT_CREATED,))
+    assert parse(body) == ParsedMessage(ignored=(IgnoreReason.NOT_CREATED,))
 
 
 @pytest.mark.parametrize(
@@ -187,20 +187,20 @@ def test_no_text_makes_the_parser_fail(body: str) -> None:
 
 
 PUBLISHED = [
-    ("s3_event_messages/notification-content-structure-01.json", (), (Ignored.TEST_EVENT,)),
+    ("s3_event_messages/notification-content-structure-01.json", (), (IgnoreReason.TEST_EVENT,)),
     ("s3_event_messages/notification-content-structure-02.json", ("mybucket", "HappyFace.jpg", 1024), ()),
-    ("s3_event_messages/notification-content-structure-00.json", (), (Ignored.NOT_CREATED,)),
+    ("s3_event_messages/notification-content-structure-00.json", (), (IgnoreReason.NOT_CREATED,)),
     ("s3_event_messages/ev-events-00.json", ("DOC-EXAMPLE-BUCKET1", "example-key", 5), ()),
-    ("s3_event_messages/ev-events-01.json", (), (Ignored.NOT_CREATED,)),
-    ("s3_event_messages/ev-events-02.json", (), (Ignored.NOT_CREATED,)),
-    ("s3_event_messages/ev-events-03.json", (), (Ignored.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-01.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-02.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("s3_event_messages/ev-events-03.json", (), (IgnoreReason.NOT_CREATED,)),
     ("aws_event_samples/s3-event.json", ("sourcebucket", "Happy Face.jpg", 1024), ()),
     ("aws_event_samples/s3-event-with-decoded.json", ("sourcebucket", "Happy Face.jpg", 1024), ()),
-    ("aws_event_samples/s3-lifecycle-event.json", (), (Ignored.NOT_CREATED,)),
-    ("aws_event_samples/s3-restore-event.json", (), (Ignored.NOT_CREATED,)),
-    ("aws_event_samples/s3-glacier-event.json", (), (Ignored.NOT_CREATED,)),
-    ("aws_event_samples/s3-intelligenttier-event.json", (), (Ignored.NOT_CREATED,)),
-    ("aws_event_samples/s3-replication-event.json", (), (Ignored.NOT_CREATED,)),
+    ("aws_event_samples/s3-lifecycle-event.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("aws_event_samples/s3-restore-event.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("aws_event_samples/s3-glacier-event.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("aws_event_samples/s3-intelligenttier-event.json", (), (IgnoreReason.NOT_CREATED,)),
+    ("aws_event_samples/s3-replication-event.json", (), (IgnoreReason.NOT_CREATED,)),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.sources.objects.log import FileEventLog
+from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.objects.relay.relay_stage import drained, relay_of, running
 from tests.waiting import eventually

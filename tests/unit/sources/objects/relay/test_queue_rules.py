@@ -57,13 +57,13 @@ def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) 
     landing.send(*(landing.notification(f"games/{number}") for number in range(70)))
     intake = Intake(landing.queue(), threads=3, max_in_flight=40)
     intake.start()
-    eventually(lambda: len(intake.held()) > 30, "messages are held")
-    taken = intake.take(at_most=1000, within_seconds=0.5, wake=threading.Event())
+    eventually(lambda: len(intake.held_messages()) > 30, "messages are held")
+    taken = intake.collect(max_messages=1000, timeout_seconds=0.5, wake=threading.Event())
     time.sleep(1)
-    assert len(intake.held()) <= 40
+    assert len(intake.held_messages()) <= 40
     assert landing.waiting()[1] <= 40
-    intake.done(taken)
-    eventually(lambda: len(intake.held()) + len(taken) >= 70, "the rest came once there was room")
+    intake.release(taken)
+    eventually(lambda: len(intake.held_messages()) + len(taken) >= 70, "the rest came once there was room")
     intake.close(join_seconds=3)
 
 
@@ -82,26 +82,26 @@ def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: 
     landing.send(landing.notification("games/1"))
     queue = Saturated(landing.messaging, landing.queue_url, wait_seconds=1)
     # A patience of nothing: an outage would end the intake at once.
-    intake = Intake(queue, threads=1, max_in_flight=100, patience_seconds=0)
+    intake = Intake(queue, threads=1, max_in_flight=100, retry_seconds=0)
     intake.start()
-    eventually(lambda: len(intake.held()) == 1, "the message is received after all")
+    eventually(lambda: len(intake.held_messages()) == 1, "the message is received after all")
     assert intake.saturated == 2
-    assert len(intake.take(at_most=10, within_seconds=0.5, wake=threading.Event())) == 1
+    assert len(intake.collect(max_messages=10, timeout_seconds=0.5, wake=threading.Event())) == 1
     intake.close(join_seconds=3)
 
 
 def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(landing: Any) -> None:
     class Expired(NotificationQueue):
         def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
-            return BatchOutcome(done=len(messages) - 1, expired_receipts=(messages[0].receipt,))
+            return BatchOutcome(succeeded=len(messages) - 1, expired_receipts=(messages[0].receipt,))
 
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
     intake = Intake(Expired(landing.messaging, landing.queue_url, wait_seconds=1), threads=1, max_in_flight=100)
     intake.start()
-    eventually(lambda: len(intake.held()) == 3, "messages are held")
+    eventually(lambda: len(intake.held_messages()) == 3, "messages are held")
     intake.visibility_seconds = 0
-    intake.extend_long_held()
-    assert len(intake.held()) == 2
+    intake.extend_visibility()
+    assert len(intake.held_messages()) == 2
     assert (intake.extended, intake.extend_expired) == (2, 1)
     intake.close(join_seconds=3)
 
@@ -171,7 +171,7 @@ def test_a_quarantined_message_is_sent_again_once_the_declaration_takes_it_and_o
         eventually(lambda: relay.counts.deleted == 1, "it came again")
     assert keys(landing) == ["games/2", "games/1"]
     again = redrive(mended, Lake(landing.lake), landing.queue(), dry_run=False)
-    assert (again.usable, again.sent, again.landed) == (0, 0, 1)
+    assert (again.usable, again.sent, again.already_logged) == (0, 0, 1)
 
 
 def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.cli import wire as wire_command
-from deltaworks.sources.objects.relay.queue import warnings_of
+from deltaworks.sources.objects.relay.queue import queue_warnings
 from deltaworks.sources.objects.relay.wiring import Wiring
 from tests.unit.sources.conftest import Landing
 from tests.unit.sources.objects.relay.relay_stage import relay_of, running
@@ -38,15 +38,15 @@ def test_what_makes_trouble_is_told(landing: Landing, deliveries: int, visibilit
     put_aside_after(landing, deliveries)
     landing.returns_after(visibility)
 
-    assert [each.condition for each in warnings_of(landing.queue())] == conditions
+    assert [each.condition for each in queue_warnings(landing.queue())] == conditions
 
 
 def test_what_the_relay_asks_for_counts_instead_of_the_queues_own(landing: Landing) -> None:
     landing.returns_after(5)
-    assert warnings_of(landing.queue(visibility_seconds=60)) == ()
+    assert queue_warnings(landing.queue(visibility_seconds=60)) == ()
 
     landing.returns_after(600)
-    (warning,) = warnings_of(landing.queue(visibility_seconds=10))
+    (warning,) = queue_warnings(landing.queue(visibility_seconds=10))
     assert "after 10 s" in str(warning)
 
 

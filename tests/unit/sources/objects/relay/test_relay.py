@@ -12,8 +12,8 @@ from deltaworks.control.locks.lease import Lease, LeaseRecord
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ConcurrencyError, ConfigError, FencedError
-from deltaworks.sources.objects.log import message_quarantine_key
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, PendingAppend, known_log_epoch
+from deltaworks.sources.objects.file_event_log import message_quarantine_key
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, PendingAppend, last_log_epoch
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.objects.relay.relay_stage import Killed, drained, keys, relay_of, running
@@ -123,7 +123,7 @@ def test_a_relay_whose_lease_vanished_takes_over_at_its_first_start(landing: Any
 
     stored = open_objects(landing.lake).get(relay_control("landing", "lease.json"))
     lease = LeaseRecord.decode(stored.data) if stored else None
-    assert (lease and lease.epoch, known_log_epoch(Lake(landing.lake), "landing")) == (6, 6)
+    assert (lease and lease.epoch, last_log_epoch(Lake(landing.lake), "landing")) == (6, 6)
     assert keys(landing) == ["games/1"]
 
 
@@ -158,7 +158,7 @@ def test_a_stop_at_once_gives_back_what_is_in_hand(landing: Any) -> None:
     relay = relay_of(landing, append_seconds=60)
     with running(relay):
         eventually(lambda: landing.waiting() == (0, 5), "all are in hand")
-        relay.stop(at_once=True)
+        relay.stop(abort=True)
     assert keys(landing) == []
     assert landing.waiting() == (5, 0)
 

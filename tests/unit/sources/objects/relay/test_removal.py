@@ -28,7 +28,7 @@ def test_an_object_is_removed_while_it_is_the_one_announced(landing: Landing) ->
     first, second = put(landing, "a", b"1"), put(landing, "b", b"1")
     put(landing, "b", b"2")
 
-    assert objects.lies_there(landing.bucket, "a", **first) == "removed"
+    assert objects.check(landing.bucket, "a", **first) == "removed"
     assert keys(landing) == ["a", "b"]
     assert objects.remove(landing.bucket, "a", **first) == "removed"
     assert objects.remove(landing.bucket, "a", **first) == "gone"
@@ -55,7 +55,7 @@ def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None
 def test_of_a_bucket_with_versions_the_one_that_was_read_goes(landing: Landing) -> None:
     landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
     first, second = put(landing, "a", b"1"), put(landing, "a", b"2")
-    objects = ObjectRemover(landing.storage, versions=True)
+    objects = ObjectRemover(landing.storage, versioned=True)
 
     assert objects.remove(landing.bucket, "a", **first) == "removed"
 

@@ -10,16 +10,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.sources.objects.relay.bucket import REFUSED, bucket_client
+from deltaworks.sources.objects.relay.bucket import FORBIDDEN_CODES, bucket_client
 from deltaworks.sources.outages import error_code, retry_outages
 from deltaworks.specs.storage import StorageSpec
 
-_PRESENT = ("PreconditionFailed", "412")
-_CONTENDED = ("ConditionalRequestConflict", "409")
-_WITHOUT_CONDITIONS = ("NotImplemented", "501")
+_EXISTS_CODES = ("PreconditionFailed", "412")
+_CONFLICT_CODES = ("ConditionalRequestConflict", "409")
+_UNSUPPORTED_CODES = ("NotImplemented", "501")
 _ATTEMPTS, _PAUSE_SECONDS = 8, 0.2
 #: A store that has taken an object is waited for; one that never answered is most likely not there.
-_FIRST_PATIENCE_SECONDS, _PATIENCE_SECONDS = 1.0, 60.0
+_FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 60.0
 
 
 class LandingStore(Protocol):
@@ -36,43 +36,43 @@ class LandingStore(Protocol):
 
 def landing_store(storage: StorageSpec) -> LandingStore:
     """The store of a bucket; `storage` has it as its root."""
-    return _Bucket(storage) if storage.scheme == "s3" else _Folder(storage)
+    return _BucketStore(storage) if storage.scheme == "s3" else _FolderStore(storage)
 
 
-class _Bucket:
+class _BucketStore:
     def __init__(self, storage: StorageSpec) -> None:
         self._client: Any = bucket_client(storage, attempts=2)
         self._bucket = storage.bucket
         self._condition = {"IfNoneMatch": "*"}
-        self._patience_seconds = _FIRST_PATIENCE_SECONDS
+        self._retry_seconds = _FIRST_RETRY_SECONDS
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         for attempt in range(_ATTEMPTS):
             try:
-                retry_outages(lambda: self._put(key, data), retry_seconds=self._patience_seconds)
+                retry_outages(lambda: self._put(key, data), retry_seconds=self._retry_seconds)
             except ClientError as error:
                 code = error_code(error)
-                if code in _PRESENT:
+                if code in _EXISTS_CODES:
                     return False
-                if code in _WITHOUT_CONDITIONS and self._condition:
+                if code in _UNSUPPORTED_CODES and self._condition:
                     # What is at the key has its content: it is replaced by its equal.
                     self._condition = {}
-                elif code in _CONTENDED:
+                elif code in _CONFLICT_CODES:
                     time.sleep(_PAUSE_SECONDS * (attempt + 1))
                 else:
-                    raise self._failed(code, error) from error
+                    raise self._put_error(code, error) from error
             except BotoCoreError as error:
-                raise self._failed("", error) from error
+                raise self._put_error("", error) from error
             else:
-                self._patience_seconds = _PATIENCE_SECONDS
+                self._retry_seconds = _RETRY_SECONDS
                 return True
-        raise self._failed("", OSError(f"{_ATTEMPTS} attempts met other writes of {key}"))
+        raise self._put_error("", OSError(f"{_ATTEMPTS} attempts met other writes of {key}"))
 
     def _put(self, key: str, data: bytes) -> None:
         self._client.put_object(Bucket=self._bucket, Key=key, Body=data, **self._condition)
 
-    def _failed(self, code: str, error: Exception) -> ConfigError | TransientError:
-        if code in REFUSED:
+    def _put_error(self, code: str, error: Exception) -> ConfigError | TransientError:
+        if code in FORBIDDEN_CODES:
             return ConfigError(
                 "LANDING_REFUSED",
                 f"The bucket {self._bucket} does not take objects: {code}.",
@@ -86,7 +86,7 @@ class _Bucket:
         )
 
 
-class _Folder:
+class _FolderStore:
     def __init__(self, storage: StorageSpec) -> None:
         self._root = Path(storage.prefix)
         self._objects = LocalObjects(self._root)

@@ -17,13 +17,13 @@ from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 _SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "text": ".txt", "parquet": ".parquet", "avro": ".avro"}
-_WILD = re.compile(r"[*?{]")
+_WILDCARD = re.compile(r"[*?{]")
 #: Characters that every client of S3 takes as they are.
-_UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
-_MOST_CHARACTERS = 200
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._=-]+")
+_MAX_PATH_CHARACTERS = 200
 
 
-class ObjectNames:
+class ObjectKeys:
     """Makes the keys of one pipeline's objects.
 
     Args:
@@ -31,19 +31,19 @@ class ObjectNames:
         again: names that were never used, so that what has landed lands once more.
     """
 
-    def __init__(self, source: FileSourceSpec, *, compression_suffix: str, under: str, again: bool) -> None:
-        head, tail = _ends_of(source)
+    def __init__(self, source: FileSourceSpec, *, compression_suffix: str, subfolder: str, force: bool) -> None:
+        head, tail = _key_affixes(source)
         self._source = source
-        self._folder = "/".join(part for part in (head.rstrip("/"), under.strip("/")) if part)
+        self._folder = "/".join(part for part in (head.rstrip("/"), subfolder.strip("/")) if part)
         suffix = _SUFFIXES[source.format]
         self._suffix = tail or (suffix if source.format in ("parquet", "avro") else suffix + compression_suffix)
-        self._again = again
+        self._force = force
 
     def key(self, name: PurePosixPath, number: int, content: bytes) -> str:
         """The key of the piece `number` of a file; `content` is what it holds before it is compressed."""
-        parts = [safe for part in _stem(name).parts if (safe := _UNSAFE.sub("-", part).strip("-."))]
-        path = "/".join(parts)[-_MOST_CHARACTERS:].strip("/") or "events"
-        unique = uuid.uuid4().hex if self._again else hashlib.sha256(content).hexdigest()
+        parts = [safe for part in _stem(name).parts if (safe := _UNSAFE_CHARACTERS.sub("-", part).strip("-."))]
+        path = "/".join(parts)[-_MAX_PATH_CHARACTERS:].strip("/") or "events"
+        unique = uuid.uuid4().hex if self._force else hashlib.sha256(content).hexdigest()
         return "/".join(part for part in (self._folder, f"{path}-{number:05d}-{unique[:16]}{self._suffix}") if part)
 
     def check(self, name: PurePosixPath) -> None:
@@ -66,11 +66,11 @@ class ObjectNames:
         )
 
 
-def _ends_of(source: FileSourceSpec) -> tuple[str, str]:
+def _key_affixes(source: FileSourceSpec) -> tuple[str, str]:
     """What all keys of the source begin with, and end with."""
     if source.glob is None:
         return source.prefix, ""
-    first = _WILD.search(source.glob)
+    first = _WILDCARD.search(source.glob)
     if first is None:
         return source.prefix, ""
     folder = source.glob[: first.start()].rpartition("/")[0]
@@ -81,9 +81,9 @@ def _ends_of(source: FileSourceSpec) -> tuple[str, str]:
 
 def _stem(name: PurePosixPath) -> PurePosixPath:
     """The path without what the name's ending says of form and compression."""
-    while name.suffix.lower() in _ENDINGS and name.stem != name.name:
+    while name.suffix.lower() in _STRIPPED_SUFFIXES and name.stem != name.name:
         name = name.with_suffix("")
     return name
 
 
-_ENDINGS = {*_SUFFIXES.values(), ".jsonl", ".ndjson", ".log", ".gz", ".gzip", ".bz2", ".zst", ".zstd"}
+_STRIPPED_SUFFIXES = {*_SUFFIXES.values(), ".jsonl", ".ndjson", ".log", ".gz", ".gzip", ".bz2", ".zst", ".zstd"}

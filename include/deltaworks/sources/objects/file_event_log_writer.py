@@ -20,13 +20,13 @@ from deltalake.exceptions import DeltaError
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.sources.objects.log import (
+from deltaworks.sources.objects.file_event_log import (
     FILE_EVENT_SCHEMA,
     MESSAGE_QUARANTINE_SCHEMA,
     FileEventLog,
     IdentitySet,
+    file_event_identity,
     file_events_key,
-    identity,
     message_quarantine_key,
 )
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -36,7 +36,7 @@ from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
 
 _LOGGER = logging.getLogger(__name__)
-_COMPACT_ABOVE_FILES = 500
+_COMPACTION_THRESHOLD_FILES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class FileEventLogWriter:
         self._events = lake.ensure(file_events_key(relay), FILE_EVENT_SCHEMA, user_metadata=created)
         self._messages = lake.ensure(message_quarantine_key(relay), MESSAGE_QUARANTINE_SCHEMA, user_metadata=created)
         for table in (self._events, self._messages):
-            self._take_over(table)
-        self._compact_if_scattered()
-        self._number = max(
+            self._raise_owner(table)
+        self._compact_if_fragmented()
+        self._append_number = max(
             self._events.transaction_version(self._event_step(0).app_id) or 0,
             self._messages.transaction_version(self._message_step(0).app_id) or 0,
         )
@@ -113,9 +113,9 @@ class FileEventLogWriter:
         return self._last_seq
 
     @property
-    def number(self) -> int:
+    def append_number(self) -> int:
         """The number of the last append."""
-        return self._number
+        return self._append_number
 
     def append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
         """`prepare` and `commit` at once, for callers without a retry of their own."""
@@ -135,11 +135,13 @@ class FileEventLogWriter:
                 f"Append {self._in_doubt.number} of relay {self._relay!r} may or may not have landed.",
                 hint="Commit the same append again, or open the log anew.",
             )
-        number = self._number + 1
+        number = self._append_number + 1
         new: dict[bytes, ReceivedEvent] = {}
         for received in events:
             event = received.event
-            name = identity(event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites)
+            name = file_event_identity(
+                event.bucket, event.key, event.etag, event.version_id, overwrites=self._overwrites
+            )
             if name not in self._identities:
                 new.setdefault(name, received)
         unseen = {m.message_id: m for m in reversed(messages) if m.message_id not in self._message_ids}
@@ -174,7 +176,7 @@ class FileEventLogWriter:
             step = self._event_step(pending.number)
             self._commit_file(self._events, pending.event_file, step, "append_file_events")
         self._in_doubt = None
-        self._number = pending.number
+        self._append_number = pending.number
         self._last_seq += pending.events.num_rows
         for name in pending.identities:
             self._identities.add(name)
@@ -190,7 +192,7 @@ class FileEventLogWriter:
             # Ours with a lost reply, unless a successor used the same number for an append of its own.
             self._check_still_owner(table)
 
-    def _take_over(self, table: DeltaTable) -> None:
+    def _raise_owner(self, table: DeltaTable) -> None:
         metadata = self._metadata("raise_owner", batch=f"owner-{self._owner.version}", step=self._owner)
         outcome: CommitOutcome = raise_owner_epoch(table, self._owner, user_metadata=metadata)
         if not outcome.newly_committed:
@@ -205,9 +207,9 @@ class FileEventLogWriter:
                 hint="Nothing: the successor goes on where this one stopped.",
             )
 
-    def _compact_if_scattered(self) -> None:
+    def _compact_if_fragmented(self) -> None:
         """Merge the many small files appends leave, so that opening and reading stay fast. Never fatal."""
-        if len(FileEventLog(self._lake, self._relay).files()) <= _COMPACT_ABOVE_FILES:
+        if len(FileEventLog(self._lake, self._relay).files()) <= _COMPACTION_THRESHOLD_FILES:
             return
         metadata = self._metadata("compact_file_events", batch=f"owner-{self._owner.version}")
         properties = CommitProperties(custom_metadata={"userMetadata": metadata})
@@ -221,13 +223,13 @@ class FileEventLogWriter:
         log = FileEventLog(self._lake, self._relay)
         identities: list[bytes] = []
         position = 0
-        for part in log.parts():
+        for part in log.read_parts():
             position = part.column("seq")[-1].as_py()
             rows = zip(
                 *(part.column(name).to_pylist() for name in ("bucket", "key", "etag", "version_id")),
                 strict=True,
             )
-            identities += (identity(*row, overwrites=self._overwrites) for row in rows)
+            identities += (file_event_identity(*row, overwrites=self._overwrites) for row in rows)
         return position, IdentitySet(identities)
 
     def _load_message_ids(self) -> set[str]:
@@ -251,7 +253,7 @@ def _owner_step(relay: str, epoch: int) -> Step:
     return Step(f"{relay}/owner", epoch)
 
 
-def known_log_epoch(lake: Lake, relay: str) -> int:
+def last_log_epoch(lake: Lake, relay: str) -> int:
     """The highest owner epoch that the relay's tables were committed to under; 0 before the first."""
     app_id = _owner_step(relay, 0).app_id
     tables = [lake.open(key) for key in (file_events_key(relay), message_quarantine_key(relay))]

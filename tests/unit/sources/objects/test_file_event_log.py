@@ -15,9 +15,14 @@ import pytest
 
 from deltaworks.control.provenance import REQUIRED_FIELDS
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.sources.objects import log_writer
-from deltaworks.sources.objects.log import FILE_EVENT_SCHEMA, FileEventLog, file_events_key, message_quarantine_key
-from deltaworks.sources.objects.log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
+from deltaworks.sources.objects import file_event_log_writer
+from deltaworks.sources.objects.file_event_log import (
+    FILE_EVENT_SCHEMA,
+    FileEventLog,
+    file_events_key,
+    message_quarantine_key,
+)
+from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.sources.outages import is_outage
 from deltaworks.specs.storage import StorageSpec
@@ -111,7 +116,7 @@ def test_a_crash_between_the_two_tables_doubles_nothing(lake: Lake, monkeypatch:
         return commit_step(table, *args, **options)
 
     writer = reopened(lake)
-    monkeypatch.setattr(log_writer, "commit_step", only_messages)
+    monkeypatch.setattr(file_event_log_writer, "commit_step", only_messages)
     with pytest.raises(OSError, match="went away"):
         writer.append([received("a")], [unusable("m1")])
     monkeypatch.undo()
@@ -129,7 +134,7 @@ def test_a_lost_reply_does_not_double_an_append(lake: Lake, monkeypatch: pytest.
 
     writer = reopened(lake)
     pending = writer.prepare([received("a")], [])
-    monkeypatch.setattr(log_writer, "commit_step", landed_but_silent)
+    monkeypatch.setattr(file_event_log_writer, "commit_step", landed_but_silent)
     with pytest.raises(OSError, match="reset"):
         writer.commit(pending)
     monkeypatch.undo()
@@ -226,7 +231,7 @@ def test_opening_a_scattered_log_compacts_it_and_changes_no_slice(lake: Lake, mo
         writer.append([received(f"f{number}")])
     log = FileEventLog(lake, RELAY)
     before = log.read(3, 9)
-    monkeypatch.setattr(log_writer, "_COMPACT_ABOVE_FILES", 10)
+    monkeypatch.setattr(file_event_log_writer, "_COMPACTION_THRESHOLD_FILES", 10)
     writer = reopened(lake, epoch=2)
     assert len(log.files()) == 1
     assert log.read(3, 9).equals(before)
@@ -289,12 +294,12 @@ def test_a_position_of_another_log_or_beyond_its_end_is_refused(lake: Lake) -> N
     log = FileEventLog(lake, RELAY)
     position = {"seq": 2, "log": log.table_id}
     for good in (position, {"seq": 2}, {"seq": 0}):
-        log.check(good)
+        log.check_position(good)
     with pytest.raises(ContractError, match="LOG_SET_BACK"):
-        log.check({"seq": 3, "log": log.table_id})
+        log.check_position({"seq": 3, "log": log.table_id})
     shutil.rmtree(Path(lake.storage.prefix) / file_events_key(RELAY))
     with pytest.raises(ContractError, match="LOG_REPLACED"):
-        FileEventLog(lake, RELAY).check(position)
+        FileEventLog(lake, RELAY).check_position(position)
     reopened(lake, epoch=2).append([received("c"), received("d"), received("e")])
     with pytest.raises(ContractError, match="LOG_REPLACED"):
-        FileEventLog(lake, RELAY).check(position)
+        FileEventLog(lake, RELAY).check_position(position)

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from deltaworks.control.paths import relay_control
 from deltaworks.errors import ContractError
-from deltaworks.sources.objects.log_damage import damage_named
+from deltaworks.sources.objects.log_damage import raise_log_damage
 from deltaworks.specs.globs import glob_expression
 from deltaworks.specs.relay import Overwrites
 from deltaworks.tables.arrow_types import arrow_schema
@@ -52,14 +52,14 @@ MESSAGE_QUARANTINE_COLUMNS: Mapping[str, str] = {
 }
 FILE_EVENT_SCHEMA = arrow_schema(FILE_EVENT_COLUMNS)
 MESSAGE_QUARANTINE_SCHEMA = arrow_schema(MESSAGE_QUARANTINE_COLUMNS)
-_READERS = 8
+_READ_THREADS = 8
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_CACHED_ROWS = 200_000
+_MAX_CACHED_ROWS = 200_000
 _PART_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class LogReader:
     """A pipeline that reads the log: which part of it, and up to which `seq` it has."""
 
     pipeline: str
@@ -80,7 +80,7 @@ class LogFile:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadFiles:
+class UnprocessedFiles:
     """What a reader has not read yet. `oldest_at` is when the store made the oldest of it."""
 
     files: int
@@ -120,7 +120,7 @@ class FileEventLog:
             self.files()
         return "" if self._table is None else str(self._table.metadata().id)
 
-    def check(self, position: Mapping[str, Any]) -> None:
+    def check_position(self, position: Mapping[str, Any]) -> None:
         """Refuse a position that was taken from another log, or from this one when it was longer.
 
         A number says another object then, and what has numbers below it would never be read.
@@ -173,7 +173,7 @@ class FileEventLog:
             return FILE_EVENT_SCHEMA.empty_table().select(names)
         return pa.concat_tables(tables)
 
-    def parts(
+    def read_parts(
         self, after_seq: int = 0, up_to_seq: int | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
         """What `read` gives, in parts of a bounded size of which none is empty. `columns` have `seq` among them."""
@@ -181,19 +181,19 @@ class FileEventLog:
             yield part
             after_seq = part.column("seq")[-1].as_py()
 
-    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> UnreadFiles:
+    def backlog(self, after_seq: int, *, bucket: str, prefix: str = "", glob: str | None = None) -> UnprocessedFiles:
         """What lies after `after_seq` for one bucket, prefix and glob. Reads all of it, a slice at a time."""
         files = size = 0
         oldest: datetime | None = None
-        for rows in self.parts(after_seq, self.last_seq()):
-            part = matching(rows, bucket=bucket, prefix=prefix, glob=glob)
+        for rows in self.read_parts(after_seq, self.last_seq()):
+            part = filter_events(rows, bucket=bucket, prefix=prefix, glob=glob)
             if part.num_rows == 0:
                 continue
             files += part.num_rows
             size += pc.sum(part.column("size")).as_py()
             earliest = pc.min(part.column("event_time")).as_py()
             oldest = earliest if oldest is None else min(oldest, earliest)
-        return UnreadFiles(files=files, bytes=size, oldest_at=oldest)
+        return UnprocessedFiles(files=files, bytes=size, oldest_at=oldest)
 
     def files(self) -> list[LogFile]:
         """The log's data files now, by first `seq`.
@@ -201,7 +201,7 @@ class FileEventLog:
         Raises:
             ContractError: LOG_DAMAGED.
         """
-        with damage_named(self._key):
+        with raise_log_damage(self._key):
             if self._table is None:
                 self._table = self._lake.open(self._key)
             else:
@@ -218,11 +218,11 @@ class FileEventLog:
         if not files:
             return []
         missing = [file for file in files if file.path not in self._cache]
-        with ThreadPoolExecutor(max_workers=_READERS) as pool:
+        with ThreadPoolExecutor(max_workers=_READ_THREADS) as pool:
             loaded = dict(zip((file.path for file in missing), pool.map(self._read_file, missing), strict=True))
         tables = [loaded[file.path] if file.path in loaded else self._cache[file.path] for file in files]
-        self._remember(loaded)
-        parts = [_between(table, after_seq, up_to_seq) for table in tables]
+        self._cache_tables(loaded)
+        parts = [_filter_seq(table, after_seq, up_to_seq) for table in tables]
         if any(left.last_seq >= right.first_seq for left, right in pairwise(files)):
             parts = [pa.concat_tables(parts).sort_by("seq")]
         return [part for part in parts if part.num_rows]
@@ -233,16 +233,16 @@ class FileEventLog:
             table = pq.read_table(source)
         return table.select(FILE_EVENT_SCHEMA.names).cast(FILE_EVENT_SCHEMA).sort_by("seq")
 
-    def _remember(self, loaded: dict[str, pa.Table]) -> None:
+    def _cache_tables(self, loaded: dict[str, pa.Table]) -> None:
         """Keep what was read last: planning a slice reads it more than once."""
         self._cache.update(loaded)
         rows = sum(table.num_rows for table in self._cache.values())
-        while rows > _CACHED_ROWS:
+        while rows > _MAX_CACHED_ROWS:
             _, dropped = self._cache.popitem(last=False)
             rows -= dropped.num_rows
 
 
-def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table:
+def _filter_seq(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table:
     seq = table.column("seq")
     keep = pc.greater(seq, after_seq)
     if up_to_seq is not None:
@@ -250,12 +250,12 @@ def _between(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table
     return table.filter(keep)
 
 
-def made_at_us(event_time: datetime | None) -> int | None:
+def event_time_us(event_time: datetime | None) -> int | None:
     """The store's time of a file event, in microseconds since 1970: when the events in its object arrived."""
     return None if event_time is None else (event_time - _EPOCH) // _MICROSECOND
 
 
-def matching(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
+def filter_events(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
     """The events of one bucket, or of all, whose key begins with `prefix` and, as a whole, fits `glob`."""
     keep = pc.is_valid(events.column("bucket"))
     if bucket is not None:
@@ -288,7 +288,7 @@ def data_files(table: DeltaTable) -> list[LogFile]:
     return sorted((LogFile(*row) for row in rows), key=lambda file: (file.first_seq, file.last_seq))
 
 
-def identity(
+def file_event_identity(
     bucket: str, key: str, etag: str, version_id: str | None = None, *, overwrites: Overwrites = "latest"
 ) -> bytes:
     """16 bytes that name a file event: equal for redeliveries of it, different for anything else.

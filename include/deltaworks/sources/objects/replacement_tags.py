@@ -18,7 +18,7 @@ from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missin
 _LOCK: Final = threading.Lock()
 
 
-class ReplacedTags:
+class ReplacementTags:
     """The replacements of a bucket's objects. Carries the values of references, which a remote worker lacks."""
 
     def __init__(self, lake: StorageSpec, bucket: str) -> None:
@@ -26,7 +26,7 @@ class ReplacedTags:
         self._bucket = bucket
         self._variables = resolved_variables(lake)
 
-    def of(self, key: str, etag: str) -> list[str]:
+    def tags_for(self, key: str, etag: str) -> list[str]:
         """The tags that the object of this tag may have now, the newest first.
 
         Raises:
