@@ -186,7 +186,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
     cpu = time.process_time()
     with clock:
-        output = write_payloads(payloads, spec, stamp, target, inputs=ParserInputs.fix(spec, storage))
+        output = write_payloads(payloads, spec, stamp, target, inputs=ParserInputs.pin(spec, storage))
     lines = sum(payload.data.count(b"\n") - 1 for payload in payloads if payload.data is not None)
     landed = sum(file.rows for file in output.files["requests"])
     if landed != lines:

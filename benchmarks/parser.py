@@ -1,6 +1,6 @@
 """`parser`: the CPU that an event takes to become rows, by columns and by rows, of the same objects in one process.
 
-Ours: events decoded into slots (`deltaworks.events.decoding`), columns a type of event. Other: the same parser told to
+Ours: events decoded into slots (`deltaworks.events.columnar_decoder`), columns a type of event. Other: the same parser told to
 read every event by rows, which is what it does for what has no slots. Both come to the same rows, which are counted.
 
 - `columnar_vs_rows`: events without a fault.
@@ -97,7 +97,7 @@ def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_co
         if rows != events:
             raise RuntimeError(f"{rows} events came out, {events} were generated")
         clock.seconds = cpu.seconds
-        clock.note(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.by_columns)
+        clock.note(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.columnar_count)
 
     return parse
 

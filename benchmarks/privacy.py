@@ -69,7 +69,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
     target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
-    inputs = ParserInputs.fix(spec, storage, seal_as="g000000-000000000000")
+    inputs = ParserInputs.pin(spec, storage, seal_for_batch="g000000-000000000000")
     cpu = time.process_time()
     with clock:
         output = write_payloads(payloads, spec, stamp, target, inputs=inputs)

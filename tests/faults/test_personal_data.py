@@ -120,11 +120,11 @@ def stream(stage: CollectorStage, objects: dict[str, bytes]) -> None:
     """Land the objects in the lake, and the record of their batch, as a stream does."""
     catalog = load_catalog("local", root=stage.root)
     spec, lake = catalog.pipeline("shop"), stage.root / "lake"
-    parser = Parser(spec, strip_keys=ParserInputs.fix(spec, catalog.environment.lake).strip_keys)
+    parser = Parser(spec, redaction_keys=ParserInputs.pin(spec, catalog.environment.lake).redaction_keys)
     payloads = [Payload(seq, key, data) for seq, (key, data) in enumerate(sorted(objects.items()), 1)]
     for table, part in parser.parse(payloads, BatchStamp(1, AT_MS * 1000, "f")):
         write_deltalake(str(lake / paths.table("shop", table)), part, mode="append")
-    record = parser.findings.as_record() | {"facts": parser.findings.facts()}
+    record = parser.findings.as_record() | {"facts": parser.findings.ledger_entry()}
     prepared = lake / paths.prepared_batch("shop", 1, 1)
     prepared.parent.mkdir(parents=True, exist_ok=True)
     prepared.write_text(json.dumps(record))

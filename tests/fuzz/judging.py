@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
-from deltaworks.events.stripping import StripKeys
+from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
+from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
@@ -98,8 +98,8 @@ _PARSERS: dict[tuple[str, bool], Parser] = {}
 def _parser(spec: PipelineSpec, *, by_columns: bool) -> Parser:
     name = f"{spec.source.model_dump_json()}{spec.event.model_dump_json()}{spec.unwrap}{spec.privacy}", by_columns
     if name not in _PARSERS:
-        keys = None if spec.privacy is None else StripKeys(bytes(32))
-        _PARSERS[name] = Parser(spec, strip_keys=keys, columnar_from_bytes=0 if by_columns else None)
+        keys = None if spec.privacy is None else RedactionKeys(bytes(32))
+        _PARSERS[name] = Parser(spec, redaction_keys=keys, columnar_from_bytes=0 if by_columns else None)
     return _PARSERS[name]
 
 
@@ -161,7 +161,7 @@ def _observed(parser: Parser, payloads: Sequence[Payload], notes: Sequence[str])
         rows = whole[name] = pa.concat_tables(parts)
         rows.validate(full=True)
         places = zip(rows["_seq"].to_pylist(), rows["_position"].to_pylist(), strict=True)
-        if name == QUARANTINE:
+        if name == QUARANTINE_TABLE:
             codes = rows["reasons"].to_pylist()
             for place, of_row in zip(places, codes, strict=True):
                 unforeseen += [text for reason in of_row for text in _UNFORESEEN.findall(reason["detail"])]
@@ -192,8 +192,8 @@ def _problems(observed: Observed, reading: Reading, seq: int) -> Iterator[str]:
             yield f"event {position} is twice in a table: {names}"
         if position in rejected:
             yield f"event {position} is in {names} and in quarantine too"
-    if WHOLE_OBJECT in rejected:
-        codes = rejected[WHOLE_OBJECT]
+    if ENTIRE_OBJECT in rejected:
+        codes = rejected[ENTIRE_OBJECT]
         if not (reading.whole or _BEYOND_BUDGET & set(codes)):
             yield f"the whole payload is in quarantine as {codes}, though {len(reading.events)} events can be read"
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.reasons import Reason, ReasonCode
 from tests.fuzz import avro_reader, container_readers, plain_readers, text_inputs
 from tests.fuzz.container_inputs import avro_payloads, compressed_payloads, parquet_payloads
@@ -26,8 +26,8 @@ def _wrapped(payload: bytes) -> Reading:
 def _opened(data: bytes) -> bytes | Reason:
     """An object's content as a task opens it."""
     try:
-        return decompressed(data, "auto", max_bytes=MOST_CONTENT_BYTES)
-    except LargeContent as error:
+        return decompress(data, "auto", max_bytes=MOST_CONTENT_BYTES)
+    except ContentTooLarge as error:
         return Reason(ReasonCode.TOO_LARGE, "", str(error))
     except DamagedContent as error:
         return Reason(ReasonCode.OBJECT_UNREADABLE, "", str(error))

@@ -34,7 +34,7 @@ from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import span_of
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.stripping import StripKeys
+from deltaworks.events.redaction import RedactionKeys
 from deltaworks.models.labels import label_query
 from deltaworks.privacy.tokens import token
 from deltaworks.rules.backtest import backtest
@@ -101,8 +101,8 @@ def rows_of(project: Path, pipeline: str, *payloads: Payload | bytes) -> dict[st
     """What lands of payloads, by table."""
     numbered = [p if isinstance(p, Payload) else Payload(seq, f"k{seq}", p) for seq, p in enumerate(payloads, 1)]
     spec = catalog(project).pipeline(pipeline)
-    keys = StripKeys(KEY) if spec.privacy else None
-    return dict(Parser(spec, strip_keys=keys).parse(numbered, STAMP))
+    keys = RedactionKeys(KEY) if spec.privacy else None
+    return dict(Parser(spec, redaction_keys=keys).parse(numbered, STAMP))
 
 
 def load_module(project: Path, title: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:

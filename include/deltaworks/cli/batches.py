@@ -70,7 +70,7 @@ def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
     in them happened, the tables say."""
     facts = {f"source {_FORMER_NAMES.get(name, name)}": str(value) for name, value in source.items()}
     # Of which numbers no event is looked for, matters to programs.
-    facts.pop("source dropped_numbers", None)
+    facts.pop("source dropped_sequence_numbers", None)
     if rejected := source.get("rejected"):
         reasons = (f"{events:,} {code}" + (f" at {path}" if path else "") for code, path, events in rejected)
         facts["source rejected"] = ", ".join(reasons)

@@ -37,10 +37,10 @@ from deltaworks.engine.keyed.tables import KeyedFollower, KeyedTables
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
-from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.evolution import EvolvedColumns, to_records
 from deltaworks.events.parse import BatchStamp
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.events.strip_keys import bring_to_vault
+from deltaworks.events.redaction_keys import export_to_vault
 from deltaworks.sources.base import Slice
 from deltaworks.sources.offset_ranges import OffsetRange, OffsetRanges
 from deltaworks.sources.worker_crashes import CrashIsolation
@@ -240,7 +240,7 @@ class BatchProcessor:
                 code_version=__version__,
                 offsets={"start": start or None, "end": end},
                 suppression=written.facts.pop("suppression", 0),
-                source=source.metadata | written.findings.facts() | written.facts,
+                source=source.metadata | written.findings.ledger_entry() | written.facts,
                 tables=tuple(self._share(name, written) for name in sorted(written.files)),
             )
         )
@@ -257,9 +257,9 @@ class BatchProcessor:
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
         name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
         # Once for both passes: all rows of a batch have their answers from the same databases.
-        inputs = ParserInputs.fix(self._spec, self._lake.storage, seal_as=name)
+        inputs = ParserInputs.pin(self._spec, self._lake.storage, seal_for_batch=name)
 
-        def one_pass(evolved: Evolved) -> Written:
+        def one_pass(evolved: EvolvedColumns) -> Written:
             return fan_out(
                 spark,
                 source,
@@ -273,9 +273,9 @@ class BatchProcessor:
             )
 
         written = with_new_columns(one_pass, self._spec, self._tables.evolved())
-        if inputs.strip_keys is not None:
-            written.facts["suppression"] = inputs.strip_keys.suppression.number
-            bring_to_vault(self._spec, self._lake.storage, written.findings.sealed, name=name)
+        if inputs.redaction_keys is not None:
+            written.facts["suppression"] = inputs.redaction_keys.suppression.number
+            export_to_vault(self._spec, self._lake.storage, written.findings.sealed_frames, name=name)
         written.facts |= {} if inputs.databases is None else {"databases": inputs.databases.facts()}
         return written
 
@@ -295,7 +295,7 @@ class BatchProcessor:
             writer=self._tables.writer_by_table[name],
             rows=sum(file.rows for file in files),
             files=tuple(asdict(file) for file in files),
-            new_columns=as_records(written.new_columns.get(name, ())),
+            new_columns=to_records(written.new_columns.get(name, ())),
         )
 
     def _land(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:

@@ -20,7 +20,7 @@ from deltaworks.engine.ledger import Ledger, StepOutcome
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import TableWriter
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step
@@ -152,8 +152,8 @@ def _raise_what_concerns_all(failed: dict[str, DeltaworksError], tables: TableSe
     for error in failed.values():
         if isinstance(error, FencedError):
             raise error
-    if QUARANTINE in failed:
-        raise failed[QUARANTINE]
+    if QUARANTINE_TABLE in failed:
+        raise failed[QUARANTINE_TABLE]
     first = next(iter(failed.values()))
     everywhere = len(failed) == of > 1 and all(error.retryable for error in failed.values())
     if everywhere or not tables.storage_answers():

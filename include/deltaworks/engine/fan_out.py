@@ -26,11 +26,11 @@ from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, T
 from deltaworks.engine.task_limits import TaskLimits
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
-from deltaworks.events.evolution import Evolved, new_columns, together
-from deltaworks.events.findings import Findings
+from deltaworks.events.evolution import EvolvedColumns, merge_evolved, new_columns
 from deltaworks.events.parse import BatchStamp, Payload
-from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
+from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.base import RecordSlice, Slice
 from deltaworks.sources.task_output import TaskOutput, sort_by_task
 from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
@@ -53,8 +53,8 @@ class Written:
     """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
-    new_columns: Evolved = field(default_factory=dict)
+    findings: TaskFindings = field(default_factory=TaskFindings)
+    new_columns: EvolvedColumns = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,8 +80,8 @@ def write_payloads(
     stamp: BatchStamp,
     target: FileTarget,
     *,
-    evolved: Evolved | None = None,
-    inputs: ParserInputs = NOTHING_BESIDE,
+    evolved: EvolvedColumns | None = None,
+    inputs: ParserInputs = NO_PARSER_INPUTS,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     carefully: bool = False,
     flush_bytes: int = FLUSH_BYTES,
@@ -102,9 +102,9 @@ def write_payloads(
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
     proof = partial(_check_parts, spec, target) if carefully else None
     try:
-        parser = inputs.parser(spec, evolved=evolved, proof=proof)
+        parser = inputs.create_parser(spec, evolved=evolved, validate_rows=proof)
     except (ConfigError, TransientError) as error:  # of a database
-        return TaskOutput(findings=Findings(failure=error))
+        return TaskOutput(findings=TaskFindings(failure=error))
     flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
     try:
         with _collector_paused():
@@ -141,8 +141,8 @@ def fan_out(
     spec: PipelineSpec,
     stamp: BatchStamp,
     target: FileTarget,
-    evolved: Evolved | None = None,
-    inputs: ParserInputs = NOTHING_BESIDE,
+    evolved: EvolvedColumns | None = None,
+    inputs: ParserInputs = NO_PARSER_INPUTS,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     isolation: CrashIsolation | None = None,
 ) -> Written:
@@ -169,7 +169,7 @@ def fan_out(
     written = merged_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
-    if written.findings.refusal is not None and not written.findings.some_read:
+    if written.findings.refusal is not None and not written.findings.any_read:
         raise written.findings.refusal
     return written
 
@@ -179,7 +179,7 @@ def _of_tasks(
     stamp: BatchStamp,
     target: FileTarget,
     *,
-    evolved: Evolved | None,
+    evolved: EvolvedColumns | None,
     inputs: ParserInputs,
     duplicates: Mapping[str, DuplicateWindow] | None,
 ) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
@@ -206,7 +206,7 @@ def _of_tasks(
     def prove(payloads: Iterable[Payload]) -> None:
         pipeline = PipelineSpec.model_validate_json(declared)
         with canary_limits.of_task(payloads) as watched:
-            parser = inputs.parser(pipeline, evolved=evolved)
+            parser = inputs.create_parser(pipeline, evolved=evolved)
             for part in parser.parse(watched, stamp):
                 _check_parts(pipeline, target, [part])
 
@@ -253,7 +253,7 @@ def merged_outputs(
     skipped = {name: window.skipped_files for name, window in duplicates.items() if window.skipped_files}
     written.facts = {f"duplicates_left_out_{name}": files for name, files in skipped.items()}
     for output in sort_by_task(outputs):
-        written.findings.add(output.findings)
+        written.findings.merge(output.findings)
         for table, files in output.files.items():
             first_ids = output.first_ids.get(table)
             settled = files if first_ids is None else together.settle(table, first_ids, files)
@@ -261,7 +261,9 @@ def merged_outputs(
     return written
 
 
-def with_new_columns(one_pass: Callable[[Evolved], Written], spec: PipelineSpec, evolved: Evolved) -> Written:
+def with_new_columns(
+    one_pass: Callable[[EvolvedColumns], Written], spec: PipelineSpec, evolved: EvolvedColumns
+) -> Written:
     """A pass over a batch; a second one with the columns that the first one found fields for, where it did.
 
     Args:
@@ -272,7 +274,7 @@ def with_new_columns(one_pass: Callable[[Evolved], Written], spec: PipelineSpec,
     added = new_columns(spec, evolved, written.findings.new_fields)
     if added:
         # The files of the first pass are in no commit: orphans that maintenance removes.
-        written = one_pass(together(evolved, added))
+        written = one_pass(merge_evolved(evolved, added))
         written.new_columns = added
     return written
 

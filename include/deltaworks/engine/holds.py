@@ -23,8 +23,8 @@ from deltaworks.engine.commit import BatchStores, ShareCommits, as_caught_up
 from deltaworks.engine.keyed.tables import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
-from deltaworks.events.reasons import QUARANTINE
-from deltaworks.events.share_schema import fitted_share
+from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.events.share_schema import fit_share
 from deltaworks.tables.commit import Step
 
 log = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class TableHolds:
         try:
             finished = self._catch_up(table)
         except _TableFailed as failed:
-            if table == QUARANTINE:
+            if table == QUARANTINE_TABLE:
                 raise failed.error from failed
             self._resuming.discard(table)
             record = self._held.get(table)
@@ -252,7 +252,7 @@ class TableHolds:
         batch, share = self._share(table, batch_id)
         fitted = share
         if refit and share.writer == "fan_out":
-            fitted = fitted_share(self._lake, self._tables.handles[table], batch, share)
+            fitted = fit_share(self._lake, self._tables.handles[table], batch, share)
         return batch, share, as_caught_up(self._commits.commit(batch, fitted))
 
     def _of_the_table(self, work: Callable[[], T]) -> T:

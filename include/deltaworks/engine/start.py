@@ -16,7 +16,7 @@ from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, known_owner_epoch, landed_batches, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
-from deltaworks.events.origins import fixed_databases
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -69,7 +69,7 @@ def open_batches(
     """
     lake = Lake(catalog.environment.lake)
     if spark is not None:  # who only finishes what is prepared looks nothing up
-        fixed_databases(spec, lake.storage)
+        pin_databases(spec, lake.storage)
     owner = owner_step(spec.pipeline, epoch)
     home = PipelineHome(objects, spec.pipeline)
     home.start_overs.refuse_unfinished()

@@ -21,8 +21,8 @@ from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.announcements import announced
 from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA
-from deltaworks.events.evolution import Evolved, EvolvedColumn, evolved_columns
-from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.events.evolution import EvolvedColumn, EvolvedColumns, evolved_columns
+from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -64,7 +64,7 @@ class TableSet:
         self._spark = spark
         self._declared = {
             table.name: (arrow_schema(table.column_types()), table.partition_by) for table in spec.tables
-        } | {QUARANTINE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
+        } | {QUARANTINE_TABLE: (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)}
         if spec.archive is not None:
             self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
@@ -83,8 +83,8 @@ class TableSet:
         """
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(self._try_to_open, self._declared))
-        if QUARANTINE in self.problems:
-            raise self.problems[QUARANTINE]
+        if QUARANTINE_TABLE in self.problems:
+            raise self.problems[QUARANTINE_TABLE]
 
     def _try_to_open(self, name: str) -> None:
         try:
@@ -155,7 +155,7 @@ class TableSet:
         reasons = reasons_to_use_spark(handle)
         if not reasons:
             return
-        if name == QUARANTINE:
+        if name == QUARANTINE_TABLE:
             raise ContractError(
                 "QUARANTINE_FEATURES",
                 f"The quarantine of {self._spec.pipeline!r} has {', '.join(reasons)}, which a batch cannot honour.",
@@ -229,7 +229,7 @@ class TableSet:
             except FencedError:
                 raise
             except Exception as error:
-                if name == QUARANTINE:
+                if name == QUARANTINE_TABLE:
                     raise
                 self.problems[name] = as_deltaworks_error(error)
 
@@ -250,7 +250,7 @@ class TableSet:
         # One that is raised already, by a successor, is no error of raising it.
         check_owner_epoch(self.handles[name], owner)
 
-    def evolved(self) -> Evolved:
+    def evolved(self) -> EvolvedColumns:
         """The columns that tables were given while they ran, those of shares that are held back among them.
 
         A table that is not open, or that Spark writes, is given none: new fields stay in its rescued column.
@@ -282,7 +282,7 @@ class TableSet:
     def storage_answers(self) -> bool:
         """Whether the lake can be read: what fails beside a quarantine that answers is a table's own trouble."""
         try:
-            refresh(self.handles[QUARANTINE])
+            refresh(self.handles[QUARANTINE_TABLE])
         except Exception:
             return False
         return True

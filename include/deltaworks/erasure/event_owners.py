@@ -15,9 +15,9 @@ import orjson
 
 from deltaworks.erasure.token_search import TokenSearch, all_of, stands_in_bytes
 from deltaworks.events.budget import OverBudget
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.misfits import Misfit
 from deltaworks.privacy.walker import Walker
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -54,7 +54,7 @@ class EventOwners:
         for reader, walker in self._readers:
             own = value if len(self._readers) == 1 else copy.deepcopy(value)
             events = 0
-            for place, (inner, inner_raw) in enumerate(reader.spread([(own, raw)])):
+            for place, (inner, inner_raw) in enumerate(reader.unwrap_arrays([(own, raw)])):
                 events = place + 1
                 if place not in owners:
                     request = self._of_event(reader, walker, inner, inner_raw, at_ms)
@@ -69,8 +69,8 @@ class EventOwners:
         present = self._everybody.in_bytes(raw)
         if not present and not reader.is_erased(value):
             try:
-                event = walker.mask(reader.event(value), at_ms=at_ms)
-            except Misfit:
+                event = walker.mask(reader.read_event(value), at_ms=at_ms)
+            except ConversionError:
                 return None
             present = self._everybody.in_bytes(_written(event))
             if not present and self._others:

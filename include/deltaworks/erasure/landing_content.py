@@ -21,14 +21,14 @@ from deltaworks.erasure.event_owners import EventOwners, Owners
 from deltaworks.erasure.landing_rows import parquet_without
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.events.budget import OverBudget
-from deltaworks.events.collector_numbers import CollectorNumbers
-from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed, detected
-from deltaworks.events.erased import mark, marked_line
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress, detect_compression
+from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
 from deltaworks.events.events import value_at
-from deltaworks.events.exact_numbers import exact_bytes, exact_value
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.lossless_numbers import dump_lossless, parse_lossless
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 
@@ -53,7 +53,7 @@ class WithoutThem:
     stored: bytes | None = None
     events: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
-    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
+    numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
 
 @dataclass(slots=True)
@@ -111,10 +111,10 @@ class ContentEraser:
     def _content(self, stored: bytes) -> tuple[str, bytes]:
         declared = self._source.compression
         try:
-            content = decompressed(stored, declared, max_bytes=self._source.max_object_bytes)
-        except (DamagedContent, LargeContent) as error:
+            content = decompress(stored, declared, max_bytes=self._source.max_object_bytes)
+        except (DamagedContent, ContentTooLarge) as error:
             raise NotRewritable(str(error)) from error
-        return detected(stored) if declared == "auto" else declared, content
+        return detect_compression(stored) if declared == "auto" else declared, content
 
     def _pieces(self, content: bytes, at_ms: int) -> _Pieces:
         pieces = _Pieces()
@@ -128,7 +128,7 @@ class ContentEraser:
                 pieces.unreadable += isinstance(value, Malformed) and not owners
                 if owners:
                     pieces.going[number] = owners
-        except Misfit as misfit:
+        except ConversionError as misfit:
             raise NotRewritable(f"{misfit.code}: nothing of it can be read") from misfit
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, pa.ArrowException) as error:
             raise NotRewritable(f"reading it failed ({type(error).__name__})") from error
@@ -153,21 +153,21 @@ class ContentEraser:
         raw, owners = pieces.raws[number], pieces.going[number]
         first = next(iter(owners.values()))
         if self._source.format in _LINES:
-            return marked_line(first).encode()
+            return tombstone_line(first).encode()
         if not self._unwrap or not _holds_list(raw, self._unwrap):
-            return orjson.dumps(mark(first))
-        value = exact_value(raw)
+            return orjson.dumps(tombstone(first))
+        value = parse_lossless(raw)
         *above, last = self._unwrap
         holder = value_at(value, tuple(above))
         text = holder[last]
-        inner = exact_value(text) if isinstance(text, str) else text
-        inner = [mark(owners[place]) if place in owners else event for place, event in enumerate(inner)]
-        holder[last] = exact_bytes(inner).decode() if isinstance(text, str) else inner
-        written = exact_bytes(value)
+        inner = parse_lossless(text) if isinstance(text, str) else text
+        inner = [tombstone(owners[place]) if place in owners else event for place, event in enumerate(inner)]
+        holder[last] = dump_lossless(inner).decode() if isinstance(text, str) else inner
+        written = dump_lossless(value)
         if not self._everybody.in_bytes(written):
             return written
         # The wrapper itself names them: nothing of it stays but as many places.
-        bare: Any = [mark(first)] * pieces.counts[number]
+        bare: Any = [tombstone(first)] * pieces.counts[number]
         for name in reversed(self._unwrap):
             bare = {name: bare}
         return orjson.dumps(bare)
@@ -246,9 +246,9 @@ def _joined(content: bytes, pieces: Sequence[bytes]) -> bytes:
     return b"[" + b",\n".join(pieces) + b"]" if is_array else b"".join(piece + b"\n" for piece in pieces)
 
 
-def _numbers_of(pieces: _Pieces) -> CollectorNumbers:
+def _numbers_of(pieces: _Pieces) -> CollectorSequenceNumbers:
     """The numbers that collectors gave to the events that go."""
-    numbers = CollectorNumbers()
+    numbers = CollectorSequenceNumbers()
     for number, owners in pieces.going.items():
         numbers.add_raw(pieces.raws[number], None if len(owners) == pieces.counts[number] else sorted(owners))
     return numbers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaworks.events.erased import ERASED_FIELD
+from deltaworks.events.erasure_tombstones import ERASED_FIELD
 
 
 def parquet_without(content: bytes, going: Mapping[int, str]) -> bytes:

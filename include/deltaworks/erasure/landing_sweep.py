@@ -280,5 +280,5 @@ def _record(
         bytes_after=len(new),
         events=without.events.total(),
         made_at=made_at.astimezone(UTC).isoformat(),
-        numbers=without.numbers.packed(),
+        numbers=without.numbers.encode(),
     )

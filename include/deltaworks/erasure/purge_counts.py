@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.tables.log import FileId
 
 
@@ -26,7 +26,7 @@ class FileCount:
     hits: int = 0
     marked: int = 0
     by_request: Counter[str] = field(default_factory=Counter)
-    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
+    numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Survey:
     by_request: Mapping[str, int] = field(default_factory=dict)
     dates: Mapping[str, int] = field(default_factory=dict)
     marked: int = 0
-    numbers: CollectorNumbers = field(default_factory=CollectorNumbers)
+    numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
     @property
     def hits(self) -> int:

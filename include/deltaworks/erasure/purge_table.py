@@ -22,7 +22,7 @@ from deltaworks.erasure.random_identities import RandomIdentities
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch, all_of
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.tables.commit import Step, commit_attempts, contention_error
 from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
 from deltaworks.tables.lake import Lake
@@ -31,7 +31,7 @@ from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
 #: Adds the numbers that rows of a table have from collectors.
-NoteNumbers = Callable[[pa.RecordBatch, CollectorNumbers], None]
+NoteNumbers = Callable[[pa.RecordBatch, CollectorSequenceNumbers], None]
 
 
 class TablePurger:
@@ -82,7 +82,7 @@ class TablePurger:
         by_request: Counter[str] = Counter()
         dates: Counter[str] = Counter()
         rows = marked = 0
-        numbers = CollectorNumbers()
+        numbers = CollectorSequenceNumbers()
         for name, added in state.files.items():
             if name not in self._counted:
                 self._counted[name] = self._count(files, added)
@@ -92,7 +92,7 @@ class TablePurger:
                 by_file[name] = counted.hits
             if counted.hits:
                 by_request.update(counted.by_request)
-                numbers.update(counted.numbers)
+                numbers.merge(counted.numbers)
                 dates[str((added.get("partitionValues") or {}).get(partition, ""))] += counted.hits
         return Survey(
             version=state.version,
@@ -220,7 +220,7 @@ class TablePurger:
             dates=dict(survey.dates),
             removed=tuple(sorted(name for name, _ in survey.by_file)),
             bytes_written=sum(int(added["size"]) for added in written.values()),
-            numbers={} if mode == "identity" else survey.numbers.packed(),
+            numbers={} if mode == "identity" else survey.numbers.encode(),
         )
 
     def _commit(self, step: Step, purge: PurgedTable) -> FilesCommit:

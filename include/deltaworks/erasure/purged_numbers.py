@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from deltaworks.erasure.purge_table import NoteNumbers
-from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.maintenance.lost_events import collected_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import QUARANTINE
@@ -17,12 +17,12 @@ def noting_numbers(spec: PipelineSpec, table: str) -> NoteNumbers | None:
     if collected is None or table not in (collected.table, QUARANTINE):
         return None
 
-    def of_columns(rows: pa.RecordBatch, numbers: CollectorNumbers) -> None:
+    def of_columns(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
         columns = (_values(rows, name) for name in (collected.collector, collected.seq))
         for process, seq in zip(*columns, strict=True):
             numbers.add(process, seq)
 
-    def of_raw(rows: pa.RecordBatch, numbers: CollectorNumbers) -> None:
+    def of_raw(rows: pa.RecordBatch, numbers: CollectorSequenceNumbers) -> None:
         for raw in _values(rows, "raw"):
             numbers.add_raw(raw.encode() if isinstance(raw, str) else b"")
 

@@ -35,21 +35,21 @@ ARCHIVE_SCHEMA = pa.schema(
 #: By when the batch took them and not by what producers say, whose clocks would make a partition each.
 ARCHIVE_PARTITION = ("archive_date",)
 #: Makes rows of the archive of records as Spark has them, without what their batch stamps on them.
-ToArchive = Callable[[pa.RecordBatch], dict[str, pa.Array]]
-_STAMPED = ("archive_date", "_batch_id", "_ingested_at")
+RecordsToColumns = Callable[[pa.RecordBatch], dict[str, pa.Array]]
+_STAMP_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
 
 
 def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
     """Rows of the archive, of a source's columns. A column that the source lacks is null."""
     count = len(columns["_seq"])
     instants = pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(pa.timestamp("us", tz="UTC"))
-    stamped = {
+    stamp_columns = {
         "archive_date": instants.cast(pa.date32()),
         "_batch_id": pa.repeat(pa.scalar(stamp.batch_id, pa.int64()), count),
         "_ingested_at": instants,
     }
     arrays = []
     for field in ARCHIVE_SCHEMA:
-        array = stamped[field.name] if field.name in _STAMPED else columns.get(field.name)
+        array = stamp_columns[field.name] if field.name in _STAMP_COLUMNS else columns.get(field.name)
         arrays.append(pa.nulls(count, field.type) if array is None else array.cast(field.type))
     return pa.Table.from_arrays(arrays, schema=ARCHIVE_SCHEMA)

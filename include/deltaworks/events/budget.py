@@ -13,31 +13,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import BudgetSpec
 
 #: What a decoded value takes in Python, with its place in what holds it: some 50 bytes for a number or a short text,
 #: 200 for an object of one field.
-VALUE_BYTES = 100
+BYTES_PER_VALUE = 100
 #: What looking at a place costs, however soon it shows that nothing can be read from there.
-ATTEMPT_BYTES = 128
+PARSE_ATTEMPT_BYTES = 128
 #: So much may be looked at in a payload however small it is: a few broken events are looked at many times over. These
 #: are 2,000 attempts, which take 30 ms at most; the worst payload of 5 KB needs no more.
-_LEAST_SCANNED_BYTES = 256 << 10
+_MIN_SCANNABLE_BYTES = 256 << 10
 
 #: What a payload may hold where nothing is declared: so much however small it is, so much for each of its bytes, and no
 #: more than so much. A record takes up to 16 us and a value 1 us, so that a few kilobytes cost two seconds. Records of
 #: one byte are none that anybody sends: an id or a time alone takes more, compressed too.
-_LEAST_RECORDS, _RECORDS_PER_BYTE, _MOST_RECORDS = 100_000, 1, 10_000_000
-_LEAST_VALUES, _VALUES_PER_BYTE, _MOST_VALUES = 2_000_000, 100, 1_000_000_000
+_MIN_RECORDS, _RECORDS_PER_BYTE, _MAX_RECORDS = 100_000, 1, 10_000_000
+_MIN_VALUES, _VALUES_PER_BYTE, _MAX_VALUES = 2_000_000, 100, 1_000_000_000
 
 #: An event as a framer gives it: its value and its bytes. A `Run` stands for as many events as it has.
-Event = tuple[Any, bytes]
+FramedEvent = tuple[Any, bytes]
 
 
 @dataclass(slots=True)
-class Run:
+class EventRun:
     """Decoded events one behind the other, each with its bytes: what is the same for all of them is done once."""
 
     events: list[Any] = field(default_factory=list)
@@ -47,15 +47,15 @@ class Run:
     def __len__(self) -> int:
         return len(self.events)
 
-    def first(self, count: int) -> Run:
+    def first(self, count: int) -> EventRun:
         """The first so many of them."""
         raws = self.raws[:count]
-        return Run(self.events[:count], raws, sum(map(len, raws)))
+        return EventRun(self.events[:count], raws, sum(map(len, raws)))
 
 
-def events_in(value: Any) -> int:
+def event_count(value: Any) -> int:
     """For how many events a value stands."""
-    return len(value) if type(value) is Run else 1
+    return len(value) if type(value) is EventRun else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class OverBudget:
     detail: str
 
 
-class Exceeded(Misfit):
+class BudgetExceededError(ConversionError):
     """A payload has gone beyond a budget; `rest` is what was not read of it, where its framer can tell."""
 
     def __init__(self, budget: str, detail: str) -> None:
         super().__init__(ReasonCode.OVER_BUDGET, detail, path=budget)
-        self.rest = b""
+        self.unread = b""
 
 
 class Budget:
@@ -85,14 +85,14 @@ class Budget:
     """
 
     __slots__ = (
-        "_left_bytes",
-        "_left_values",
+        "_remaining_bytes",
+        "_remaining_values",
         "_limits",
         "_max_records",
         "_max_values",
-        "_note",
+        "_on_exceeded",
         "_noted",
-        "_scannable",
+        "_scannable_bytes",
         "_size",
         "max_event_bytes",
     )
@@ -103,23 +103,23 @@ class Budget:
         *,
         size: int | None,
         max_event_bytes: int = 16 << 20,
-        note: Callable[[str], None] | None = None,
+        on_exceeded: Callable[[str], None] | None = None,
     ) -> None:
         self._limits = limits or BudgetSpec()
         self._size = size or 0
-        self._scannable = max(_LEAST_SCANNED_BYTES, self._limits.max_scans * self._size)
-        self._left_bytes = self._scannable
-        by_size = (_MOST_RECORDS, _MOST_VALUES)
+        self._scannable_bytes = max(_MIN_SCANNABLE_BYTES, self._limits.max_scans * self._size)
+        self._remaining_bytes = self._scannable_bytes
+        by_size = (_MAX_RECORDS, _MAX_VALUES)
         if size is not None:
             by_size = (
-                min(_MOST_RECORDS, max(_LEAST_RECORDS, _RECORDS_PER_BYTE * size)),
-                min(_MOST_VALUES, max(_LEAST_VALUES, _VALUES_PER_BYTE * size)),
+                min(_MAX_RECORDS, max(_MIN_RECORDS, _RECORDS_PER_BYTE * size)),
+                min(_MAX_VALUES, max(_MIN_VALUES, _VALUES_PER_BYTE * size)),
             )
         self._max_records = self._limits.max_records or by_size[0]
         self._max_values = self._limits.max_values or by_size[1]
-        self._left_values = self._max_values
-        self._note = note
-        self._noted: set[str] = set()
+        self._remaining_values = self._max_values
+        self._on_exceeded = on_exceeded
+        self._reported_budgets: set[str] = set()
         self.max_event_bytes = max_event_bytes
 
     @property
@@ -127,86 +127,86 @@ class Budget:
         """What may be held decoded at once."""
         return self._limits.max_held_bytes
 
-    def scan(self, count: int) -> None:
+    def count_scanned(self, count: int) -> None:
         """Count bytes that were looked at.
 
         Raises:
             Exceeded: max_scans.
         """
-        self._left_bytes -= count
-        if self._left_bytes < 0:
+        self._remaining_bytes -= count
+        if self._remaining_bytes < 0:
             detail = f"its {self._size} bytes were looked at {self._limits.max_scans} times over, and are not read yet"
-            raise self.exceeded("max_scans", detail)
+            raise self.exceeded_error("max_scans", detail)
 
-    def make(self, count: int) -> None:
+    def reserve_values(self, count: int) -> None:
         """Count values that are about to be made.
 
         Raises:
             Exceeded: max_values.
         """
-        self._left_values -= count
-        if self._left_values < 0:
-            why = self._why(self._limits.max_values)
-            raise self.exceeded("max_values", f"it holds more than {self._max_values} values{why}")
+        self._remaining_values -= count
+        if self._remaining_values < 0:
+            why = self._size_explanation(self._limits.max_values)
+            raise self.exceeded_error("max_values", f"it holds more than {self._max_values} values{why}")
 
-    def announce(self, records: int) -> None:
+    def check_announced_records(self, records: int) -> None:
         """Refuse a payload that says itself how many records it has, before the first is read.
 
         Raises:
             Exceeded: max_records.
         """
         if records > self._max_records:
-            why = self._why(self._limits.max_records)
+            why = self._size_explanation(self._limits.max_records)
             detail = f"it holds {records} records; at most {self._max_records} are read{why}"
-            raise self.exceeded("max_records", detail)
+            raise self.exceeded_error("max_records", detail)
 
-    def may_exceed(self, size: int) -> bool:
+    def may_exceed_memory(self, size: int) -> bool:
         """Whether so many bytes of text can hold so many values that the values have to be counted."""
-        return size * (VALUE_BYTES + 2) > self._limits.max_held_bytes
+        return size * (BYTES_PER_VALUE + 2) > self._limits.max_held_bytes
 
-    def hold(self, size: int, values: int) -> None:
+    def check_memory(self, size: int, values: int) -> None:
         """Refuse what would take too much memory decoded: so many bytes, in so many values.
 
         Raises:
             Exceeded: max_held_bytes.
         """
-        held = 2 * size + VALUE_BYTES * values
+        held = 2 * size + BYTES_PER_VALUE * values
         if held > self._limits.max_held_bytes:
             detail = f"{values} values in {size} bytes take {held} bytes or so; at most {self._limits.max_held_bytes}"
-            raise self.exceeded("max_held_bytes", detail)
+            raise self.exceeded_error("max_held_bytes", detail)
 
-    def hold_json(self, text: bytes | str) -> None:
+    def check_json_memory(self, text: bytes | str) -> None:
         """`hold` for JSON, whose commas and brackets tell how many values it has at most.
 
         Raises:
             Exceeded: max_held_bytes.
         """
-        if self.may_exceed(len(text)):
+        if self.may_exceed_memory(len(text)):
             marks: Iterator[int] = (
                 map(text.count, ",[{") if isinstance(text, str) else map(text.count, (b",", b"[", b"{"))
             )
-            self.hold(len(text), 1 + sum(marks))
+            self.check_memory(len(text), 1 + sum(marks))
 
-    def count_values(self, payload: bytes, marks: Sequence[bytes]) -> None:
+    def reserve_values_of_text(self, payload: bytes, separators: Sequence[bytes]) -> None:
         """`make` for all values of a text, which a mark stands before or behind.
 
         Raises:
             Exceeded: max_values.
         """
         if len(payload) > self._max_values:
-            self.make(sum(payload.count(mark) for mark in marks))
+            self.reserve_values(sum(payload.count(mark) for mark in separators))
 
-    def _why(self, declared: int | None) -> str:
+    def _size_explanation(self, declared: int | None) -> str:
         return "" if declared else f" of {self._size} bytes, as no other number is declared"
 
-    def exceeded(self, budget: str, detail: str) -> Exceeded:
+    def exceeded_error(self, budget: str, detail: str) -> BudgetExceededError:
         """What to raise, noted: the payload has gone beyond a budget."""
-        if budget not in self._noted and self._note is not None:
-            self._noted.add(budget)
-            self._note(budget)
-        return Exceeded(budget, detail)
+        if budget not in self._reported_budgets and self._on_exceeded is not None:
+            self._reported_budgets.add(budget)
+            self._on_exceeded(budget)
+        return BudgetExceededError(budget, detail)
 
-    def bounded(self, events: Iterator[Event], payload: bytes) -> Iterator[Event]:
+    def limit(self, events: Iterator[FramedEvent], payload: bytes) -> Iterator[FramedEvent]:
         """The events of the payload as far as its budgets reach; then one `OverBudget` for what is left.
 
         `payload` stands for what is left where there are too many events: one of them would be taken for the rest.
@@ -214,25 +214,25 @@ class Budget:
         Raises:
             Misfit: nothing of the payload can be read; `Exceeded` among them.
         """
-        taken = 0
+        yielded = 0
         try:
             for value, raw in events:
-                count = events_in(value)
-                if taken + count > self._max_records:
-                    if taken < self._max_records:
-                        yield value.first(self._max_records - taken), raw
-                    taken = self._max_records
-                    over = self.exceeded("max_records", f"it holds more than {self._max_records} records")
-                    over.rest = payload
+                count = event_count(value)
+                if yielded + count > self._max_records:
+                    if yielded < self._max_records:
+                        yield value.first(self._max_records - yielded), raw
+                    yielded = self._max_records
+                    over = self.exceeded_error("max_records", f"it holds more than {self._max_records} records")
+                    over.unread = payload
                     raise over
                 yield value, raw
-                taken += count
-        except Exceeded as over:
-            if not taken:
+                yielded += count
+        except BudgetExceededError as over:
+            if not yielded:
                 raise
-            yield beyond(over), over.rest
+            yield over_budget_event(over), over.unread
 
 
-def beyond(over: Exceeded, raw: bytes | None = None) -> OverBudget:
+def over_budget_event(over: BudgetExceededError, raw: bytes | None = None) -> OverBudget:
     """What stands for the events that are not read; `raw` are their bytes, where that is not all that is left."""
-    return OverBudget(over.rest if raw is None else raw, over.path, over.detail)
+    return OverBudget(over.unread if raw is None else raw, over.path, over.detail)

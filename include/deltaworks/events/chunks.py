@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.events.budget import Run
-from deltaworks.events.reasons import Reason, Rejected
+from deltaworks.events.budget import EventRun
+from deltaworks.events.reasons import Reason, RejectedEvent
 
 if TYPE_CHECKING:
-    from deltaworks.events.decoded import DecodedEvents
+    from deltaworks.events.columnar_batches import DecodedEvents
     from deltaworks.events.parse import Payload
 
 #: Bytes of events that are converted at once; in Python objects they take some ten times as much.
-CHUNK_BYTES = 32 << 20
+MAX_CHUNK_BYTES = 32 << 20
 #: For how many events as objects a decoded one counts: it is let go once its columns are made.
-_DECODED_COUNTS = 0.4
-Tables = tuple[str, ...]
+_DECODED_EVENT_WEIGHT = 0.4
+TableNames = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -28,89 +28,91 @@ class Chunk:
     """
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
-    raws: list[bytes] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    raw_values: list[bytes] = field(default_factory=list)
+    event_names: list[str] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     payloads: dict[int, Payload] = field(default_factory=dict)
-    rows_by_tables: dict[Tables, list[int]] = field(default_factory=dict)
+    rows_by_table_set: dict[TableNames, list[int]] = field(default_factory=dict)
     decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
     #: Decoded events that are to be scanned for emails and phone numbers, with the records they came in.
-    suspects: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
-    rejected: list[Rejected] = field(default_factory=list)
+    scan_candidates: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
+    rejected: list[RejectedEvent] = field(default_factory=list)
     #: How many of `events` turned out to be kept nowhere.
-    dropped: int = 0
+    dropped_count: int = 0
     raw_bytes: int = 0
 
     def is_full(self, events: int) -> bool:
         """Whether it holds as much as a task should convert at once."""
-        spared = (1 - _DECODED_COUNTS) * self.decoded_count
-        return len(self.events) - spared + len(self.rejected) >= events or self.raw_bytes >= CHUNK_BYTES
+        spared = (1 - _DECODED_EVENT_WEIGHT) * self.decoded_count
+        return len(self.events) - spared + len(self.rejected) >= events or self.raw_bytes >= MAX_CHUNK_BYTES
 
-    def take(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
+    def append(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
         """Add an event, of no tables yet; its index."""
         self.events.append(event)
-        self.raws.append(raw)
-        self.names.append(name)
+        self.raw_values.append(raw)
+        self.event_names.append(name)
         self.seqs.append(payload.seq)
         self.payloads[payload.seq] = payload
         self.positions.append(position)
         return len(self.events) - 1
 
-    def take_run(self, event: Mapping[str, Any], payload: Payload, position: int, run: Run) -> None:
+    def append_run(self, event: Mapping[str, Any], payload: Payload, position: int, run: EventRun) -> None:
         """Add a run of events, each of which is `event` to tables; their names are still to be added."""
         count = len(run)
         self.events += [event] * count
-        self.raws += run.raws
+        self.raw_values += run.raws
         self.seqs += [payload.seq] * count
         self.payloads[payload.seq] = payload
         self.positions += range(position, position + count)
         self.raw_bytes += run.size
         self.decoded_count += count
 
-    def misfit(self, index: int, reasons: Sequence[Reason]) -> Rejected:
+    def rejected_event(self, index: int, reasons: Sequence[Reason]) -> RejectedEvent:
         """One of its events, for quarantine."""
         payload = self.payloads[self.seqs[index]]
-        return rejected(payload, self.positions[index], self.raws[index], self.names[index], tuple(reasons))
+        return rejected_event_of(
+            payload, self.positions[index], self.raw_values[index], self.event_names[index], tuple(reasons)
+        )
 
-    def rows_by_table(self, order: Sequence[str]) -> dict[Tables, list[int]]:
+    def rows_by_table(self, order: Sequence[str]) -> dict[TableNames, list[int]]:
         """The events of each table, as sets of one table, in this order of tables."""
         rows: dict[str, list[int]] = {}
-        for tables, some in self.rows_by_tables.items():
+        for tables, some in self.rows_by_table_set.items():
             for table in tables:
                 rows.setdefault(table, []).extend(some)
         return {(table,): sorted(rows[table]) for table in order if table in rows}
 
-    def halves(self) -> tuple[Chunk, Chunk]:
+    def split(self) -> tuple[Chunk, Chunk]:
         """Its events in two chunks of about equal length, in their order; what was rejected is in neither.
 
         None of them may be decoded.
         """
         middle = len(self.events) // 2
-        return self._part(0, middle), self._part(middle, len(self.events))
+        return self._slice(0, middle), self._slice(middle, len(self.events))
 
-    def _part(self, start: int, end: int) -> Chunk:
+    def _slice(self, start: int, end: int) -> Chunk:
         return Chunk(
             events=self.events[start:end],
-            raws=self.raws[start:end],
-            names=self.names[start:end],
+            raw_values=self.raw_values[start:end],
+            event_names=self.event_names[start:end],
             seqs=self.seqs[start:end],
             positions=self.positions[start:end],
             payloads=self.payloads,
-            rows_by_tables={
+            rows_by_table_set={
                 tables: inside
-                for tables, rows in self.rows_by_tables.items()
+                for tables, rows in self.rows_by_table_set.items()
                 if (inside := [row - start for row in rows if start <= row < end])
             },
         )
 
 
-def rejected(
+def rejected_event_of(
     payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
-) -> Rejected:
+) -> RejectedEvent:
     """An event of a payload, for quarantine."""
     arrived_at_us = payload.arrived_at_us
-    return Rejected(
+    return RejectedEvent(
         payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us
     )

@@ -14,74 +14,80 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.events.exact_numbers import FIRST_ROUNDED
-from deltaworks.events.misfits import Misfit, described, mismatch, shown
+from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
+from deltaworks.events.lossless_numbers import FIRST_INEXACT_DOUBLE
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.events.times import times_of
-from deltaworks.events.whole_columns import DIGITS_OF_A_DOUBLE, Unsure, whole_column
+from deltaworks.events.times import time_reader
+from deltaworks.events.vectorized_casts import MAX_DOUBLE_DIGITS, NotVectorizable, cast_column
 from deltaworks.specs.times import ISO_8601, TimeForm
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
 #: Where a value does not fit, so many around it are tried by themselves, then so many; those are looked at singly.
-_BLOCKS = (256, 16)
+_BLOCK_SIZES = (256, 16)
 _INTEGER_BITS = {"int": 31, "long": 63}
 
-Misfits = dict[int, Misfit]
+ConversionErrors = dict[int, ConversionError]
 Converter = Callable[[Any], Any]
 
 
-def column(
-    values: Sequence[Any], kind: ColumnType, *, times: TimeForm = ISO_8601, typed: bool = False
-) -> tuple[pa.Array, Misfits]:
+def convert_column(
+    values: Sequence[Any], kind: ColumnType, *, times: TimeForm = ISO_8601, types_checked: bool = False
+) -> tuple[pa.Array, ConversionErrors]:
     """The values as one Arrow array, and the misfits by index (null in the array).
 
     Args:
         typed: whether nested values are known to be of `kind` on every level already.
     """
     try:
-        return _at_once(values, kind, times, typed=typed), {}
-    except (pa.ArrowException, Misfit, TypeError, ValueError, OverflowError):
-        for size in _BLOCKS:
+        return _convert_at_once(values, kind, times, typed=types_checked), {}
+    except (pa.ArrowException, ConversionError, TypeError, ValueError, OverflowError):
+        for size in _BLOCK_SIZES:
             if len(values) > size:
-                return _in_blocks(values, kind, times, size)
-        return _one_by_one(values, arrow_type(kind), _converter(kind, times))
+                return _convert_in_blocks(values, kind, times, size)
+        return _convert_one_by_one(values, arrow_type(kind), _converter(kind, times))
 
 
-def _in_blocks(values: Sequence[Any], kind: ColumnType, times: TimeForm, size: int) -> tuple[pa.Array, Misfits]:
+def _convert_in_blocks(
+    values: Sequence[Any], kind: ColumnType, times: TimeForm, size: int
+) -> tuple[pa.Array, ConversionErrors]:
     """One bad value among thousands costs its block, not all of them."""
     arrays: list[pa.Array] = []
-    misfits: Misfits = {}
+    misfits: ConversionErrors = {}
     for start in range(0, len(values), size):
-        array, block_misfits = column(values[start : start + size], kind, times=times)
+        array, block_misfits = convert_column(values[start : start + size], kind, times=times)
         arrays.append(array)
         misfits.update((start + index, misfit) for index, misfit in block_misfits.items())
     return pa.concat_arrays(arrays), misfits
 
 
-def _at_once(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, typed: bool) -> pa.Array:
+def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, typed: bool) -> pa.Array:
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
     try:
-        return whole_column(values, kind, times, typed=typed)
-    except Unsure:
+        return cast_column(values, kind, times, types_checked=typed)
+    except NotVectorizable:
         converter = _converter(kind, times)
         return pa.array([None if value is None else converter(value) for value in values], arrow_type(kind))
 
 
-def _one_by_one(values: Sequence[Any], target: pa.DataType, converter: Converter) -> tuple[pa.Array, Misfits]:
+def _convert_one_by_one(
+    values: Sequence[Any], target: pa.DataType, converter: Converter
+) -> tuple[pa.Array, ConversionErrors]:
     converted: list[Any] = []
-    misfits: Misfits = {}
+    misfits: ConversionErrors = {}
     for index, value in enumerate(values):
         try:
-            good = None if value is None else converter(value)
-            pa.scalar(good, target)
-        except Misfit as misfit:
+            result = None if value is None else converter(value)
+            pa.scalar(result, target)
+        except ConversionError as misfit:
             misfits[index] = misfit
-            good = None
+            result = None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            misfits[index] = Misfit(ReasonCode.TYPE_MISMATCH, f"{described(value)} is no {target}: {error}")
-            good = None
-        converted.append(good)
+            misfits[index] = ConversionError(
+                ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is no {target}: {error}"
+            )
+            result = None
+        converted.append(result)
     return pa.array(converted, target), misfits
 
 
@@ -90,57 +96,59 @@ def _converter(kind: ColumnType, times: TimeForm) -> Converter:
     if isinstance(kind, Primitive):
         return _primitive_converters(times)[kind.name]
     if isinstance(kind, Decimal):
-        return lambda value: _decimal(value, kind)
+        return lambda value: _to_decimal(value, kind)
     if isinstance(kind, Struct):
         by_name = {name: _converter(field, times) for name, field in kind.fields}
-        return lambda value: _struct(value, by_name, kind)
+        return lambda value: _to_struct(value, by_name, kind)
     if isinstance(kind, Array):
         element = _converter(kind.element, times)
-        return lambda value: _array(value, element, kind)
+        return lambda value: _to_array(value, element, kind)
     held = _converter(kind.value, times)
-    return lambda value: _map(value, held, kind)
+    return lambda value: _to_map(value, held, kind)
 
 
 def _primitive_converters(times: TimeForm) -> dict[str, Converter]:
-    reader = times_of(times)
+    reader = time_reader(times)
     return {
-        "string": _text,
-        "boolean": _boolean,
-        "int": lambda value: _integer(value, _INTEGER_BITS["int"]),
-        "long": lambda value: _integer(value, _INTEGER_BITS["long"]),
-        "float": lambda value: _number(value, "<f"),
-        "double": lambda value: _number(value, "<d"),
+        "string": _to_text,
+        "boolean": _to_boolean,
+        "int": lambda value: _to_integer(value, _INTEGER_BITS["int"]),
+        "long": lambda value: _to_integer(value, _INTEGER_BITS["long"]),
+        "float": lambda value: _to_number(value, "<f"),
+        "double": lambda value: _to_number(value, "<d"),
         "timestamp": reader.instant_us,
         "date": reader.date,
-        "binary": lambda value: _text(value).encode(),
+        "binary": lambda value: _to_text(value).encode(),
     }
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise mismatch(value, "string")
+        raise type_mismatch(value, "string")
     return value
 
 
-def _boolean(value: Any) -> bool:
+def _to_boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise mismatch(value, "boolean")
+        raise type_mismatch(value, "boolean")
     return value
 
 
-def _integer(value: Any, bits: int) -> int:
+def _to_integer(value: Any, bits: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise mismatch(value, "whole number")
+        raise type_mismatch(value, "whole number")
     if not -(1 << bits) <= value < 1 << bits:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} needs more than {bits + 1} bits")
-    if isinstance(value, float) and abs(value) >= FIRST_ROUNDED:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} may have lost digits as a number with a fraction")
+        raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} needs more than {bits + 1} bits")
+    if isinstance(value, float) and abs(value) >= FIRST_INEXACT_DOUBLE:
+        raise ConversionError(
+            ReasonCode.OUT_OF_RANGE, f"{format_value(value)} may have lost digits as a number with a fraction"
+        )
     return int(value)
 
 
-def _number(value: Any, width: str) -> float:
+def _to_number(value: Any, width: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise mismatch(value, "number")
+        raise type_mismatch(value, "number")
     try:
         number = float(value)
         struct.pack(width, number)
@@ -148,59 +156,61 @@ def _number(value: Any, width: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         # An infinity would also be no JSON where it became a bound in a file's statistics.
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} is too large a number")
+        raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} is too large a number")
     return number
 
 
-def _decimal(value: Any, kind: Decimal) -> decimal.Decimal:
+def _to_decimal(value: Any, kind: Decimal) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise mismatch(value, kind)
-    if isinstance(value, float) and not _tells_its_digits(value):
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} may have lost digits as a number: send it as a text")
+        raise type_mismatch(value, kind)
+    if isinstance(value, float) and not _has_exact_digits(value):
+        raise ConversionError(
+            ReasonCode.OUT_OF_RANGE, f"{format_value(value)} may have lost digits as a number: send it as a text"
+        )
     try:
         # repr gives the shortest digits that read back as the same double: 4.99 stays 4.99.
         number = decimal.Decimal(value if isinstance(value, str) else repr(value))
         scaled = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=decimal.Context(prec=60))
     except decimal.InvalidOperation:
-        raise mismatch(value, kind) from None
+        raise type_mismatch(value, kind) from None
     if scaled != number or len(scaled.as_tuple().digits) > kind.precision:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} does not fit {kind}")
+        raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} does not fit {kind}")
     return scaled
 
 
-def _tells_its_digits(value: float) -> bool:
+def _has_exact_digits(value: float) -> bool:
     """Whether the digits that were sent can be told from the double; a whole number beyond 64 bits is one too."""
     digits = decimal.Decimal(repr(value)).normalize().as_tuple().digits
-    return abs(value) < 2.0**63 and len(digits) <= DIGITS_OF_A_DOUBLE
+    return abs(value) < 2.0**63 and len(digits) <= MAX_DOUBLE_DIGITS
 
 
-def _array(value: Any, inner: Converter, kind: ColumnType) -> list[Any]:
+def _to_array(value: Any, inner: Converter, kind: ColumnType) -> list[Any]:
     if not isinstance(value, list):
-        raise mismatch(value, kind)
+        raise type_mismatch(value, kind)
     try:
         return [None if item is None else inner(item) for item in value]
-    except Misfit as misfit:
-        raise misfit.below("[]") from None
+    except ConversionError as misfit:
+        raise misfit.nested_in("[]") from None
 
 
-def _map(value: Any, inner: Converter, kind: ColumnType) -> list[tuple[str, Any]]:
+def _to_map(value: Any, inner: Converter, kind: ColumnType) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
-        raise mismatch(value, kind)
+        raise type_mismatch(value, kind)
     try:
         return [(key, None if item is None else inner(item)) for key, item in value.items()]
-    except Misfit as misfit:
+    except ConversionError as misfit:
         # Its key is a value of the event like any other, and no name of a field.
-        raise misfit.below("[]") from None
+        raise misfit.nested_in("[]") from None
 
 
-def _struct(value: Any, inner_by_name: dict[str, Converter], kind: ColumnType) -> dict[str, Any]:
+def _to_struct(value: Any, inner_by_name: dict[str, Converter], kind: ColumnType) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise mismatch(value, kind)
+        raise type_mismatch(value, kind)
     converted = {}
     for name, inner in inner_by_name.items():
         item = value.get(name)
         try:
             converted[name] = None if item is None else inner(item)
-        except Misfit as misfit:
-            raise misfit.below(f".{name}") from None
+        except ConversionError as misfit:
+            raise misfit.nested_in(f".{name}") from None
     return converted

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.events.chunks import Chunk
-from deltaworks.events.columns import column
-from deltaworks.events.event_ids import IdReader
+from deltaworks.events.columns import convert_column
+from deltaworks.events.event_ids import EventIdReader
 from deltaworks.events.event_times import EventTimes
-from deltaworks.events.table_columns import Reasons, note, note_missing
+from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import INSTANT
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
 
-class Envelope:
+class EnvelopeBuilder:
     """Makes the envelope of events as a pipeline declares it. Stateless once built."""
 
-    def __init__(self, spec: PipelineSpec, times: EventTimes, exact_event: Callable[[bytes], Any]) -> None:
+    def __init__(self, spec: PipelineSpec, times: EventTimes, lossless_event: Callable[[bytes], Any]) -> None:
         """As `spec` declares, its times by `times`.
 
-        `exact_event` reads the bytes of one event again with its numbers as they were sent.
+        `lossless_event` reads the bytes of one event again with its numbers as they were sent.
         """
-        self._exact_event = exact_event
+        self._exact_event = lossless_event
         self._times = times
-        self._ids = IdReader(spec)
+        self._ids = EventIdReader(spec)
         self._id_text = ", ".join(spec.event.id)
 
     def columns(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons, list[int]]:
@@ -42,16 +42,16 @@ class Envelope:
         of those that have the time they arrived at in place of one of no use."""
         events = chunk.events
         times, reasons, unusable = self._times.read(chunk, stamp)
-        texts, misfits = self._ids.read(events, lambda index: self._exact_event(chunk.raws[index]))
-        ids, unreadable = column(texts, Primitive("string"))
+        texts, misfits = self._ids.read(events, lambda index: self._exact_event(chunk.raw_values[index]))
+        ids, unreadable = convert_column(texts, Primitive("string"))
         if self._ids.paths:
             misfits |= unreadable
-            note(reasons, misfits, self._id_text)
-            note_missing(reasons, ids, misfits, self._id_text)
-        arrays = stamped(
+            add_errors(reasons, misfits, self._id_text)
+            add_missing(reasons, ids, misfits, self._id_text)
+        arrays = envelope_arrays(
             stamp,
             ids=ids,
-            names=pa.array(chunk.names, pa.string()),
+            names=pa.array(chunk.event_names, pa.string()),
             times=times,
             seqs=pa.array(chunk.seqs, pa.int64()),
             positions=pa.array(chunk.positions, pa.int64()),
@@ -60,7 +60,7 @@ class Envelope:
         return pa.Table.from_arrays(arrays, names=names), reasons, unusable
 
 
-def stamped(
+def envelope_arrays(
     stamp: BatchStamp, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
 ) -> list[pa.Array]:
     """The envelope columns in order, with what their batch stamps on all events."""

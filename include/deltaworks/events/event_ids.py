@@ -8,15 +8,15 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.columns import Misfits
-from deltaworks.events.events import Path, holders, is_unicode, value_at
-from deltaworks.events.exact_numbers import Literal, literal_text
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.columns import ConversionErrors
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.events import Path, is_valid_unicode, parent_objects, value_at
+from deltaworks.events.lossless_numbers import NumberLiteral, number_id_text
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 
 
-class IdReader:
+class EventIdReader:
     """Reads event ids: the value at one path, or a digest of the values at several.
 
     Ids that differ are never read as one: where an id is a number that a double may have rounded, it is what was sent.
@@ -26,8 +26,8 @@ class IdReader:
         self.paths = tuple(tuple(text.split(".")) for text in spec.event.id)
 
     def read(
-        self, events: Sequence[Mapping[str, Any]], exact: Callable[[int], Any]
-    ) -> tuple[list[str | None], Misfits]:
+        self, events: Sequence[Mapping[str, Any]], load_lossless: Callable[[int], Any]
+    ) -> tuple[list[str | None], ConversionErrors]:
         """The id of each event; None where a part of it is missing, and for all where none is declared.
 
         One that cannot be written, since it is no UTF-8, is given as it is: as a text it is a misfit.
@@ -40,27 +40,27 @@ class IdReader:
         """
         if not self.paths:
             return [None] * len(events), {}
-        misfits: Misfits = {}
-        parts = [self._texts(events, path, exact, misfits) for path in self.paths]
+        misfits: ConversionErrors = {}
+        parts = [self._texts(events, path, load_lossless, misfits) for path in self.paths]
         if len(parts) == 1:
             return parts[0], misfits
         return [_digest(texts) for texts in zip(*parts, strict=True)], misfits
 
     @staticmethod
     def _texts(
-        events: Sequence[Mapping[str, Any]], path: Path, exact: Callable[[int], Any], misfits: Misfits
+        events: Sequence[Mapping[str, Any]], path: Path, load_lossless: Callable[[int], Any], misfits: ConversionErrors
     ) -> list[str | None]:
-        parents = holders(events, path[:-1]) if len(path) > 1 else events
+        parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         values = [holder.get(path[-1]) for holder in parents]
         texts = [value if type(value) is str and value else _id_text(value) for value in values]
         # Only in a column of ids that are no texts is there anything to look for.
         for index, value in enumerate(values) if float in set(map(type, values)) else ():
             if type(value) is float:
-                literal = value_at(exact(index), path)
-                texts[index] = literal_text(literal, value) if type(literal) is Literal else None
+                literal = value_at(load_lossless(index), path)
+                texts[index] = number_id_text(literal, value) if type(literal) is NumberLiteral else None
                 if texts[index] is None:
                     detail = f"{value!r} may have lost digits as a number: send it as a text"
-                    misfits[index] = Misfit(ReasonCode.OUT_OF_RANGE, detail)
+                    misfits[index] = ConversionError(ReasonCode.OUT_OF_RANGE, detail)
         return texts
 
 
@@ -71,7 +71,7 @@ def _digest(texts: tuple[str | None, ...]) -> str | None:
     try:
         return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
     except TypeError:
-        return next(text for text in texts if text is not None and not is_unicode(text))
+        return next(text for text in texts if text is not None and not is_valid_unicode(text))
 
 
 def _id_text(value: Any) -> str | None:
@@ -80,15 +80,15 @@ def _id_text(value: Any) -> str | None:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def sure_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | None]:
+def unambiguous_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | None]:
     """The ids of `count` events by the values of their parts; None where there is none, or `IdReader` has to tell."""
     if not parts:
         return [None] * count
-    texts = [_sure_texts(values) for values in parts]
+    texts = [_unambiguous_texts(values) for values in parts]
     return texts[0] if len(texts) == 1 else [_digest(of_event) for of_event in zip(*texts, strict=True)]
 
 
-def _sure_texts(values: Sequence[Any]) -> list[str | None]:
+def _unambiguous_texts(values: Sequence[Any]) -> list[str | None]:
     if set(map(type, values)) == {str} and "" not in values:
         return list(values)
     return [

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.events.chunks import Chunk
-from deltaworks.events.columns import Misfits, column
-from deltaworks.events.events import holders
+from deltaworks.events.columns import ConversionErrors, convert_column
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.events import parent_objects
 from deltaworks.events.formats.values import from_text
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import Reason, ReasonCode
-from deltaworks.events.table_columns import Reasons, note, note_missing
+from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 #: What a reason names where an event has no time of its own to be wrong.
-_ARRIVAL = "arrival"
+_ARRIVAL_PATH = "arrival"
 
 
 class EventTimes:
@@ -51,32 +51,32 @@ class EventTimes:
         that have the time they arrived at in place of one of no use."""
         reasons: Reasons = {}
         if not self._paths:
-            return self._arrivals(chunk, range(len(chunk.events)), reasons), reasons, []
-        times, misfits = column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
-        misfits |= self.beyond(times, stamp)
+            return self._arrival_times(chunk, range(len(chunk.events)), reasons), reasons, []
+        times, misfits = convert_column(self._values(chunk.events), Primitive("timestamp"), times=self._form)
+        misfits |= self.out_of_bounds(times, stamp)
         if not self._arrival:
-            note(reasons, misfits, self._path_text)
-            note_missing(reasons, times, misfits, self._path_text)
+            add_errors(reasons, misfits, self._path_text)
+            add_missing(reasons, times, misfits, self._path_text)
             return times, reasons, []
-        absent = [index for index in pc.indices_nonzero(pc.is_null(times)).to_pylist() if index not in misfits]
+        missing_rows = [index for index in pc.indices_nonzero(pc.is_null(times)).to_pylist() if index not in misfits]
         if self._arrival == "when_missing":
-            note(reasons, misfits, self._path_text)
-            return self._filled(chunk, times, absent, reasons), reasons, []
-        unusable = sorted(misfits)
-        return self._filled(chunk, times, [*absent, *unusable], reasons), reasons, unusable
+            add_errors(reasons, misfits, self._path_text)
+            return self._with_arrival_times(chunk, times, missing_rows, reasons), reasons, []
+        unusable_rows = sorted(misfits)
+        return self._with_arrival_times(chunk, times, [*missing_rows, *unusable_rows], reasons), reasons, unusable_rows
 
     def _values(self, events: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
-        values = joined_times([self._at(events, path) for path in self._paths])
+        values = join_time_parts([self._values_at(events, path) for path in self._paths])
         return [from_text(value, Primitive("long")) for value in values] if self._as_text else values
 
     @staticmethod
-    def _at(events: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[Any]:
-        parents = holders(events, path[:-1]) if len(path) > 1 else events
+    def _values_at(events: Sequence[Mapping[str, Any]], path: tuple[str, ...]) -> list[Any]:
+        parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         return [parent.get(path[-1]) for parent in parents]
 
-    def beyond(self, times: pa.Array, stamp: BatchStamp) -> Misfits:
+    def out_of_bounds(self, times: pa.Array, stamp: BatchStamp) -> ConversionErrors:
         """The events whose time lies further from their arrival than is declared."""
-        misfits: Misfits = {}
+        misfits: ConversionErrors = {}
         if self._max_age_days is None and self._max_future_minutes is None:
             return misfits
         arrived = stamp.ingested_at_us if stamp.arrived_at_us is None else stamp.arrived_at_us
@@ -90,35 +90,37 @@ class EventTimes:
             limits.append((pc.greater(micros, newest), ReasonCode.TOO_FAR_IN_FUTURE, f"more than {limit}"))
         for beyond, code, limit in limits:
             for index in pc.indices_nonzero(beyond.fill_null(False)).to_pylist():
-                misfits[index] = Misfit(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
+                misfits[index] = ConversionError(code, f"{times[index].as_py().isoformat()} was {limit} on arrival")
         return misfits
 
-    def _filled(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
+    def _with_arrival_times(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
         """The times, with those that the events of these rows arrived at."""
         if not rows:
             return times
         micros = times.cast(pa.int64()).to_pylist()
-        for row, arrived in zip(rows, self._arrivals(chunk, rows, reasons).cast(pa.int64()).to_pylist(), strict=True):
+        for row, arrived in zip(
+            rows, self._arrival_times(chunk, rows, reasons).cast(pa.int64()).to_pylist(), strict=True
+        ):
             micros[row] = arrived
         return pa.array(micros, pa.int64()).cast(INSTANT)
 
-    def _arrivals(self, chunk: Chunk, rows: range | list[int], reasons: Reasons) -> pa.Array:
+    def _arrival_times(self, chunk: Chunk, rows: range | list[int], reasons: Reasons) -> pa.Array:
         """When the events of these rows arrived, with reasons for those of which that is not on record."""
         arrived = [chunk.payloads[chunk.seqs[row]].arrived_at_us for row in rows]
         usable = [at if at is not None and EARLIEST_US <= at <= LATEST_US else None for at in arrived]
         for row, at in zip(rows, usable, strict=True):
             if at is None:
-                missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL, "when it arrived is not on record")
+                missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL_PATH, "when it arrived is not on record")
                 reasons.setdefault(row, []).append(missing)
         return pa.array(usable, pa.int64()).cast(INSTANT)
 
 
-def joined_times(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
+def join_time_parts(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
     """The times of events whose parts lie at one path, or at several as texts."""
-    return parts[0] if len(parts) == 1 else list(map(_joined, zip(*parts, strict=True)))
+    return parts[0] if len(parts) == 1 else list(map(_join_parts, zip(*parts, strict=True)))
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
+def _join_parts(parts: tuple[Any, ...]) -> Any:
     """The texts as one; None where one is missing, and the first that is no text, which is a misfit, as it is."""
     if None in parts:
         return None

@@ -7,16 +7,16 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.budget import Budget, Exceeded, OverBudget, Run, beyond
-from deltaworks.events.erased import is_mark
-from deltaworks.events.exact_numbers import exact_value, has_rounded_number
+from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, OverBudget, over_budget_event
+from deltaworks.events.conversion_errors import ConversionError, format_value
+from deltaworks.events.erasure_tombstones import is_tombstone
 from deltaworks.events.formats.json import Malformed, dumped
-from deltaworks.events.misfits import Misfit, shown
+from deltaworks.events.lossless_numbers import has_rounded_number, parse_lossless
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 
-_ABSENT: dict[str, Any] = {}
-_MOST_KNOWN_NAMES = 10_000
+_EMPTY_OBJECT: dict[str, Any] = {}
+_MAX_CACHED_NAMES = 10_000
 _ARRAY_OR_SPACE = frozenset("[ \t\r\n")
 
 Path = tuple[str, ...]
@@ -31,7 +31,7 @@ def value_at(value: Any, path: Path) -> Any:
     return value
 
 
-def reader_of(path: Path) -> Callable[[Any], Any]:
+def path_getter(path: Path) -> Callable[[Any], Any]:
     """`value_at` for one path; a path of one name, the common one, costs no loop."""
     if len(path) != 1:
         return lambda value: value_at(value, path)
@@ -39,17 +39,17 @@ def reader_of(path: Path) -> Callable[[Any], Any]:
     return lambda value: value.get(name) if isinstance(value, dict) else None
 
 
-def holders(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
+def parent_objects(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
     """The object at `path` in each event; an empty one where there is none."""
     if len(path) == 1:
         name = path[0]
         values = [event.get(name) for event in events]
     else:
         values = [value_at(event, path) for event in events]
-    return [value if type(value) is dict else _ABSENT for value in values]
+    return [value if type(value) is dict else _EMPTY_OBJECT for value in values]
 
 
-def is_unicode(text: str) -> bool:
+def is_valid_unicode(text: str) -> bool:
     """Whether a text can be written: one read from bytes that are no UTF-8 cannot."""
     try:
         text.encode()
@@ -58,7 +58,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def checked_event(value: Any) -> dict[str, Any]:
+def require_event(value: Any) -> dict[str, Any]:
     """The value of a payload as an event.
 
     Raises:
@@ -67,13 +67,13 @@ def checked_event(value: Any) -> dict[str, Any]:
     if type(value) is dict:
         return value
     if isinstance(value, Malformed):
-        raise Misfit(ReasonCode.MALFORMED, value.detail)
+        raise ConversionError(ReasonCode.MALFORMED, value.detail)
     if isinstance(value, OverBudget):
-        raise Misfit(ReasonCode.OVER_BUDGET, value.detail, path=value.budget)
-    raise Misfit(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
+        raise ConversionError(ReasonCode.OVER_BUDGET, value.detail, path=value.budget)
+    raise ConversionError(ReasonCode.NOT_AN_OBJECT, f"found a {type(value).__name__}, not an object")
 
 
-class KeptFields:
+class WrapperFields:
     """Fields of a wrapper that become fields of each of its events, at the same paths."""
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -82,7 +82,7 @@ class KeptFields:
     def __bool__(self) -> bool:
         return bool(self._paths)
 
-    def of(self, wrapper: Any) -> dict[str, Any]:
+    def extract(self, wrapper: Any) -> dict[str, Any]:
         """What of the fields a wrapper has, in objects of its own."""
         kept: dict[str, Any] = {}
         for path in self._paths:
@@ -94,16 +94,16 @@ class KeptFields:
                 place[path[-1]] = holder[path[-1]]
         return kept
 
-    def joined(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
+    def merge_into(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
         """The event with the fields of its wrapper.
 
         Raises:
             Misfit: it has a field of such a name itself.
         """
-        kept = self.of(wrapper)
+        kept = self.extract(wrapper)
         for name in kept:
             if name in event:
-                raise Misfit(ReasonCode.NAME_TAKEN, "the event and its wrapper both have it", path=name)
+                raise ConversionError(ReasonCode.NAME_TAKEN, "the event and its wrapper both have it", path=name)
         return {**kept, **event}
 
 
@@ -111,129 +111,131 @@ class EventReader:
     """Reads single events. Stateless once built.
 
     Args:
-        note_over_budget: called with the name of a budget that arrays inside wrappers go beyond.
+        record_over_budget: called with the name of a budget that arrays inside wrappers go beyond.
     """
 
-    def __init__(self, spec: PipelineSpec, *, note_over_budget: Callable[[str], None] | None = None) -> None:
+    def __init__(self, spec: PipelineSpec, *, record_over_budget: Callable[[str], None] | None = None) -> None:
         self._budget = spec.source.budget
-        self._note_over_budget = note_over_budget
+        self._note_over_budget = record_over_budget
         self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
         self._unwrap_text = ".".join(self._unwrap)
-        self._inner_of = reader_of(self._unwrap)
-        self._keep = KeptFields(spec.unwrap.keep if spec.unwrap else ())
+        self._get_inner = path_getter(self._unwrap)
+        self._wrapper_fields = WrapperFields(spec.unwrap.keep if spec.unwrap else ())
         self._constant_name = spec.event.name.constant
         self._name_path_text = spec.event.name.path or ""
-        self._name_of = reader_of(tuple(self._name_path_text.split(".")))
+        self._get_name = path_getter(tuple(self._name_path_text.split(".")))
 
-    def spread(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
+    def unwrap_arrays(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
         """The values with their bytes; a wrapper that holds an array becomes one value an element."""
         if not self._unwrap:
             return values
-        budget = Budget(self._budget, size=None, note=self._note_over_budget)
-        return budget.bounded(self._spread(values, budget), b"")
+        budget = Budget(self._budget, size=None, on_exceeded=self._note_over_budget)
+        return budget.limit(self._unwrap_arrays(values, budget), b"")
 
-    def _spread(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:
+    def _unwrap_arrays(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:
         for value, raw in values:
-            if type(value) is Run:
+            if type(value) is EventRun:
                 yield value, raw
                 continue
-            text = inner = self._inner_of(value)
+            text = inner = self._get_inner(value)
             try:
                 # The first character tells, but for white space: no copy is made of what is nearly always an object.
                 if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
-                    budget.hold_json(inner)
+                    budget.check_json_memory(inner)
                     inner = orjson.loads(inner)
-                kept = self._keep.of(value) if self._keep and type(inner) is list else {}
+                kept = self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
                 if kept:
                     # Written once more with each element, so that a wrapper of some bytes could become gigabytes.
-                    budget.hold(len(dumped(kept, raw)) * len(inner), len(inner))
+                    budget.check_memory(len(dumped(kept, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
                 inner = None  # a misfit when the event is read
-            except Exceeded as over:
-                yield beyond(over, raw), raw
+            except BudgetExceededError as over:
+                yield over_budget_event(over, raw), raw
                 continue
             if type(inner) is not list:
                 yield value, raw
                 continue
-            elements, kept_as_sent = self._as_sent(inner, kept, text, raw)
+            elements, kept_as_sent = self._lossless_elements(inner, kept, text, raw)
             for element, sent in zip(inner, elements, strict=True):
-                yield self._wrapped(element, kept), dumped(self._wrapped(sent, kept_as_sent), raw)
+                yield self._wrap_element(element, kept), dumped(self._wrap_element(sent, kept_as_sent), raw)
 
-    def _as_sent(
+    def _lossless_elements(
         self, elements: list[Any], kept: dict[str, Any], text: Any, raw: bytes
     ) -> tuple[list[Any], dict[str, Any]]:
         """The elements and what is kept with their numbers as they were sent, where they are to be written again."""
         inside = type(text) is str
         try:
-            whole = exact_value(raw) if (kept or not inside) and has_rounded_number(raw) else None
+            whole = parse_lossless(raw) if (kept or not inside) and has_rounded_number(raw) else None
             if inside and has_rounded_number(text.encode()):
-                elements = exact_value(text)
+                elements = parse_lossless(text)
             elif not inside and whole is not None:
-                elements = self._inner_of(whole)
-            return elements, kept if whole is None else self._keep.of(whole)
+                elements = self._get_inner(whole)
+            return elements, kept if whole is None else self._wrapper_fields.extract(whole)
         except (ValueError, RecursionError):
             # As what cannot be told apart: an id in them is refused, since it is not in these bytes.
             return [None] * len(elements), {}
 
-    def _wrapped(self, element: Any, kept: dict[str, Any]) -> Any:
+    def _wrap_element(self, element: Any, kept: dict[str, Any]) -> Any:
         for depth in range(len(self._unwrap) - 1, -1, -1):
             around = value_at(kept, self._unwrap[:depth]) if kept else None
-            element = {**(around or _ABSENT), self._unwrap[depth]: element}
+            element = {**(around or _EMPTY_OBJECT), self._unwrap[depth]: element}
         return element
 
-    def event(self, value: Any) -> dict[str, Any]:
+    def read_event(self, value: Any) -> dict[str, Any]:
         """The event inside a value.
 
         Raises:
             Misfit: there is none.
         """
         if not self._unwrap:
-            return checked_event(value)
-        event = checked_event(self._unwrapped(value))
-        return self._keep.joined(event, value) if self._keep else event
+            return require_event(value)
+        event = require_event(self._unwrap_value(value))
+        return self._wrapper_fields.merge_into(event, value) if self._wrapper_fields else event
 
     def is_erased(self, value: Any) -> bool:
         """Whether only a mark is left of the event inside a value."""
-        if is_mark(value) or not self._unwrap or type(value) is not dict:
-            return is_mark(value)
-        inner = self._inner_of(value)
+        if is_tombstone(value) or not self._unwrap or type(value) is not dict:
+            return is_tombstone(value)
+        inner = self._get_inner(value)
         if type(inner) is str:
             try:
                 inner = orjson.loads(inner)
             except orjson.JSONDecodeError:
                 return False
-        return is_mark(inner)
+        return is_tombstone(inner)
 
-    def rewrapped(self, event: dict[str, Any], wrapper: Any) -> Any:
+    def rewrap(self, event: dict[str, Any], wrapper: Any) -> Any:
         """The event in a wrapper of its own, with nothing of `wrapper` but what its events keep."""
-        kept = self._keep.of(wrapper)
+        kept = self._wrapper_fields.extract(wrapper)
         inner = {name: value for name, value in event.items() if name not in kept}
-        return self._wrapped(inner, {name: event[name] for name in kept if name in event})
+        return self._wrap_element(inner, {name: event[name] for name in kept if name in event})
 
-    def exact_event(self, raw: bytes) -> Any:
+    def lossless_event(self, raw: bytes) -> Any:
         """The event inside the bytes of a value with its numbers as literals; None where it cannot be had so."""
         try:
-            value = exact_value(raw)
-            inner = self._inner_of(value) if self._unwrap else value
-            event = exact_value(inner) if type(inner) is str else inner
+            value = parse_lossless(raw)
+            inner = self._get_inner(value) if self._unwrap else value
+            event = parse_lossless(inner) if type(inner) is str else inner
         except (ValueError, RecursionError):
             return None
-        return {**self._keep.of(value), **event} if self._keep and type(event) is dict else event
+        return (
+            {**self._wrapper_fields.extract(value), **event} if self._wrapper_fields and type(event) is dict else event
+        )
 
-    def _unwrapped(self, value: Any) -> Any:
+    def _unwrap_value(self, value: Any) -> Any:
         if type(value) is not dict:
             return value
-        inner = self._inner_of(value)
+        inner = self._get_inner(value)
         if type(inner) is str:
             try:
                 return orjson.loads(inner)
             except orjson.JSONDecodeError as error:
-                raise Misfit(ReasonCode.MALFORMED, f"{self._unwrap_text} holds no JSON: {error}") from None
+                raise ConversionError(ReasonCode.MALFORMED, f"{self._unwrap_text} holds no JSON: {error}") from None
         if inner is None:
-            raise Misfit(ReasonCode.MISSING_REQUIRED, f"the wrapper has no {self._unwrap_text}")
+            raise ConversionError(ReasonCode.MISSING_REQUIRED, f"the wrapper has no {self._unwrap_text}")
         return inner
 
-    def name(self, event: dict[str, Any]) -> str:
+    def event_name(self, event: dict[str, Any]) -> str:
         """The event's name.
 
         Raises:
@@ -241,12 +243,14 @@ class EventReader:
         """
         if self._constant_name is not None:
             return self._constant_name
-        name = self._name_of(event)
+        name = self._get_name(event)
         if type(name) is str and name:
-            if name.isascii() or is_unicode(name):
+            if name.isascii() or is_valid_unicode(name):
                 return name
-            raise Misfit(ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {shown(name)} is no text in UTF-8")
-        raise Misfit(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
+            raise ConversionError(
+                ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {format_value(name)} is no text in UTF-8"
+            )
+        raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
 
 
 class Router:
@@ -266,7 +270,7 @@ class Router:
         )
         #: All tables, in the order in which an event's are given.
         self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._rest)
-        self._matched: dict[str, tuple[str, ...] | None] = {}
+        self._tables_by_name: dict[str, tuple[str, ...] | None] = {}
 
     def tables(self, event: Mapping[str, Any], name: str) -> tuple[str, ...]:
         """The tables in order.
@@ -276,26 +280,28 @@ class Router:
         """
         if not self.by_name_only:
             matched = self._match(event)
-        elif name in self._matched:
-            matched = self._matched[name]
+        elif name in self._tables_by_name:
+            matched = self._tables_by_name[name]
         else:
-            if len(self._matched) > _MOST_KNOWN_NAMES:
-                self._matched.clear()
-            matched = self._matched[name] = self._match(event)
+            if len(self._tables_by_name) > _MAX_CACHED_NAMES:
+                self._tables_by_name.clear()
+            matched = self._tables_by_name[name] = self._match(event)
         if matched is None:
-            raise Misfit(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
+            raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
         return matched
 
     def _match(self, event: Mapping[str, Any]) -> tuple[str, ...] | None:
         matched = tuple(
-            name for name, conditions in self._conditional if all(_holds(event, *condition) for condition in conditions)
+            name
+            for name, conditions in self._conditional
+            if all(_matches(event, *condition) for condition in conditions)
         )
         if not matched and self._conditional and not self._rest:
             return None
         return self._catch_all + (matched or self._rest)
 
 
-def _holds(event: Mapping[str, Any], path: Path, values: frozenset[Any]) -> bool:
+def _matches(event: Mapping[str, Any], path: Path, values: frozenset[Any]) -> bool:
     value = value_at(event, path)
     if type(value) is bool or not isinstance(value, str | int | float):
         return type(value) is bool and any(expected is value for expected in values)

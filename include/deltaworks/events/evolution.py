@@ -20,14 +20,14 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from deltaworks.errors import ContractError
-from deltaworks.events.findings import Path
+from deltaworks.events.task_findings import Path
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
 from deltaworks.tables.commit import Step, check_owner_epoch, commit_attempts, contention_error, refresh
 
 PATH_METADATA = "deltaworks.path"
 #: More than these are no schema any more; what comes beyond stays in the rescued column.
-MOST_EVOLVED_COLUMNS = 200
+MAX_EVOLVED_COLUMNS = 200
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 #: Kinds of values by what column takes all of them exactly. Anything else stays in the rescued column.
 _TYPE_OF_KINDS = {
@@ -48,10 +48,10 @@ class EvolvedColumn:
     type: str
 
 
-Evolved = Mapping[str, tuple[EvolvedColumn, ...]]
+EvolvedColumns = Mapping[str, tuple[EvolvedColumn, ...]]
 
 
-def kind_of(value: Any) -> str:
+def value_kind(value: Any) -> str:
     """What decides the type of a new column. Whole numbers a `long` cannot hold count as nothing a column takes.
 
     Beyond 64 bits they have been read as doubles, in which ids would become one another.
@@ -74,7 +74,7 @@ def evolved_columns(handle: DeltaTable, table: TableSpec) -> tuple[EvolvedColumn
 
 
 def new_columns(
-    spec: PipelineSpec, evolved: Evolved, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
+    spec: PipelineSpec, evolved: EvolvedColumns, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
 ) -> dict[str, tuple[EvolvedColumn, ...]]:
     """The columns that fields become, for the tables in `evolved`; where values are of several types, none."""
     columns = {}
@@ -82,35 +82,35 @@ def new_columns(
         if name not in evolved:
             continue
         present = evolved[name]
-        taken = {column.lower() for column in spec.table(name).column_types()} | {RESCUED_COLUMN}
-        taken |= {column.name.lower() for column in present}
+        used_names = {column.lower() for column in spec.table(name).column_types()} | {RESCUED_COLUMN}
+        used_names |= {column.name.lower() for column in present}
         added: list[EvolvedColumn] = []
         for path, kinds in sorted(paths.items()):
             kind = _TYPE_OF_KINDS.get(frozenset(kinds))
-            column = _free_name(path, taken) if kind else None
-            if kind is None or column is None or len(present) + len(added) >= MOST_EVOLVED_COLUMNS:
+            column = _unused_name(path, used_names) if kind else None
+            if kind is None or column is None or len(present) + len(added) >= MAX_EVOLVED_COLUMNS:
                 continue
-            taken.add(column.lower())
+            used_names.add(column.lower())
             added.append(EvolvedColumn(column, path, kind))
         if added:
             columns[name] = tuple(added)
     return columns
 
 
-def _free_name(path: Path, taken: set[str]) -> str | None:
+def _unused_name(path: Path, used_names: set[str]) -> str | None:
     """A name nothing has yet, whatever its case: the field's own, or its path's."""
     for name in (path[-1], "_".join(path)):
-        if _NAME.fullmatch(name) and name.lower() not in taken:
+        if _NAME.fullmatch(name) and name.lower() not in used_names:
             return name
     return None
 
 
-def together(evolved: Evolved, added: Evolved) -> Evolved:
+def merge_evolved(evolved: EvolvedColumns, added: EvolvedColumns) -> EvolvedColumns:
     """All columns of both."""
     return {name: (*evolved.get(name, ()), *added.get(name, ())) for name in {**evolved, **added}}
 
 
-def as_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
+def to_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
     """Columns as a prepared batch keeps them."""
     return tuple({**asdict(column), "path": list(column.path)} for column in columns)
 
@@ -127,7 +127,7 @@ def add_columns(
     """
     for _ in commit_attempts():
         refresh(table)
-        missing = _missing(table, records)
+        missing = _missing_columns(table, records)
         if not missing:
             return
         if owner is not None:
@@ -146,7 +146,7 @@ def add_columns(
     raise contention_error(table.table_uri, "add columns")
 
 
-def _missing(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:
+def _missing_columns(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:
     on_disk = {field.name.lower(): field for field in table.schema().fields}
     missing = []
     for record in records:

@@ -19,34 +19,34 @@ import numpy as np
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.events.budget import OverBudget, Run
-from deltaworks.events.chunks import Chunk, rejected
-from deltaworks.events.conversion import Conversion, Converted, Part, Rows
-from deltaworks.events.decoded import NO_FIELDS, DecodedEvents, by_columns
-from deltaworks.events.decoding import EventDecoder
-from deltaworks.events.erased import ERASED_BYTES
+from deltaworks.events.budget import EventRun, OverBudget
+from deltaworks.events.chunks import Chunk, rejected_event_of
+from deltaworks.events.columnar_batches import EMPTY_EVENT, DecodedEvents, convert_by_columns
+from deltaworks.events.columnar_decoder import EventDecoder
+from deltaworks.events.columnar_plan import EventPlan
+from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowIndexes, TableRows
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.erasure_tombstones import ERASED_BYTES
+from deltaworks.events.error_isolation import PositionedEvent, number_events, unexpected_error_reason
 from deltaworks.events.events import EventReader, Router
-from deltaworks.events.evolution import Evolved
-from deltaworks.events.findings import Findings
+from deltaworks.events.evolution import EvolvedColumns
 from deltaworks.events.formats.json_recovery import value_of
 from deltaworks.events.formats.registry import Framer, framer
-from deltaworks.events.misfits import Misfit
-from deltaworks.events.origins import PARTITION_FIELD, RECORD_FIELD, partition_fields, protection_of
-from deltaworks.events.plans import EventPlan
-from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
-from deltaworks.events.stripping import StripKeys, stripping_of
-from deltaworks.events.unexpected import Framed, numbered, unexpected
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
+from deltaworks.events.redaction import RedactionKeys, create_redaction
+from deltaworks.events.source_fields import PARTITION_FIELD, RECORD_FIELD, create_lookups_and_masks, partition_fields
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enriching.databases import Databases
+    from deltaworks.events.enrichment.databases import Databases
 
 #: Payloads of so many bytes together cost less by rows: columns of a type of event cost as much however few they are.
 COLUMNAR_FROM_BYTES = 512 << 10
 #: Formats whose reasons for what cannot be read quote nothing of it.
-_QUOTES_NOTHING = frozenset({"json", "tsv", "text"})
+_FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Payload:
     key: str
     data: bytes | None
     problem: Reason | None = None
-    events: tuple[Framed, ...] | None = None
+    events: tuple[PositionedEvent, ...] | None = None
     record: Mapping[str, Any] | None = None
     refusal: DeltaworksError | None = None
     arrived_at_us: int | None = None
@@ -90,19 +90,19 @@ class Parser:
     """Turns payloads into Arrow tables by table name, quarantine among them. Used by one thread.
 
     `findings` is what was noted beside rows, complete once `parse` has ended; `stripping` what strips personal data.
-    `by_columns` counts events with rows that were not read by rows; `row_path_reasons` says why those of a name are.
+    `by_columns` counts events with rows that were not read by rows; `row_parser_reasons` says why those of a name are.
     """
 
     def __init__(
         self,
         spec: PipelineSpec,
         *,
-        evolved: Evolved | None = None,
+        evolved: EvolvedColumns | None = None,
         databases: Databases | None = None,
-        strip_keys: StripKeys | None = None,
+        redaction_keys: RedactionKeys | None = None,
         chunk_events: int = 20_000,
         columnar_from_bytes: int | None = COLUMNAR_FROM_BYTES,
-        proof: Callable[[Sequence[Part]], None] | None = None,
+        validate_rows: Callable[[Sequence[TableRows]], None] | None = None,
     ) -> None:
         """Read as `spec` declares.
 
@@ -115,234 +115,240 @@ class Parser:
                 None reads all of them by rows. What they come to is the same.
             proof: called with the rows of a chunk before they are given; what it raises is held against their events.
         """
-        self.findings = Findings()
-        self._reader = EventReader(spec, note_over_budget=self.findings.note_over_budget)
+        self.findings = TaskFindings()
+        self._reader = EventReader(spec, record_over_budget=self.findings.record_over_budget)
         self._router = Router(spec)
-        self.stripping = stripping_of(spec, strip_keys, self._reader, self.findings)
-        self._frame = framer(spec.source, note_over_budget=self.findings.note_over_budget)
-        self._of_records = isinstance(spec.source, RecordSourceSpec)
+        self.redaction = create_redaction(spec, redaction_keys, self._reader, self.findings)
+        self._framer = framer(spec.source, record_over_budget=self.findings.record_over_budget)
+        self._source_is_records = isinstance(spec.source, RecordSourceSpec)
         self._partition_columns = partition_columns_of(spec.source)
-        self._conversion = Conversion(
+        self._converter = ChunkConverter(
             spec,
             self._router,
             evolved=evolved,
-            exact_event=lambda raw: self.stripping.masked(self._reader.exact_event(raw)),
-            masked_event=self._masked_event,
-            note_over_budget=self.findings.note_over_budget,
+            lossless_event=lambda raw: self.redaction.redact_reread(self._reader.lossless_event(raw)),
+            redacted_event=self._redacted_event,
+            record_over_budget=self.findings.record_over_budget,
         )
         self._max_event_bytes = spec.source.max_event_bytes
-        self._retain = spec.quarantine.retain_raw_bytes
+        self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
-        self._proof = proof
+        self._validate_rows = validate_rows
         # A proof is asked for after deaths, and has to tell events apart.
-        decodes = columnar_from_bytes is not None and proof is None
-        columns, slots = self._conversion.columns, self.stripping.slots
+        decodes = columnar_from_bytes is not None and validate_rows is None
+        columns, slots = self._converter.columns, self.redaction.columnar
         self._decoder = EventDecoder(spec, self._router, columns, slots) if decodes else None
         self._plans: Mapping[type, EventPlan] = {} if self._decoder is None else self._decoder.plans
-        self.row_path_reasons: Mapping[str, str] = {} if self._decoder is None else self._decoder.reasons
-        self.by_columns = 0
-        self._row_bytes = columnar_from_bytes or 0
-        self._frame_decoded = self._frame
+        self.row_parser_reasons: Mapping[str, str] = {} if self._decoder is None else self._decoder.row_parser_reasons
+        self.columnar_count = 0
+        self._row_parser_bytes = columnar_from_bytes or 0
+        self._decoding_framer = self._framer
         if self._decoder is not None:
-            self._frame_decoded = framer(
-                spec.source, note_over_budget=self.findings.note_over_budget, decoder=self._decoder
+            self._decoding_framer = framer(
+                spec.source, record_over_budget=self.findings.record_over_budget, decoder=self._decoder
             )
-        self._protection = protection_of(spec, databases)
-        self._withhold = bool(spec.private)
-        self._says_why = not (spec.private or spec.privacy) or spec.source.format in _QUOTES_NOTHING
+        self._lookups_and_masks = create_lookups_and_masks(spec, databases)
+        self._withholds_raw = bool(spec.private)
+        self._quotes_values = not (spec.private or spec.privacy) or spec.source.format in _FORMATS_WITHOUT_QUOTES
 
-    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[Part]:
+    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[TableRows]:
         """Read payloads; yields `(table name, rows)` many times over, in chunks of bounded size.
 
         Raises:
             ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
         """
-        self.stripping.begin(stamp.arrived_at_us or stamp.ingested_at_us)
+        self.redaction.start(stamp.arrived_at_us or stamp.ingested_at_us)
         chunk = Chunk()
         for payload in payloads:
             if payload is END_OF_CHUNK:
-                yield from self._finish(chunk, stamp)
+                yield from self._finish_chunk(chunk, stamp)
                 chunk = Chunk()
                 continue
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
-                chunk.rejected.append(self._whole(payload, problem))
+                chunk.rejected.append(self._rejected_payload(payload, problem))
                 self.findings.refusal = self.findings.refusal or payload.refusal
                 continue
-            self.findings.some_read = True
+            self.findings.any_read = True
             try:
-                for position, event in self._framed(payload, self._frame_by_size(payload)):
-                    if type(event[0]) is Run:
-                        self._take_run(chunk, payload, position, event[0])
+                for position, event in self._frame_payload(payload, self._select_framer(payload)):
+                    if type(event[0]) is EventRun:
+                        self._add_run(chunk, payload, position, event[0])
                     else:
-                        self._take(chunk, payload, position, event)
+                        self._add_event(chunk, payload, position, event)
                     if chunk.is_full(self._chunk_events):
-                        yield from self._finish(chunk, stamp)
+                        yield from self._finish_chunk(chunk, stamp)
                         chunk = Chunk()
-            except Misfit as misfit:  # raised before the first event: nothing of this payload can be read
-                chunk.rejected.append(self._whole(payload, self._reason(misfit)))
-        yield from self._finish(chunk, stamp)
-        self.stripping.seal()
+            except ConversionError as misfit:  # raised before the first event: nothing of this payload can be read
+                chunk.rejected.append(self._rejected_payload(payload, self._reason(misfit)))
+        yield from self._finish_chunk(chunk, stamp)
+        self.redaction.seal_identities()
 
     @property
     def row_path_reason(self) -> str | None:
         """Why all events are read by rows; None where some are decoded."""
-        return "it is asked for" if self._decoder is None else self._decoder.reason
+        return "it is asked for" if self._decoder is None else self._decoder.row_parser_reason
 
-    def framed(self, payload: Payload) -> Iterable[Framed]:
+    def frame(self, payload: Payload) -> Iterable[PositionedEvent]:
         """Each event of a payload; a `Malformed` one stands for a rest that cannot be read.
 
         Raises:
             Misfit: nothing of it can be read; raised by the first `next`.
         """
-        return self._framed(payload, self._frame)
+        return self._frame_payload(payload, self._framer)
 
-    def _framed(self, payload: Payload, frame: Framer) -> Iterable[Framed]:
+    def _frame_payload(self, payload: Payload, frame: Framer) -> Iterable[PositionedEvent]:
         if payload.events is not None:
             return payload.events
         data = payload.data or b""
-        return numbered(lambda: self._reader.spread(frame(data)), rest=data if self._of_records else b"")
+        return number_events(
+            lambda: self._reader.unwrap_arrays(frame(data)), rest=data if self._source_is_records else b""
+        )
 
-    def _frame_by_size(self, payload: Payload) -> Framer:
+    def _select_framer(self, payload: Payload) -> Framer:
         """What splits a payload: it decodes its events too once there are enough of them."""
-        self._row_bytes -= len(payload.data or b"")
-        return self._frame if self._row_bytes > 0 or self.row_path_reason else self._frame_decoded
+        self._row_parser_bytes -= len(payload.data or b"")
+        return self._framer if self._row_parser_bytes > 0 or self.row_path_reason else self._decoding_framer
 
-    def _take(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
+    def _add_event(self, chunk: Chunk, payload: Payload, position: int, framed: tuple[Any, bytes]) -> None:
         name = None
         value, raw = framed
         chunk.raw_bytes += len(raw)
         try:
             # What is left behind a budget is no event, however long it is: its reason is the budget.
             if len(raw) > self._max_event_bytes and not isinstance(value, OverBudget):
-                raise Misfit(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
+                raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
             if ERASED_BYTES in raw and self._reader.is_erased(value):
                 self.findings.privacy["erased"] += 1
                 return
-            event = self._reader.event(value)
+            event = self._reader.read_event(value)
             if self._partition_columns:
                 event[PARTITION_FIELD] = partition_fields(payload.key, self._partition_columns)
             if payload.record is not None:
                 event[RECORD_FIELD] = payload.record
-            if not self.stripping.keeps(event, payload.arrived_at_us, raw):
+            if not self.redaction.redact_event(event, payload.arrived_at_us, raw):
                 return
-            name = self._reader.name(event)
+            name = self._reader.event_name(event)
             tables = self._router.tables(event, name)
         except Exception as error:
-            reason = self._reason(error) if isinstance(error, Misfit) else unexpected("reading", type(error).__name__)
-            chunk.rejected.append(rejected(payload, position, raw, name, (reason,)))
+            reason = (
+                self._reason(error)
+                if isinstance(error, ConversionError)
+                else unexpected_error_reason("reading", type(error).__name__)
+            )
+            chunk.rejected.append(rejected_event_of(payload, position, raw, name, (reason,)))
             return
-        if self._protection is not None:
-            self._protection.apply(event, self.findings)
-        if self._decoder is not None and self._row_bytes <= 0 and self._decoder.reason is None:
+        if self._lookups_and_masks is not None:
+            self._lookups_and_masks.apply(event, self.findings)
+        if self._decoder is not None and self._row_parser_bytes <= 0 and self._decoder.row_parser_reason is None:
             self._decoder.learn(event, name, tables)
-        index = chunk.take(event, name, payload, position, raw)
-        chunk.rows_by_tables.setdefault(tables, []).append(index)
+        index = chunk.append(event, name, payload, position, raw)
+        chunk.rows_by_table_set.setdefault(tables, []).append(index)
 
-    def _take_run(self, chunk: Chunk, payload: Payload, position: int, run: Run) -> None:
+    def _add_run(self, chunk: Chunk, payload: Payload, position: int, run: EventRun) -> None:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
-        chunk.take_run(NO_FIELDS, payload, position, run)
-        suspects = set[int]() if self._decoder is None else self._decoder.suspects
-        if payload.record is not None and self.stripping.may_find_in(payload.record):
+        chunk.append_run(EMPTY_EVENT, payload, position, run)
+        suspects = set[int]() if self._decoder is None else self._decoder.scan_candidates
+        if payload.record is not None and self.redaction.may_contain(payload.record):
             suspects.update(map(id, run.events))
         for event in run.events:
             kind = type(event)
             decoded = by_kind.get(kind)
             if decoded is None:
-                decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.stripping.at_ms)
-            chunk.names.append(decoded.plan.name)
+                decoded = by_kind[kind] = DecodedEvents(plans[kind], chunk, self.redaction.arrival_ms)
+            chunk.event_names.append(decoded.plan.name)
             if suspects and id(event) in suspects:
-                chunk.suspects[row] = payload.record
-            decoded.take(event, row)
+                chunk.scan_candidates[row] = payload.record
+            decoded.append(event, row)
             row += 1
         suspects.clear()
 
-    def _reason(self, misfit: Misfit) -> Reason:
+    def _reason(self, misfit: ConversionError) -> Reason:
         """Why something cannot be read. Where it may quote what was to be masked, it only says of what kind it is."""
-        says = self._says_why or misfit.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
+        says = self._quotes_values or misfit.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
         return Reason(misfit.code, misfit.path, misfit.detail if says else "(withheld: fields are private)")
 
-    def _finish(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[Part]:
-        parts, misfits = self._landing(chunk, stamp)
+    def _finish_chunk(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[TableRows]:
+        parts, misfits = self._convert_chunk(chunk, stamp)
         yield from parts
-        rejected = self.stripping.kept(chunk.rejected + misfits)
-        self.findings.note_events(len(chunk.events) - chunk.dropped + len(chunk.rejected), rejected)
+        rejected = self.redaction.redact_rejected(chunk.rejected + misfits)
+        self.findings.record_events(len(chunk.events) - chunk.dropped_count + len(chunk.rejected), rejected)
         if rejected:
-            yield "quarantine", self._quarantine(rejected, stamp)
+            yield "quarantine", self._quarantine_rows(rejected, stamp)
 
-    def _landing(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[Part], list[Rejected]]:
+    def _convert_chunk(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[TableRows], list[RejectedEvent]]:
         """The rows of the chunk's tables, and its events that do not fit; nothing is noted twice, whatever raises."""
-        findings, before = Findings(), self.stripping.counted()
+        findings, before = TaskFindings(), self.redaction.snapshot_counts()
         try:
-            converted = self._converted(chunk, stamp)
-            parts, reasons = self._conversion.landing(chunk, converted, findings)
-            if self._proof is not None:
-                self._proof(parts)
+            converted = self._convert(chunk, stamp)
+            parts, reasons = self._converter.accept_rows(chunk, converted, findings)
+            if self._validate_rows is not None:
+                self._validate_rows(parts)
         except DeltaworksError:
             raise
         except Exception as error:
             failure = type(error).__name__
         else:
-            self.findings.add(findings)
-            self.findings.privacy.update(converted.stripped)
-            for row in converted.refused:
-                self.stripping.note_dropped(value_of(chunk.raws[row])[0])
-            self.by_columns += converted.by_columns
-            misfits = [chunk.misfit(row, of_row) for row, of_row in sorted(reasons.items())]
+            self.findings.merge(findings)
+            self.findings.privacy.update(converted.redaction_counts)
+            for row in converted.refused_rows:
+                self.redaction.record_dropped(value_of(chunk.raw_values[row])[0])
+            self.columnar_count += converted.columnar_count
+            misfits = [chunk.rejected_event(row, of_row) for row, of_row in sorted(reasons.items())]
             return parts, converted.rejected + misfits
         # Here and not above, where the error still holds what it was raised over.
         if chunk.decoded:
-            self.stripping.count_again(before)
-            by_rows, _ = self._by_rows(chunk, np.arange(len(chunk.events)))
-            chunk.dropped = len(chunk.events) - len(by_rows.events) - len(by_rows.rejected)
-            parts, misfits = self._landing(by_rows, stamp)
+            self.redaction.restore_counts(before)
+            by_rows, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
+            chunk.dropped_count = len(chunk.events) - len(by_rows.events) - len(by_rows.rejected)
+            parts, misfits = self._convert_chunk(by_rows, stamp)
             return parts, by_rows.rejected + misfits
         if len(chunk.events) <= 1:
-            misfit = [unexpected("converting", failure)]
-            return [], [chunk.misfit(row, misfit) for row in range(len(chunk.events))]
-        first, second = (self._landing(half, stamp) for half in chunk.halves())
+            misfit = [unexpected_error_reason("converting", failure)]
+            return [], [chunk.rejected_event(row, misfit) for row in range(len(chunk.events))]
+        first, second = (self._convert_chunk(half, stamp) for half in chunk.split())
         return first[0] + second[0], first[1] + second[1]
 
-    def _converted(self, chunk: Chunk, stamp: BatchStamp) -> Converted:
+    def _convert(self, chunk: Chunk, stamp: BatchStamp) -> ConvertedChunk:
         if not chunk.decoded:
-            return self._conversion.by_rows(chunk, stamp)
-        return by_columns(self._conversion, chunk, stamp, self._by_rows)
+            return self._converter.convert_by_rows(chunk, stamp)
+        return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
 
-    def _by_rows(self, chunk: Chunk, rows: Rows) -> tuple[Chunk, Rows]:
+    def _to_row_chunk(self, chunk: Chunk, rows: RowIndexes) -> tuple[Chunk, RowIndexes]:
         """These events of a chunk by themselves, those that were decoded read anew by their bytes, and which they are.
 
         What cannot be read so is among what the new chunk rejects.
         """
-        tables_of = {row: tables for tables, some in chunk.rows_by_tables.items() for row in some}
+        tables_of = {row: tables for tables, some in chunk.rows_by_table_set.items() for row in some}
         alone, taken = Chunk(), list[int]()
         for row in rows.tolist():
-            payload, position, raw = chunk.payloads[chunk.seqs[row]], chunk.positions[row], chunk.raws[row]
+            payload, position, raw = chunk.payloads[chunk.seqs[row]], chunk.positions[row], chunk.raw_values[row]
             if row in tables_of:
-                index = alone.take(chunk.events[row], chunk.names[row], payload, position, raw)
-                alone.rows_by_tables.setdefault(tables_of[row], []).append(index)
+                index = alone.append(chunk.events[row], chunk.event_names[row], payload, position, raw)
+                alone.rows_by_table_set.setdefault(tables_of[row], []).append(index)
             else:
-                self._take(alone, payload, position, value_of(raw))
+                self._add_event(alone, payload, position, value_of(raw))
             if len(alone.events) > len(taken):
                 taken.append(row)
         return alone, np.array(taken, np.int64)
 
-    def _masked_event(self, raw: bytes) -> Any:
-        exact = self.stripping.masked(self._reader.exact_event(raw))
-        return exact if self._protection is None else self._protection.masked(exact)
+    def _redacted_event(self, raw: bytes) -> Any:
+        exact = self.redaction.redact_reread(self._reader.lossless_event(raw))
+        return exact if self._lookups_and_masks is None else self._lookups_and_masks.masked(exact)
 
-    def _whole(self, payload: Payload, reason: Reason) -> Rejected:
+    def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
         # An object can be read again. A record is gone once its stream has let go of it.
-        if self._of_records:
-            return rejected(payload, WHOLE_OBJECT, payload.data or b"", None, (reason,))
-        self.findings.note_object(str(reason.code), payload.key)
-        return rejected(payload, WHOLE_OBJECT, b"", None, (reason,))
+        if self._source_is_records:
+            return rejected_event_of(payload, ENTIRE_OBJECT, payload.data or b"", None, (reason,))
+        self.findings.record_rejected_object(str(reason.code), payload.key)
+        return rejected_event_of(payload, ENTIRE_OBJECT, b"", None, (reason,))
 
-    def _quarantine(self, rejected: list[Rejected], stamp: BatchStamp) -> pa.Table:
+    def _quarantine_rows(self, rejected: list[RejectedEvent], stamp: BatchStamp) -> pa.Table:
         return quarantine_rows(
             rejected,
             batch_id=stamp.batch_id,
             ingested_at_us=stamp.ingested_at_us,
             fingerprint=stamp.fingerprint,
-            retain_raw_bytes=self._retain,
-            withhold_raw=self._withhold,
+            retain_raw_bytes=self._retain_raw_bytes,
+            withhold_raw=self._withholds_raw,
         )

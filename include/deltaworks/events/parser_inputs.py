@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deltaworks.events.conversion import Part
-from deltaworks.events.evolution import Evolved
-from deltaworks.events.origins import fixed_databases
+from deltaworks.events.conversion import TableRows
+from deltaworks.events.evolution import EvolvedColumns
 from deltaworks.events.parse import Parser
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:
-    from deltaworks.events.enriching.databases import Databases
-    from deltaworks.events.stripping import StripKeys
+    from deltaworks.events.enrichment.databases import Databases
+    from deltaworks.events.redaction import RedactionKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class ParserInputs:
     """
 
     databases: Databases | None = None
-    strip_keys: StripKeys | None = None
+    redaction_keys: RedactionKeys | None = None
 
     @classmethod
-    def fix(cls, spec: PipelineSpec, lake: StorageSpec, *, seal_as: str | None = None) -> ParserInputs:
+    def pin(cls, spec: PipelineSpec, lake: StorageSpec, *, seal_for_batch: str | None = None) -> ParserInputs:
         """What a pass over a pipeline's events needs, as it is now.
 
         Args:
@@ -40,25 +40,31 @@ class ParserInputs:
             ConfigError, ContractError, TransientError: what `fixed_databases` and `fixed_strip_keys` raise.
         """
         # Tasks only parse: what opens keys is loaded by whoever fixes them.
-        from deltaworks.events.strip_keys import fixed_strip_keys
+        from deltaworks.events.redaction_keys import load_redaction_keys
 
-        databases = fixed_databases(spec, lake)
-        return cls(databases=databases, strip_keys=fixed_strip_keys(spec, lake, seal_as=seal_as))
+        databases = pin_databases(spec, lake)
+        return cls(databases=databases, strip_keys=load_redaction_keys(spec, lake, seal_for_batch=seal_for_batch))
 
-    def parser(
+    def create_parser(
         self,
         spec: PipelineSpec,
         *,
-        evolved: Evolved | None = None,
-        proof: Callable[[Sequence[Part]], None] | None = None,
+        evolved: EvolvedColumns | None = None,
+        validate_rows: Callable[[Sequence[TableRows]], None] | None = None,
     ) -> Parser:
         """A parser of the pass; the other arguments are `Parser`'s.
 
         Raises:
             ConfigError, TransientError: of a database.
         """
-        return Parser(spec, evolved=evolved, databases=self.databases, strip_keys=self.strip_keys, proof=proof)
+        return Parser(
+            spec,
+            evolved=evolved,
+            databases=self.databases,
+            redaction_keys=self.redaction_keys,
+            validate_rows=validate_rows,
+        )
 
 
 #: Of pipelines that neither look anything up nor have personal data.
-NOTHING_BESIDE = ParserInputs()
+NO_PARSER_INPUTS = ParserInputs()

@@ -14,13 +14,13 @@ from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
-PARTITIONS = "max_partitions"
+PARTITION_BUDGET = "max_partitions"
 #: So many partitions every object may open, whatever others in its task have opened: a producer whose events are of a
 #: day or two must not be turned away for one that sends every day there is.
-_OF_ITS_OWN = 3
+_PARTITIONS_PER_PAYLOAD = 3
 
 
-class OpenPartitions:
+class PartitionLimiter:
     """The partitions that a task writes to, by table; those that came first, up to a bound, and a few of each object.
 
     A file is written for each of them, and every later job opens each of those files. Of one thread.
@@ -34,21 +34,21 @@ class OpenPartitions:
         self,
         partition_by: Mapping[str, Mapping[str, tuple[str, ...]]],
         *,
-        most: int,
-        of_its_own: int,
-        note: Callable[[str], None],
+        max_shared: int,
+        max_per_payload: int,
+        on_exceeded: Callable[[str], None],
     ) -> None:
         self._partition_by = partition_by
-        self._open: dict[str, set[tuple[Any, ...]]] = {}
-        self._room: dict[str, int] = {}
-        self._own: Counter[tuple[str, int]] = Counter()
-        self._most = most
-        self._of_its_own = of_its_own
-        self._note = note
-        self._noted_seq: int | None = None
+        self._open_partitions: dict[str, set[tuple[Any, ...]]] = {}
+        self._remaining_shared: dict[str, int] = {}
+        self._opened_by_payload: Counter[tuple[str, int]] = Counter()
+        self._max_shared = max_shared
+        self._max_per_payload = max_per_payload
+        self._on_exceeded = on_exceeded
+        self._reported_seq: int | None = None
 
     @classmethod
-    def of(cls, spec: PipelineSpec, note: Callable[[str], None]) -> Self:
+    def from_spec(cls, spec: PipelineSpec, on_exceeded: Callable[[str], None]) -> Self:
         """As a pipeline declares its tables: rows of one also make partitions of the tables that announce them."""
         partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
         for table in spec.tables:
@@ -59,10 +59,10 @@ class OpenPartitions:
             if by:
                 partition_by.setdefault(data, {})[table.name] = by
         # A record is a payload too, of one event: with partitions of its own there would be no bound.
-        of_its_own = 0 if isinstance(spec.source, RecordSourceSpec) else _OF_ITS_OWN
-        return cls(partition_by, most=spec.source.budget.max_partitions, of_its_own=of_its_own, note=note)
+        of_its_own = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
+        return cls(partition_by, most=spec.source.budget.max_partitions, of_its_own=of_its_own, note=on_exceeded)
 
-    def beyond(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
+    def rows_over_limit(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
         """Rows of `table` that one partition too many would take, by their place, and why.
 
         The partitions of all others are open from then on.
@@ -70,44 +70,44 @@ class OpenPartitions:
         if not rows.num_rows:
             return []
         opening = self._partition_by.get(table, {})
-        return [row for name, by in opening.items() for row in self._beyond(name, by, rows)]
+        return [row for name, by in opening.items() for row in self._rows_over_limit(name, by, rows)]
 
-    def _beyond(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
-        present = self._open.setdefault(table, set())
-        new = [key for key in _distinct(rows, by) if key not in present]
-        room = self._room.get(table, self._most)
+    def _rows_over_limit(self, table: str, by: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
+        present = self._open_partitions.setdefault(table, set())
+        new = [key for key in _distinct_keys(rows, by) if key not in present]
+        room = self._remaining_shared.get(table, self._max_shared)
         present.update(new[:room])
-        self._room[table] = max(0, room - len(new))
+        self._remaining_shared[table] = max(0, room - len(new))
         if len(new) <= room:
             return []
-        places = self._refused(table, by, rows, frozenset(new[room:]))
-        detail = f"{table}: the task has rows of {self._most} other partitions ({', '.join(by)}) already"
-        reason = Reason(ReasonCode.OVER_BUDGET, PARTITIONS, detail)
+        places = self._rejected_indexes(table, by, rows, frozenset(new[room:]))
+        detail = f"{table}: the task has rows of {self._max_shared} other partitions ({', '.join(by)}) already"
+        reason = Reason(ReasonCode.OVER_BUDGET, PARTITION_BUDGET, detail)
         for seq in pc.unique(rows.column("_seq").take(pa.array(places, pa.int64()))).to_pylist():
             # Payloads come one behind the other, in any number of chunks.
-            if seq != self._noted_seq:
-                self._note(PARTITIONS)
-                self._noted_seq = seq
+            if seq != self._reported_seq:
+                self._on_exceeded(PARTITION_BUDGET)
+                self._reported_seq = seq
         return [(place, reason) for place in places]
 
-    def _refused(
-        self, table: str, by: tuple[str, ...], rows: pa.Table, without_room: frozenset[tuple[Any, ...]]
+    def _rejected_indexes(
+        self, table: str, by: tuple[str, ...], rows: pa.Table, over_limit: frozenset[tuple[Any, ...]]
     ) -> list[int]:
         """The places of rows whose partitions have no room, and which their payloads cannot open as their own."""
-        present, places = self._open[table], []
+        present, places = self._open_partitions[table], []
         keys = zip(*(rows.column(name).to_pylist() for name in by), strict=True)
         for place, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):
-            if key not in without_room or key in present:
+            if key not in over_limit or key in present:
                 continue
-            if self._own[table, seq] < self._of_its_own:
-                self._own[table, seq] += 1
+            if self._opened_by_payload[table, seq] < self._max_per_payload:
+                self._opened_by_payload[table, seq] += 1
                 present.add(key)
             else:
                 places.append(place)
         return places
 
 
-def _distinct(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def _distinct_keys(rows: pa.Table, by: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """The values of these columns, each once, in the order of the rows that have them first."""
     if len(by) == 1:
         return [(value,) for value in pc.unique(rows.column(by[0])).to_pylist()]

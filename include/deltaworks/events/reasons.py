@@ -38,7 +38,7 @@ class ReasonCode(StrEnum):
 
 
 #: `_position` of a row that stands for a whole object, which could not be used.
-WHOLE_OBJECT = -1
+ENTIRE_OBJECT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Reason:
 
 
 #: The name of the table that rows go to which do not fit.
-QUARANTINE = "quarantine"
+QUARANTINE_TABLE = "quarantine"
 QUARANTINE_SCHEMA = pa.schema(
     [
         pa.field("quarantine_date", pa.date32()),
@@ -88,7 +88,7 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedEvent:
     """One row for quarantine. `record` has the fields of a record of a stream; `arrived_at_us` is as of `Payload`.
 
     `sent_bytes` is how long the value was, where `raw` is not what was sent.
@@ -102,10 +102,10 @@ class Rejected:
     reasons: tuple[Reason, ...]
     record: Mapping[str, Any] | None = None
     arrived_at_us: int | None = None
-    sent_bytes: int | None = None
+    original_bytes: int | None = None
 
 
-def readable(text: str) -> str:
+def to_printable(text: str) -> str:
     """The text, with what cannot be written of it as `\\xNN`, or as its escape where it stands for no byte."""
     if text.isascii():
         return text
@@ -116,7 +116,7 @@ def readable(text: str) -> str:
 
 
 def quarantine_rows(
-    rejected: Sequence[Rejected],
+    rejected: Sequence[RejectedEvent],
     *,
     batch_id: int,
     ingested_at_us: int,
@@ -134,7 +134,7 @@ def quarantine_rows(
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
     reasons = [
         [
-            {"code": str(reason.code), "path": readable(reason.path), "detail": readable(reason.detail)}
+            {"code": str(reason.code), "path": to_printable(reason.path), "detail": to_printable(reason.detail)}
             for reason in row.reasons
         ]
         for row in rejected
@@ -143,22 +143,24 @@ def quarantine_rows(
     raws = [row.raw[:kept_bytes].decode("utf-8", "backslashreplace") for row in rejected]
     columns = [
         times.cast(pa.date32()),
-        [None if row.event_name is None else readable(row.event_name) for row in rejected],
+        [None if row.event_name is None else to_printable(row.event_name) for row in rejected],
         reasons,
         raws,
-        [len(row.raw) if row.sent_bytes is None else row.sent_bytes for row in rejected],
+        [len(row.raw) if row.original_bytes is None else row.original_bytes for row in rejected],
         [
             not withhold_raw and _is_complete(row, raw, retain_raw_bytes)
             for row, raw in zip(rejected, raws, strict=True)
         ],
-        [readable(row.key) for row in rejected],
+        [to_printable(row.key) for row in rejected],
         [fingerprint] * len(rejected),
         times,
         [batch_id] * len(rejected),
         [row.seq for row in rejected],
         [row.position for row in rejected],
-        [None if row.record is None else _json(row.record) for row in rejected],
-        pa.array([_in_calendar(row.arrived_at_us) for row in rejected], pa.int64()).cast(pa.timestamp("us", tz="UTC")),
+        [None if row.record is None else _record_json(row.record) for row in rejected],
+        pa.array([_date_range_or_none(row.arrived_at_us) for row in rejected], pa.int64()).cast(
+            pa.timestamp("us", tz="UTC")
+        ),
     ]
     arrays = [
         values if isinstance(values, pa.Array) else pa.array(values, kind.type)
@@ -167,12 +169,12 @@ def quarantine_rows(
     return pa.Table.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
 
 
-def _in_calendar(micros: int | None) -> int | None:
+def _date_range_or_none(micros: int | None) -> int | None:
     """Producers may say when a record was made, in whatever unit; None where no date can name it."""
     return micros if micros is not None and EARLIEST_US <= micros <= LATEST_US else None
 
 
-def _json(record: Mapping[str, Any]) -> str:
+def _record_json(record: Mapping[str, Any]) -> str:
     try:
         return orjson.dumps(record).decode()
     except (ValueError, TypeError, OverflowError, RecursionError):  # orjson's own are of these
@@ -185,17 +187,17 @@ def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
     for name, value in record.items():
         try:
             orjson.dumps(value)
-            fields[readable(str(name))] = value
+            fields[to_printable(str(name))] = value
         except (ValueError, TypeError, RecursionError):
-            fields[readable(str(name))] = readable(value) if isinstance(value, str) else "(cannot be written)"
+            fields[to_printable(str(name))] = to_printable(value) if isinstance(value, str) else "(cannot be written)"
     return fields
 
 
-def _is_complete(row: Rejected, raw: str, retain_raw_bytes: int) -> bool:
+def _is_complete(row: RejectedEvent, raw: str, retain_raw_bytes: int) -> bool:
     """Whether the value can be had back from `raw`: neither cut nor changed."""
     return (
-        row.position != WHOLE_OBJECT
-        and row.sent_bytes is None
+        row.position != ENTIRE_OBJECT
+        and row.original_bytes is None
         and len(row.raw) <= retain_raw_bytes
         and raw.encode() == row.raw
     )

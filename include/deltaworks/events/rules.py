@@ -26,7 +26,7 @@ class RuleEngine:
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def answers(self, rows: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
+    def evaluate(self, rows: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
         """Each expression over every row, in the order of the rows.
 
         Raises:
@@ -53,7 +53,7 @@ class RuleChecker:
         self._table = table.name
         self._engine = engine
 
-    def failing(self, rows: pa.Table) -> list[tuple[RuleSpec, list[int]]]:
+    def failed_rows(self, rows: pa.Table) -> list[tuple[RuleSpec, list[int]]]:
         """Each rule that some row fails, with the places of those rows.
 
         Raises:
@@ -62,9 +62,9 @@ class RuleChecker:
         if not self.rules or not rows.num_rows:
             return []
         try:
-            verdicts = self._engine.answers(rows, [f"CAST({selected(rule.check)} AS BOOLEAN)" for rule in self.rules])
+            verdicts = self._engine.evaluate(rows, [f"CAST({selected(rule.check)} AS BOOLEAN)" for rule in self.rules])
         except duckdb.Error:
-            verdicts = [self._carefully(rows, rule) for rule in self.rules]
+            verdicts = [self._evaluate_leniently(rows, rule) for rule in self.rules]
         failures = []
         for rule, verdict in zip(self.rules, verdicts, strict=True):
             # Null is not false: as with CHECK in SQL, what is not known passes.
@@ -73,11 +73,11 @@ class RuleChecker:
                 failures.append((rule, places))
         return failures
 
-    def _carefully(self, rows: pa.Table, rule: RuleSpec) -> pa.ChunkedArray:
+    def _evaluate_leniently(self, rows: pa.Table, rule: RuleSpec) -> pa.ChunkedArray:
         """The verdicts of one rule, with what cannot be evaluated as false."""
         answered = f"TRY(coalesce(CAST({selected(rule.check)} AS BOOLEAN), true))"
         try:
-            (verdict,) = self._engine.answers(rows, [f"coalesce({answered}, false)"])
+            (verdict,) = self._engine.evaluate(rows, [f"coalesce({answered}, false)"])
         except duckdb.Error as error:
             raise ContractError(
                 "RULE_UNUSABLE",
@@ -87,7 +87,7 @@ class RuleChecker:
         return verdict
 
 
-def rule_failed(table: str, rule: RuleSpec, *, seq: int, position: int) -> ContractError:
+def rule_failed_error(table: str, rule: RuleSpec, *, seq: int, position: int) -> ContractError:
     """What ends the stream where a rule says `on_fail: fail`."""
     return ContractError(
         "RULE_FAILED",

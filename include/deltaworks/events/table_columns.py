@@ -11,14 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltaworks.errors import ContractError
-from deltaworks.events.columns import Misfits, column
-from deltaworks.events.events import holders
-from deltaworks.events.evolution import EvolvedColumn, kind_of
-from deltaworks.events.extras import extra_fields, json_type, leaves, put_back, read_fields, rescued_text
-from deltaworks.events.findings import Findings
+from deltaworks.events.columns import ConversionErrors, convert_column
+from deltaworks.events.events import parent_objects
+from deltaworks.events.evolution import EvolvedColumn, value_kind
 from deltaworks.events.formats.values import from_text
-from deltaworks.events.origins import PARTITION_FIELD
 from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.source_fields import PARTITION_FIELD
+from deltaworks.events.task_findings import TaskFindings
+from deltaworks.events.undeclared_fields import (
+    json_type,
+    leaf_fields,
+    read_fields,
+    rescued_json,
+    restore_field,
+    undeclared_fields,
+)
 from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec
@@ -30,13 +37,13 @@ Reasons = dict[int, list[Reason]]
 ColumnKey = tuple[tuple[str, ...], ColumnType, TimeForm, bool]
 
 
-def note(reasons: Reasons, misfits: Misfits, path: str) -> None:
+def add_errors(reasons: Reasons, misfits: ConversionErrors, path: str) -> None:
     """Add misfits of the values at `path` to the reasons."""
     for index, misfit in misfits.items():
         reasons.setdefault(index, []).append(Reason(misfit.code, f"{path}{misfit.path}", misfit.detail))
 
 
-def note_missing(reasons: Reasons, array: pa.Array, misfits: Misfits, path: str) -> None:
+def add_missing(reasons: Reasons, array: pa.Array, misfits: ConversionErrors, path: str) -> None:
     """Add a reason for every value at `path` that is absent, and not merely a misfit."""
     if not array.null_count:
         return
@@ -55,24 +62,24 @@ class EventColumn:
     kind: ColumnType
     times: TimeForm = ISO_8601
     required: bool = False
-    of_text: bool = False
+    values_are_text: bool = False
 
     @property
     def key(self) -> ColumnKey:
         """What is the same where two columns hold the same of an event, in whatever table."""
-        return self.path, self.kind, self.times, self.of_text
+        return self.path, self.kind, self.times, self.values_are_text
 
     def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
         """The values in the objects that hold the last name of the path, as far as they can be read as its type."""
         values = [parent.get(self.path[-1]) for parent in parents]
-        return [from_text(value, self.kind) for value in values] if self.of_text else values
+        return [from_text(value, self.kind) for value in values] if self.values_are_text else values
 
-    def note(self, reasons: Reasons, array: pa.Array, misfits: Misfits) -> None:
+    def add_reasons(self, reasons: Reasons, array: pa.Array, misfits: ConversionErrors) -> None:
         """Add what does not fit of this column, and what is missing, to the reasons."""
         path = ".".join(self.path)
-        note(reasons, misfits, path)
+        add_errors(reasons, misfits, path)
         if self.required:
-            note_missing(reasons, array, misfits, path)
+            add_missing(reasons, array, misfits, path)
 
 
 class SharedColumns:
@@ -81,21 +88,21 @@ class SharedColumns:
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.events = events
         self._parents: dict[tuple[str, ...], Sequence[Mapping[str, Any]]] = {(): events}
-        self._made: dict[ColumnKey, tuple[pa.Array, Misfits]] = {}
+        self._converted: dict[ColumnKey, tuple[pa.Array, ConversionErrors]] = {}
 
-    def column(self, item: EventColumn) -> tuple[pa.Array, Misfits]:
+    def column(self, item: EventColumn) -> tuple[pa.Array, ConversionErrors]:
         """The column, and the misfits by index."""
         key = item.key
-        if key not in self._made:
+        if key not in self._converted:
             parent = item.path[:-1]
             if parent not in self._parents:
-                self._parents[parent] = holders(self.events, parent)
-            self._made[key] = column(item.values(self._parents[parent]), item.kind, times=item.times)
-        return self._made[key]
+                self._parents[parent] = parent_objects(self.events, parent)
+            self._converted[key] = convert_column(item.values(self._parents[parent]), item.kind, times=item.times)
+        return self._converted[key]
 
 
 #: Producers choose the names of fields, and their length.
-_SHOWN_PATH = 200
+_MAX_PATH_CHARACTERS = 200
 
 
 class TableColumns:
@@ -107,19 +114,19 @@ class TableColumns:
         event: EventSpec,
         evolved: tuple[EvolvedColumn, ...] = (),
         *,
-        of_text: bool = False,
-        answers: Collection[str] = (),
+        values_are_text: bool = False,
+        lookup_fields: Collection[str] = (),
     ) -> None:
         self._table = table
         #: Whether rows that land have to be completed at all.
-        self.keeps_other_fields = table.evolve != "ignore"
-        self.columns = [_declared(spec, of_text=of_text, answers=answers) for spec in table.columns]
+        self.keeps_undeclared_fields = table.evolve != "ignore"
+        self.columns = [_event_column(spec, of_text=values_are_text, answers=lookup_fields) for spec in table.columns]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
         #: Whether it has columns that it was given while it ran.
-        self.was_given_columns = bool(evolved)
-        self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), answers)
+        self.has_evolved_columns = bool(evolved)
+        self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), lookup_fields)
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
-        self._marks = [(field.name, field.type) for field in marks]
+        self._mutation_columns = [(field.name, field.type) for field in marks]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
     def convert(self, shared: SharedColumns) -> tuple[list[pa.Array], Reasons]:
@@ -128,12 +135,16 @@ class TableColumns:
         arrays = []
         for item in self.columns:
             array, misfits = shared.column(item)
-            item.note(reasons, array, misfits)
+            item.add_reasons(reasons, array, misfits)
             arrays.append(array)
         return arrays, reasons
 
-    def complete(
-        self, rows: pa.Table, events: Sequence[dict[str, Any]], findings: Findings, exact: Callable[[int], Any]
+    def add_undeclared_fields(
+        self,
+        rows: pa.Table,
+        events: Sequence[dict[str, Any]],
+        findings: TaskFindings,
+        load_lossless: Callable[[int], Any],
     ) -> pa.Table:
         """`rows` of `events` that land, with what the table keeps of other fields.
 
@@ -144,51 +155,51 @@ class TableColumns:
             ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
         """
         evolve = self._table.evolve
-        extras = [extra_fields(event, self.read_fields) for event in events]
+        extras = [undeclared_fields(event, self.read_fields) for event in events]
         if evolve == "fail":
-            self._refuse(rows, extras)
+            self._reject_undeclared(rows, extras)
             return rows
         arrays = [self._evolved_column(index, events, extras) for index in range(len(self._evolved))]
         if evolve == "add_columns":
-            self._report(extras, findings)
-        texts = [rescued_text(extra, partial(exact, index)) for index, extra in enumerate(extras)]
+            self._report_new_fields(extras, findings)
+        texts = [rescued_json(extra, partial(load_lossless, index)) for index, extra in enumerate(extras)]
         rows = rows.append_column(RESCUED_COLUMN, pa.array(texts, pa.string()))
         for (evolved, _), array in zip(self._evolved, arrays, strict=True):
             rows = rows.append_column(evolved.name, array)
         return rows
 
-    def untouched(self, rows: pa.Table) -> pa.Table:
+    def with_mutation_columns(self, rows: pa.Table) -> pa.Table:
         """`rows` with the columns in which mutations leave their marks: no mutation has touched what arrives.
 
         The nulls are written, since a file without a column has no statistics of it, and nothing could skip it.
         """
-        for name, field in self._marks:
+        for name, field in self._mutation_columns:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, field))
         return rows
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
         """The values of a column that was added; those of another type go to the rescued ones."""
         evolved, kind = self._evolved[index]
-        parents = holders(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
+        parents = parent_objects(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
         values = [parent.get(evolved.path[-1]) for parent in parents]
-        array, misfits = column(values, kind)
+        array, misfits = convert_column(values, kind)
         for row in misfits:
-            put_back(extras[row], evolved.path, values[row])
+            restore_field(extras[row], evolved.path, values[row])
         return array
 
-    def _report(self, extras: Sequence[dict[str, Any]], findings: Findings) -> None:
+    def _report_new_fields(self, extras: Sequence[dict[str, Any]], findings: TaskFindings) -> None:
         paths = {evolved.path for evolved, _ in self._evolved}
         for extra in extras:
-            for path, value in leaves(extra, self.read_fields):
+            for path, value in leaf_fields(extra, self.read_fields):
                 if path not in paths:
-                    findings.note_field(self._table.name, path, kind_of(value))
+                    findings.record_new_field(self._table.name, path, value_kind(value))
 
-    def _refuse(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
+    def _reject_undeclared(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
         for index, extra in enumerate(extras):
             if extra:
                 # Errors go to logs, heartbeats and alerts, which hold no values of events.
-                path, value = leaves(extra, self.read_fields)[0]
-                name = ".".join(path)[:_SHOWN_PATH]
+                path, value = leaf_fields(extra, self.read_fields)[0]
+                name = ".".join(path)[:_MAX_PATH_CHARACTERS]
                 raise ContractError(
                     "FIELD_UNDECLARED",
                     f"Table {self._table.name!r} takes no field {name!r}, a value of JSON type {json_type(value)} in "
@@ -197,7 +208,7 @@ class TableColumns:
                 )
 
 
-def _declared(spec: ColumnSpec, *, of_text: bool, answers: Collection[str]) -> EventColumn:
+def _event_column(spec: ColumnSpec, *, of_text: bool, answers: Collection[str]) -> EventColumn:
     path = tuple(spec.path.split("."))
     texts = (of_text and path[0] not in answers) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.form, spec.required, texts)

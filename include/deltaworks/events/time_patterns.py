@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltaworks.events.zones import DAY_US, EPOCH, MICROSECOND, Integers
+from deltaworks.events.time_zones import DAY_US, EPOCH, MICROSECOND, Integers
 from deltaworks.specs.times import TimePattern, parse_pattern
 
 _MONTHS = (
@@ -53,13 +53,13 @@ _EXPRESSIONS = {
     "z": r"[+-](?:2[0-3]|[01]\d):?[0-5]\d|(?-i:Z)",
 }
 #: What a number that stands alone may also be.
-_ALONE = {"m": "[1-9]", "d": "[1-9]| [1-9]", "H": r"\d", "I": "[1-9]", "M": r"\d", "S": r"\d", "f": r"\d{1,5}"}
+_UNPADDED = {"m": "[1-9]", "d": "[1-9]| [1-9]", "H": r"\d", "I": "[1-9]", "M": r"\d", "S": r"\d", "f": r"\d{1,5}"}
 #: POSIX: 69 and later are of the last century.
-_FIRST_OF_1900 = 69
+_FIRST_YEAR_OF_1900S = 69
 #: How many looks of texts are read together; what looks different from all of them is read text by text.
-_MOST_LAYOUTS = 8
+_MAX_LAYOUTS = 8
 Bytes = npt.NDArray[np.uint8]
-Rows = npt.NDArray[np.bool_]
+RowMask = npt.NDArray[np.bool_]
 
 
 class NoMatch(ValueError):
@@ -78,7 +78,7 @@ class PatternReader:
 
     def __init__(self, pattern: TimePattern) -> None:
         self.pattern = pattern
-        self._expression = re.compile(_expression(pattern.parts), re.IGNORECASE | re.ASCII)
+        self._expression = re.compile(_build_expression(pattern.parts), re.IGNORECASE | re.ASCII)
         #: Names of any length are at no fixed place.
         self._has_layout = not {"%A", "%B"} & set(pattern.parts)
 
@@ -106,41 +106,45 @@ class PatternReader:
             NoMatch, ValueError, OverflowError: as `read`, of one of them.
         """
         times = np.zeros(len(texts), np.int64)
-        left = np.arange(len(texts))
+        remaining = np.arange(len(texts))
         if self._has_layout and len(texts):
-            columns = _Columns(texts)
-            for _ in range(_MOST_LAYOUTS):
-                if not left.size:
+            columns = _TextBytes(texts)
+            for _ in range(_MAX_LAYOUTS):
+                if not remaining.size:
                     break
-                left = self._read_alike(columns, texts, left, times)
-        for row in left:
+                remaining = self._read_layout(columns, texts, remaining, times)
+        for row in remaining:
             times[row] = self._read_us(texts[int(row)].as_py())
         return times
 
     def _read_us(self, text: str) -> int:
         return (self.read(text) - EPOCH) // MICROSECOND
 
-    def _read_alike(
-        self, columns: _Columns, texts: pa.StringArray, left: npt.NDArray[np.int64], times: Integers
+    def _read_layout(
+        self, columns: _TextBytes, texts: pa.StringArray, remaining: npt.NDArray[np.int64], times: Integers
     ) -> npt.NDArray[np.int64]:
         """Read the texts that look like the first of those that are left; what is left then."""
-        text = texts[int(left[0])].as_py()
+        text = texts[int(remaining[0])].as_py()
         match = self._expression.fullmatch(text)
         if match is None:
             raise NoMatch
-        alike = np.zeros(0, np.int64)
+        matching = np.zeros(0, np.int64)
         if text.isascii():
-            alike = columns.of_length(len(text), left)
-            read, fits = _Layout(match, self.pattern.parts).read(columns.bytes_of(alike, len(text)))
-            alike = alike[fits]
-            times[alike] = read[fits]
-        if not alike.size or alike[0] != left[0]:
-            times[left[0]] = self._read_us(text)
-            alike = np.append(alike, left[0])
-        return left[~np.isin(left, alike, assume_unique=True)] if alike.size < left.size else left[:0]
+            matching = columns.rows_of_length(len(text), remaining)
+            read, fits = _Layout(match, self.pattern.parts).read(columns.bytes_of(matching, len(text)))
+            matching = matching[fits]
+            times[matching] = read[fits]
+        if not matching.size or matching[0] != remaining[0]:
+            times[remaining[0]] = self._read_us(text)
+            matching = np.append(matching, remaining[0])
+        return (
+            remaining[~np.isin(remaining, matching, assume_unique=True)]
+            if matching.size < remaining.size
+            else remaining[:0]
+        )
 
 
-def _expression(parts: tuple[str, ...]) -> str:
+def _build_expression(parts: tuple[str, ...]) -> str:
     written = []
     for index, part in enumerate(parts):
         if part[0] != "%":
@@ -149,8 +153,10 @@ def _expression(parts: tuple[str, ...]) -> str:
             continue
         letter = part[1]
         beside = (*parts[max(0, index - 1) : index], *parts[index + 1 : index + 2])
-        alone = letter in _ALONE and not any(map(_is_number, parts[index + 1 : index + 2] if letter == "f" else beside))
-        choices = f"{_EXPRESSIONS[letter]}|{_ALONE[letter]}" if alone else _EXPRESSIONS[letter]
+        alone = letter in _UNPADDED and not any(
+            map(_is_number, parts[index + 1 : index + 2] if letter == "f" else beside)
+        )
+        choices = f"{_EXPRESSIONS[letter]}|{_UNPADDED[letter]}" if alone else _EXPRESSIONS[letter]
         written.append(f"(?P<{letter}>{choices})")
     return "".join(written)
 
@@ -163,7 +169,7 @@ def _year(parts: dict[str, str]) -> int:
     if "Y" in parts:
         return int(parts["Y"])
     year = int(parts["y"])
-    return year + (1900 if year >= _FIRST_OF_1900 else 2000)
+    return year + (1900 if year >= _FIRST_YEAR_OF_1900S else 2000)
 
 
 def _month(parts: dict[str, str]) -> int:
@@ -186,7 +192,7 @@ def _offset(text: str) -> dt.timedelta:
     return -offset if text[0] == "-" else offset
 
 
-class _Columns:
+class _TextBytes:
     """The bytes of texts, side by side."""
 
     def __init__(self, texts: pa.StringArray) -> None:
@@ -196,7 +202,7 @@ class _Columns:
         self._data = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         self._lengths = np.diff(self._begins)
 
-    def of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def rows_of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The rows of texts of so many bytes."""
         alike: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
         return alike
@@ -213,28 +219,28 @@ class _Layout:
     """Where in texts of one length each directive stands, as in the text of `match`."""
 
     def __init__(self, match: re.Match[str], parts: tuple[str, ...]) -> None:
-        self._at = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
+        self._spans = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
         text = match.string
-        taken = {place for begin, end in self._at.values() for place in range(begin, end)}
+        taken = {place for begin, end in self._spans.values() for place in range(begin, end)}
         self._filter_seq = [(place, ord(text[place])) for place in range(len(text)) if place not in taken]
 
-    def read(self, texts: Bytes) -> tuple[Integers, Rows]:
+    def read(self, texts: Bytes) -> tuple[Integers, RowMask]:
         """The times of texts of the length of the layout's, and of which rows they are: those that look like it."""
-        digits = _Digits(texts)
+        digits = _DigitReader(texts)
         for place, character in self._filter_seq:
             digits.require(texts[:, place] == character)
         days = self._days(digits)
         seconds = self._seconds(digits) - self._offset_minutes(digits) * 60
         times = days * DAY_US + seconds * 1_000_000
-        if "f" in self._at:
-            begin, end = self._at["f"]
+        if "f" in self._spans:
+            begin, end = self._spans["f"]
             times += digits.number(begin, end) * np.int64(10 ** (6 - (end - begin)))
         return times, digits.fits
 
-    def _days(self, digits: _Digits) -> Integers:
-        year, month, day = self._year(digits), self._month(digits), digits.number(*self._at["d"])
-        if "a" in self._at:
-            digits.name(self._at["a"][0], _WEEKDAYS)
+    def _days(self, digits: _DigitReader) -> Integers:
+        year, month, day = self._year(digits), self._month(digits), digits.number(*self._spans["d"])
+        if "a" in self._spans:
+            digits.name_ordinal(self._spans["a"][0], _WEEKDAYS)
         digits.require((year >= 1) & (month >= 1) & (month <= 12) & (day >= 1))
         month = np.where(digits.fits, month, 1)
         leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
@@ -247,31 +253,35 @@ class _Layout:
         days: Integers = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
         return days
 
-    def _year(self, digits: _Digits) -> Integers:
-        if "Y" in self._at:
-            return digits.number(*self._at["Y"])
-        year = digits.number(*self._at["y"])
-        return year + np.where(year >= _FIRST_OF_1900, 1900, 2000)
+    def _year(self, digits: _DigitReader) -> Integers:
+        if "Y" in self._spans:
+            return digits.number(*self._spans["Y"])
+        year = digits.number(*self._spans["y"])
+        return year + np.where(year >= _FIRST_YEAR_OF_1900S, 1900, 2000)
 
-    def _month(self, digits: _Digits) -> Integers:
-        return digits.number(*self._at["m"]) if "m" in self._at else digits.name(self._at["b"][0], _MONTHS)
+    def _month(self, digits: _DigitReader) -> Integers:
+        return (
+            digits.number(*self._spans["m"])
+            if "m" in self._spans
+            else digits.name_ordinal(self._spans["b"][0], _MONTHS)
+        )
 
-    def _seconds(self, digits: _Digits) -> Integers:
+    def _seconds(self, digits: _DigitReader) -> Integers:
         seconds = digits.zeros()
         for letter, most, factor in (("H", 23, 3600), ("M", 59, 60), ("S", 59, 1)):
-            if letter in self._at:
-                number = digits.number(*self._at[letter])
+            if letter in self._spans:
+                number = digits.number(*self._spans[letter])
                 digits.require(number <= most)
                 seconds += number * factor
-        if "I" in self._at:
-            hour = digits.number(*self._at["I"])
+        if "I" in self._spans:
+            hour = digits.number(*self._spans["I"])
             digits.require((hour >= 1) & (hour <= 12))
-            half = digits.name(self._at["p"][0], ("am", "pm"), letters=2) - 1
+            half = digits.name_ordinal(self._spans["p"][0], ("am", "pm"), letters=2) - 1
             seconds += (hour % 12 + 12 * half) * 3600
         return seconds
 
-    def _offset_minutes(self, digits: _Digits) -> Integers:
-        begin, end = self._at.get("z", (0, 0))
+    def _offset_minutes(self, digits: _DigitReader) -> Integers:
+        begin, end = self._spans.get("z", (0, 0))
         if end - begin <= 1:
             if end > begin:
                 digits.require(digits.texts[:, begin] == ord("Z"))
@@ -285,14 +295,14 @@ class _Layout:
         return offset
 
 
-class _Digits:
+class _DigitReader:
     """Numbers and names at fixed places of texts; `fits` are the rows that had all that was asked for there."""
 
     def __init__(self, texts: Bytes) -> None:
         self.texts = texts
-        self.fits: Rows = np.ones(len(texts), np.bool_)
+        self.fits: RowMask = np.ones(len(texts), np.bool_)
 
-    def require(self, fits: Rows) -> None:
+    def require(self, fits: RowMask) -> None:
         """Leave out the other rows."""
         self.fits &= fits
 
@@ -309,7 +319,7 @@ class _Digits:
             number = number * 10 + digit
         return number
 
-    def name(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
+    def name_ordinal(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
         """Which of the names the letters from `begin` on are the first of, from 1."""
         code = self.texts[:, begin].astype(np.int64) | 0x20
         for place in range(begin + 1, begin + letters):

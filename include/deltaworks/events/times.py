@@ -12,28 +12,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltaworks.events.misfits import Misfit, described, mismatch, shown
+from deltaworks.events.conversion_errors import ConversionError, describe_value, format_value, type_mismatch
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
-from deltaworks.events.zones import EPOCH, MICROSECOND, Integers, SkippedTime, instant_us, instants_us
+from deltaworks.events.time_zones import EPOCH, MICROSECOND, Integers, NonexistentTime, instant_us, instants_us
 from deltaworks.specs.times import TimeForm
 
 INSTANT = pa.timestamp("us", tz="UTC")
 #: Spark and Delta dates end with year 9999; anything before 1900 is a clock that was never set.
 EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
 LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
-_NONE = dt.timedelta()
-_DIGITS = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
+_ZERO_OFFSET = dt.timedelta()
+_DIGIT_DIRECTIVES = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
 _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
 
 
 @lru_cache(maxsize=1024)
-def times_of(form: TimeForm) -> Times:
+def time_reader(form: TimeForm) -> TimeReader:
     """The reader of times of this form; made once in a process."""
-    return Times(form)
+    return TimeReader(form)
 
 
-class Times:
+class TimeReader:
     """Reads times of one form. Safe to share between threads."""
 
     def __init__(self, form: TimeForm) -> None:
@@ -41,9 +41,9 @@ class Times:
         self._reader = None if form.format is None else pattern_reader(form.format)
         pattern = form.pattern
         #: Texts that are a date and nothing more: no instant that could lie out of range.
-        self._dates_alone = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
+        self._is_date_only = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
         #: Numbers of such a pattern are digits like its texts.
-        self._of_digits = pattern is not None and set(pattern.parts) <= _DIGITS
+        self._is_all_digits = pattern is not None and set(pattern.parts) <= _DIGIT_DIRECTIVES
 
     def instants(self, values: Sequence[Any]) -> pa.Array:
         """The values as timestamps, whole; null where a value is None.
@@ -52,21 +52,21 @@ class Times:
             pa.ArrowException, TypeError, ValueError, OverflowError: not all of them can be read at once.
         """
         if self._reader is not None:
-            return self._of_micros(values, bounded=True)
+            return self._read_pattern(values, bounded=True)
         unit = self._form.unit
         if unit != "iso8601":
             if set(map(type, values)) - {int, type(None)}:
                 raise TypeError("a time that is no whole number")
             scaled = pc.multiply_checked(pa.array(values, pa.int64()), _PER_UNIT_US[unit])
-            return _bounded(scaled.cast(INSTANT))
+            return _check_bounds(scaled.cast(INSTANT))
         texts = pa.array(values, pa.string())
         if self._form.zone is None:
             try:
-                return _bounded(pc.cast(texts, INSTANT))
+                return _check_bounds(pc.cast(texts, INSTANT))
             except pa.ArrowInvalid:  # which it also is where none has an offset
-                return _bounded(pc.cast(texts, pa.timestamp("us")).cast(pa.int64()).cast(INSTANT))
+                return _check_bounds(pc.cast(texts, pa.timestamp("us")).cast(pa.int64()).cast(INSTANT))
         local = pc.cast(texts, pa.timestamp("us"))
-        return _with_nulls(local, _bounded_us(self._by_zone(_micros_of(local.drop_null()))))
+        return _restore_nulls(local, _check_bounds_us(self._to_utc(_micros_of(local.drop_null()))))
 
     def dates(self, values: Sequence[Any]) -> pa.Array:
         """The UTC dates of times of a pattern, whole; null where a value is None.
@@ -76,7 +76,7 @@ class Times:
         """
         if self._reader is None:
             raise ValueError("dates without a pattern are read one by one")
-        return self._of_micros(values, bounded=not self._dates_alone).cast(pa.date32())
+        return self._read_pattern(values, bounded=not self._is_date_only).cast(pa.date32())
 
     def instant_us(self, value: Any) -> int:
         """The microseconds since 1970 that a value stands for.
@@ -85,9 +85,11 @@ class Times:
             Misfit: it is no time, or out of range.
         """
         unit = self._form.unit
-        micros = self._local_or_instant_us(value) if unit == "iso8601" else _epoch_us(value, unit)
+        micros = self._parse_us(value) if unit == "iso8601" else _epoch_us(value, unit)
         if not EARLIEST_US <= micros <= LATEST_US:
-            raise Misfit(ReasonCode.OUT_OF_RANGE, f"{described(value)} lies outside the years 1900 to 9999")
+            raise ConversionError(
+                ReasonCode.OUT_OF_RANGE, f"{describe_value(value)} lies outside the years 1900 to 9999"
+            )
         return micros
 
     def date(self, value: Any) -> dt.date:
@@ -96,62 +98,62 @@ class Times:
         Raises:
             Misfit: it is neither, or out of range.
         """
-        if self._dates_alone:
-            return (EPOCH + self._local_or_instant_us(value) * MICROSECOND).date()
+        if self._is_date_only:
+            return (EPOCH + self._parse_us(value) * MICROSECOND).date()
         # Ten characters are also the seconds since 1970 as text: a date has its dash.
         if self._reader is None and isinstance(value, str) and len(value) == 10 and value[4] == "-":
             try:
                 return dt.date.fromisoformat(value)
             except ValueError:
-                raise mismatch(value, "date") from None
+                raise type_mismatch(value, "date") from None
         return (EPOCH + self.instant_us(value) * MICROSECOND).date()
 
-    def _of_micros(self, values: Sequence[Any], *, bounded: bool) -> pa.Array:
+    def _read_pattern(self, values: Sequence[Any], *, bounded: bool) -> pa.Array:
         texts = pa.array(values, pa.string())
         reader = self._reader
         if reader is None:
             raise ValueError("there is no pattern")
         micros = reader.read_all(texts.drop_null())
-        if self._form.zone is not None and not self._dates_alone:
-            micros = self._by_zone(micros)
-        return _with_nulls(texts, _bounded_us(micros) if bounded else micros)
+        if self._form.zone is not None and not self._is_date_only:
+            micros = self._to_utc(micros)
+        return _restore_nulls(texts, _check_bounds_us(micros) if bounded else micros)
 
-    def _by_zone(self, local_us: Integers) -> Integers:
+    def _to_utc(self, local_us: Integers) -> Integers:
         return local_us if self._form.zone is None else instants_us(local_us, self._form.zone)
 
-    def _local_or_instant_us(self, value: Any) -> int:
+    def _parse_us(self, value: Any) -> int:
         """The microseconds since 1970 of a text; by the zone where it has no offset of its own."""
-        local = self._by_iso_8601(value) if self._reader is None else self._by_pattern(value)
+        local = self._parse_iso_8601(value) if self._reader is None else self._parse_pattern(value)
         offset = local.utcoffset()
         local = local.replace(tzinfo=None)
         if self._form.zone is None or offset is not None:
             # Not as a datetime less its offset, which may lie before the year 1.
-            return (local - EPOCH) // MICROSECOND - (offset or _NONE) // MICROSECOND
+            return (local - EPOCH) // MICROSECOND - (offset or _ZERO_OFFSET) // MICROSECOND
         try:
             return instant_us(local, self._form.zone)
-        except SkippedTime:
-            detail = f"{described(value)} is a time that clocks in {self._form.zone} skipped"
-            raise Misfit(ReasonCode.OUT_OF_RANGE, detail) from None
+        except NonexistentTime:
+            detail = f"{describe_value(value)} is a time that clocks in {self._form.zone} skipped"
+            raise ConversionError(ReasonCode.OUT_OF_RANGE, detail) from None
 
     @staticmethod
-    def _by_iso_8601(value: Any) -> dt.datetime:
+    def _parse_iso_8601(value: Any) -> dt.datetime:
         if not isinstance(value, str):
-            raise mismatch(value, "ISO 8601 time")
+            raise type_mismatch(value, "ISO 8601 time")
         try:
             return dt.datetime.fromisoformat(value)
         except ValueError:
-            raise mismatch(value, "ISO 8601 time") from None
+            raise type_mismatch(value, "ISO 8601 time") from None
 
-    def _by_pattern(self, value: Any) -> dt.datetime:
-        text = str(value) if self._of_digits and type(value) is int else value
+    def _parse_pattern(self, value: Any) -> dt.datetime:
+        text = str(value) if self._is_all_digits and type(value) is int else value
         if self._reader is None or not isinstance(text, str):
-            raise mismatch(value, f"text of the form {self._form.format}")
+            raise type_mismatch(value, f"text of the form {self._form.format}")
         try:
             return self._reader.read(text)
         except NoMatch:
-            raise mismatch(value, f"time of the form {self._form.format}") from None
+            raise type_mismatch(value, f"time of the form {self._form.format}") from None
         except (ValueError, OverflowError):
-            raise mismatch(value, f"time of the form {self._form.format}: there is no such day") from None
+            raise type_mismatch(value, f"time of the form {self._form.format}: there is no such day") from None
 
 
 def _epoch_us(value: Any, unit: str) -> int:
@@ -159,11 +161,11 @@ def _epoch_us(value: Any, unit: str) -> int:
         try:
             value = int(value) if value.lstrip("-").isdigit() else float(value)
         except ValueError:
-            raise mismatch(value, unit) from None
+            raise type_mismatch(value, unit) from None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise mismatch(value, unit)
+        raise type_mismatch(value, unit)
     if abs(value) > 1e15:
-        raise Misfit(ReasonCode.OUT_OF_RANGE, f"{shown(value)} lies outside the years 1900 to 9999")
+        raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} lies outside the years 1900 to 9999")
     return round(value * _PER_UNIT_US[unit])
 
 
@@ -172,7 +174,7 @@ def _micros_of(instants: pa.Array) -> Integers:
     return micros
 
 
-def _with_nulls(values: pa.Array, micros: Integers) -> pa.Array:
+def _restore_nulls(values: pa.Array, micros: Integers) -> pa.Array:
     """Integers of the values that are not null, as timestamps, with the nulls among them."""
     if not values.null_count:
         return pa.array(micros, pa.int64()).cast(INSTANT)
@@ -182,13 +184,13 @@ def _with_nulls(values: pa.Array, micros: Integers) -> pa.Array:
     return pa.array(spread, pa.int64(), mask=~valid).cast(INSTANT)
 
 
-def _bounded_us(micros: Integers) -> Integers:
+def _check_bounds_us(micros: Integers) -> Integers:
     if micros.size and (micros.min() < EARLIEST_US or micros.max() > LATEST_US):
         raise ValueError("an instant out of range")
     return micros
 
 
-def _bounded(instants: pa.Array) -> pa.Array:
+def _check_bounds(instants: pa.Array) -> pa.Array:
     bounds = pc.min_max(instants.cast(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and (low < EARLIEST_US or high > LATEST_US):

@@ -16,8 +16,8 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure_window import ErasureWindows
 from deltaworks.control.records.replacements import numbers_replaced_since
-from deltaworks.events.collector_numbers import CollectorNumbers
-from deltaworks.events.findings import DROPPED_NUMBERS
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.events.task_findings import DROPPED_SEQUENCE_NUMBERS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.steps import CHECKPOINT_STORE
@@ -25,25 +25,25 @@ from deltaworks.tables.steps import CHECKPOINT_STORE
 
 def dropped_since(
     catalog: Catalog, objects: ObjectStore, pipelines: Sequence[str], since: datetime
-) -> CollectorNumbers:
+) -> CollectorSequenceNumbers:
     """The numbers of events of these pipelines that were dropped at that time or later.
 
     Raises:
         ContractError: COLLECTOR_RECORD_UNREADABLE, ERASURE_UNREADABLE.
     """
-    numbers = CollectorNumbers()
+    numbers = CollectorSequenceNumbers()
     lake = Lake(catalog.environment.lake)
     specs = [catalog.pipeline(name) for name in pipelines]
     personal = {spec.pipeline: spec.privacy.namespace for spec in specs if spec.privacy is not None}
     for name in personal:
         for packed in _of_batches(lake, name, since):
-            numbers.add_packed(packed)
+            numbers.add_encoded(packed)
     for namespace in sorted(set(personal.values())):
         for packed in ErasureWindows(objects, namespace).numbers_since(since):
-            numbers.add_packed(packed)
+            numbers.add_encoded(packed)
     if personal:
         for packed in numbers_replaced_since(objects, since):
-            numbers.add_packed(packed)
+            numbers.add_encoded(packed)
     return numbers
 
 
@@ -53,6 +53,6 @@ def _of_batches(lake: Lake, pipeline: str, since: datetime) -> Iterator[Mapping[
     if rows is None:
         return
     for text in rows.column("source_metadata").to_pylist():
-        packed = json.loads(text or "{}").get(DROPPED_NUMBERS)
+        packed = json.loads(text or "{}").get(DROPPED_SEQUENCE_NUMBERS)
         if packed:
             yield packed

@@ -18,7 +18,11 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.collector import HourCounts, Losses, MissingRange, losses_key, read_counts
 from deltaworks.control.records.store import RecordStore
-from deltaworks.events.collector_numbers import RAW_COLLECTOR, RAW_SEQ, CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import (
+    RAW_COLLECTOR_PATTERN,
+    RAW_SEQ_PATTERN,
+    CollectorSequenceNumbers,
+)
 from deltaworks.maintenance.dropped_events import dropped_since
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
@@ -127,8 +131,8 @@ def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.Duc
             )
         if f"{table.pipeline}.{QUARANTINE}" in there:
             parts.append(
-                f"SELECT regexp_extract(raw, '{RAW_COLLECTOR}', 1) AS collector, "
-                f"TRY_CAST(regexp_extract(raw, '{RAW_SEQ}', 1) AS BIGINT) AS seq "
+                f"SELECT regexp_extract(raw, '{RAW_COLLECTOR_PATTERN}', 1) AS collector, "
+                f"TRY_CAST(regexp_extract(raw, '{RAW_SEQ_PATTERN}', 1) AS BIGINT) AS seq "
                 f'FROM "{table.pipeline}"."{QUARANTINE}"'
             )
     connection.execute("CREATE TABLE explained (process VARCHAR, low BIGINT, high BIGINT)")
@@ -136,7 +140,7 @@ def _connected(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.Duc
     return connection
 
 
-def _explain(connection: duckdb.DuckDBPyConnection, dropped: CollectorNumbers) -> None:
+def _explain(connection: duckdb.DuckDBPyConnection, dropped: CollectorSequenceNumbers) -> None:
     """Let `explained` have the numbers of events that are nowhere on purpose."""
     connection.execute("DELETE FROM explained")
     for process, ranges in dropped.ranges().items():

@@ -11,12 +11,12 @@ import orjson
 
 from deltaworks.errors import ContractError
 from deltaworks.events.budget import OverBudget
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.inference.envelope_choices import time_choice
-from deltaworks.events.inference.forms import UnknownForm, form_of
-from deltaworks.events.inference.profiles import Profile
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.inference.envelope_inference import time_choice
+from deltaworks.events.inference.field_profiles import Profile
+from deltaworks.events.inference.format_detection import UnknownForm, form_of
 from deltaworks.sources.objects.landing.inputs import Input
 from deltaworks.sources.objects.landing.land import pieces_of
 from deltaworks.specs.sources.objects import FileSourceSpec
@@ -54,7 +54,7 @@ class EventSample:
                 for value, _ in events_of(payload):
                     if not isinstance(value, Malformed | OverBudget):
                         yield value
-            except Misfit:  # nothing of this payload can be read
+            except ConversionError:  # nothing of this payload can be read
                 continue
 
     def events(self) -> Iterator[dict[str, Any]]:

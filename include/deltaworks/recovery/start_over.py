@@ -24,7 +24,7 @@ from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.start import open_batches, stream_lease
 from deltaworks.erasure.reapply import Reapplier, reapplied_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading, void_replays
 from deltaworks.recovery.restore.dependents import refuse_running_followers
 from deltaworks.recovery.restore.pipeline_plan import Declared, PipelinePlanner, declared_tables, restored_versions
@@ -143,7 +143,7 @@ class _Operation:
         """The tables whose files of an earlier version are to be there again."""
         if (begun := self._begun()) is not None:
             return [loss.table for loss in begun.tables if loss.restore_to is not None]
-        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE]
+        return [] if self._back_to is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
 
     def count(self) -> StartOverResult:
         """What `run` would do."""
@@ -235,11 +235,11 @@ class _Operation:
         declared = declared_tables(spec)
         losses = {loss.table: loss for loss in begun.tables}
         # Quarantine first: a replay that is under way somewhere then selects nothing once it has been voided.
-        first = [QUARANTINE] if QUARANTINE in losses else []
+        first = [QUARANTINE_TABLE] if QUARANTINE_TABLE in losses else []
         recreated = sum(self._recreate(begun, losses[name], declared[name]) for name in first)
         void_replays(self._spec, self._lake, self._home, replay_id=f"generation {begun.generation}")
         self._fault("replays")
-        others = [name for name in declared if name in losses and name != QUARANTINE]
+        others = [name for name in declared if name in losses and name != QUARANTINE_TABLE]
         recreated += sum(self._recreate(begun, losses[name], declared[name]) for name in others)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
-from deltaworks.events.archive import ToArchive
+from deltaworks.events.archive import RecordsToColumns
 from deltaworks.events.parse import Payload
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import ReadStatistics, Record
@@ -201,13 +201,13 @@ class RecordSlice:
     reader: PayloadReader
     losses: LossCheck = field(default_factory=LossCheck)
     metadata: dict[str, Any] = field(default_factory=dict)
-    to_archive: ToArchive | None = None
+    to_archive: RecordsToColumns | None = None
     _archiver: Callable[[], Archiver] | None = None
 
     def is_empty(self) -> bool:
         return False
 
-    def enable_archive(self, new_archiver: Callable[[ToArchive], Archiver]) -> None:
+    def enable_archive(self, new_archiver: Callable[[RecordsToColumns], Archiver]) -> None:
         """Keep all records as they come, from the next pass on. `make` is called in every task."""
         if self.to_archive is not None:
             self._archiver = partial(new_archiver, self.to_archive)
@@ -270,7 +270,7 @@ class RecordSlice:
             context = TaskContext.get()
             number = 0 if context is None else context.partitionId()
             files = {**written.files, **({} if archiver is None else archiver.files())}
-            output = replace(written, task=number, read=facts, seen=tuple(seen.ranges()), files=files)
+            output = replace(written, task=number, read_statistics=facts, read_ranges=tuple(seen.ranges()), files=files)
             yield pa.RecordBatch.from_pydict({"output": pa.array([output.encode()], pa.binary())})
 
         # A task for every partition of a topic would write a file into every table each.

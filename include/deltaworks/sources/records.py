@@ -8,7 +8,7 @@ from typing import Any
 
 from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_to_iso
 from deltaworks.errors import ContractError
-from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.sources.payload import Compression
@@ -109,9 +109,9 @@ def record_payload(
         arrived_at_us: when its stream took it, as the stream has it; None where it does not.
     """
     try:
-        data = decompressed(value, compression, max_bytes=max_bytes)
+        data = decompress(value, compression, max_bytes=max_bytes)
         return Payload(seq, key, data, record=record, arrived_at_us=arrived_at_us)
-    except LargeContent as error:
+    except ContentTooLarge as error:
         reason = Reason(ReasonCode.TOO_LARGE, "", str(error))
     except DamagedContent as error:
         reason = Reason(ReasonCode.MALFORMED, "", str(error))

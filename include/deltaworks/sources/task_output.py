@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deltaworks.events.findings import Findings
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.records import ReadStatistics
 from deltaworks.tables.files import WrittenFile
 
@@ -33,7 +33,7 @@ class TaskOutput:
 
     task: int = 0
     files: Mapping[str, tuple[WrittenFile, ...]] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
+    findings: TaskFindings = field(default_factory=TaskFindings)
     first_ids: Mapping[str, bytes] = field(default_factory=dict)
     read_statistics: ReadStatistics = field(default_factory=ReadStatistics)
     read_ranges: tuple[Any, ...] = ()
@@ -45,8 +45,8 @@ class TaskOutput:
             "files": {table: [_file_record(file) for file in files] for table, files in self.files.items()},
             "findings": self.findings.as_record(),
             "first_ids": {table: len(ids) for table, ids in self.first_ids.items()},
-            "read": asdict(self.read_statistics),
-            "seen": self.read_ranges,
+            "read_statistics": asdict(self.read_statistics),
+            "read_ranges": self.read_ranges,
         }
         text = json.dumps(header).encode()
         return b"".join([len(text).to_bytes(_LENGTH_BYTES), text, *self.first_ids.values()])
@@ -63,10 +63,10 @@ class TaskOutput:
         return cls(
             task=header["task"],
             files={table: tuple(WrittenFile(**file) for file in files) for table, files in header["files"].items()},
-            findings=Findings.from_record(header["findings"]),
+            findings=TaskFindings.from_record(header["findings"]),
             first_ids=first_ids,
-            read=ReadStatistics(**header["read"]),
-            seen=tuple(header["seen"]),
+            read=ReadStatistics(**header["read_statistics"]),
+            seen=tuple(header["read_ranges"]),
         )
 
 

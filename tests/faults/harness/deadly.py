@@ -22,7 +22,7 @@ def arm() -> None:
     """Change the parser of this process, and of those forked from it."""
     from deltaworks.events.parse import Parser
 
-    harmless = Parser._framed
+    harmless = Parser._frame_payload
 
     def framed(self: Any, payload: Any, frame: Any) -> Iterable[Any]:
         data = payload.data or b""
@@ -32,7 +32,7 @@ def arm() -> None:
             if way:
                 _die(way)
 
-    Parser._framed = framed  # type: ignore[method-assign]
+    Parser._frame_payload = framed  # type: ignore[method-assign]
 
 
 def _die(way: bytes) -> None:

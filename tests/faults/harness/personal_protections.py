@@ -13,7 +13,7 @@ from typing import Any
 
 from collector import stamps
 from collector.stripping import RequestStrip
-from deltaworks.events import strip_keys, stripping
+from deltaworks.events import redaction, redaction_keys
 from deltaworks.operations import collector_strips
 from deltaworks.privacy.walker import Outcome, Walker
 
@@ -23,14 +23,14 @@ Put = Callable[[Any, str, Any], None]
 def _strip(put: Put) -> None:
     """Events are kept as they were sent."""
     put(Walker, "strip", lambda *_, **__: Outcome.KEPT)
-    put(stripping.Stripping, "kept_raw", lambda _, raw: (raw, len(raw)))
+    put(redaction.EventRedaction, "kept_raw", lambda _, raw: (raw, len(raw)))
 
 
 def _seal_unreadable(put: Put) -> None:
     """What cannot be read stays as it was sent."""
     put(stamps._Writer, "_unreadable", lambda _, text: f'"raw":{stamps.as_text(text)}')
     put(RequestStrip, "unreadable", lambda *_: None)
-    put(stripping.Stripping, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
+    put(redaction.EventRedaction, "_unreadable", lambda _, row: replace(row, sent_bytes=len(row.raw)))
 
 
 def _regulation(put: Put) -> None:
@@ -47,7 +47,7 @@ def _regulation(put: Put) -> None:
 def _namespace_key(put: Put) -> None:
     """Each process has a key of its own."""
     own = os.urandom(32)
-    for module in (strip_keys, collector_strips):
+    for module in (redaction_keys, collector_strips):
         put(module, "namespace_key", lambda *_: own)
 
 

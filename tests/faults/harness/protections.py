@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.enriching.databases import AddressReader, Databases
+from deltaworks.events.enrichment.databases import AddressReader, Databases
 from deltaworks.specs.storage import StorageSpec
 
 OFF = "DELTAWORKS_TEST_OFF"
@@ -286,7 +286,7 @@ def _fixed_databases() -> None:
     """No version of a database is fixed for a batch."""
     from deltaworks.events import parser_inputs
 
-    original = parser_inputs.fixed_databases
+    original = parser_inputs.pin_databases
 
     def unfixed(*positional: Any) -> NewestDatabases | None:
         fixed = original(*positional)

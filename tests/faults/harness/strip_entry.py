@@ -30,7 +30,7 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
         declared = spec.model_dump(exclude_defaults=True, by_alias=True) | {"source": KAFKA}
         # A copy keeps where the keys are, which is no part of what is declared.
         spec = spec.model_copy(update={"source": PipelineSpec.model_validate(declared).source})
-    inputs, stamp = ParserInputs.fix(spec, lake), BatchStamp(1, at_ms * 1000, "f")
+    inputs, stamp = ParserInputs.pin(spec, lake), BatchStamp(1, at_ms * 1000, "f")
 
     def payload(seq: int, key: str) -> Payload:
         record = {"topic": "orders", "partition": 0, "offset": 0} if way == "record" else None
@@ -42,7 +42,7 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
         objects = [SourceObject(1, file.name, "tag", file.stat().st_size, batch_id=0, ingested_at_us=at_ms * 1000)]
         parts = rereader.rows(objects)
     else:
-        parts = Parser(spec, strip_keys=inputs.strip_keys).parse([payload(1, file.name)], stamp)
+        parts = Parser(spec, redaction_keys=inputs.redaction_keys).parse([payload(1, file.name)], stamp)
     for table, part in parts:
         yield from ({"table": table, **row} for row in part.to_pylist())
 

@@ -42,7 +42,7 @@ def deadly(opener: Callable[[FileReference], Payload]) -> Callable[[FileReferenc
         from deltaworks.events.parse import Parser
 
         if not hasattr(Parser, "harmless"):
-            Parser.harmless = Parser._framed  # type: ignore[attr-defined]
+            Parser.harmless = Parser._frame_payload  # type: ignore[attr-defined]
 
             def framed(self: Any, opened: Any, frame: Any) -> Any:
                 data = opened.data or b""
@@ -53,7 +53,7 @@ def deadly(opener: Callable[[FileReference], Payload]) -> Callable[[FileReferenc
                     if way:
                         die(way)
 
-            Parser._framed = framed  # type: ignore[method-assign]
+            Parser._frame_payload = framed  # type: ignore[method-assign]
         return opener(reference)
 
     def die(way: bytes) -> None:

@@ -19,8 +19,8 @@ from pyspark import TaskContext, cloudpickle
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events import parser_inputs
-from deltaworks.events.enriching import databases as module
-from deltaworks.events.enriching.databases import AddressReader, Databases
+from deltaworks.events.enrichment import databases as module
+from deltaworks.events.enrichment.databases import AddressReader, Databases
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.specs.pipeline import PipelineSpec
@@ -216,7 +216,7 @@ class NotFixed(Replaced):
 def replace_in_the_pass(monkeypatch: pytest.MonkeyPatch, kind: type[Replaced]) -> None:
     """Have the database replaced while the next batch is read, once its version is fixed."""
     cloudpickle.register_pickle_by_value(__import__(__name__, fromlist=["_"]))
-    fixed_databases = parser_inputs.fixed_databases
+    fixed_databases = parser_inputs.pin_databases
 
     def fixed(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
         databases = fixed_databases(spec, storage)

@@ -13,7 +13,7 @@ from deltaworks.erasure.namespace import open_namespace
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events import strip_keys
+from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NOBODY
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.recovery.start_over import start_over
@@ -67,7 +67,7 @@ def test_a_reprocess_of_everything_lands_her_nowhere(
     people: People, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
-        monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
 
     people.stage.reprocess()
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deltaworks.control.objects import open_objects
-from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
+from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
 from deltaworks.specs.storage import StorageSpec
 from tests.spark.sources.s3_sqs_stage import Stage
 

@@ -16,11 +16,11 @@ from deltaworks.engine.fan_out import merged_outputs, partitioning, write_payloa
 from deltaworks.engine.start import open_batches
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.events.enriching import databases as module
-from deltaworks.events.enriching.databases import Databases
-from deltaworks.events.origins import fixed_databases
+from deltaworks.events.enrichment import databases as module
+from deltaworks.events.enrichment.databases import Databases
 from deltaworks.events.parse import BatchStamp, Payload
 from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -94,7 +94,7 @@ def test_no_byte_that_a_task_writes_or_says_has_an_address(
     put(storage, CITY)
     spec = spec_of(private=private)
 
-    output = task(spec, storage, fixed_databases(spec, storage), 1)
+    output = task(spec, storage, pin_databases(spec, storage), 1)
 
     said = [caplog.text, json.dumps(output.findings.as_record()), str(output.files)]
     for path in (Path(storage.prefix) / "tables").rglob("*.parquet"):
@@ -110,7 +110,7 @@ def test_tasks_of_a_batch_have_the_database_that_was_fixed_though_it_is_replaced
 ) -> None:
     put(storage, CITY)
     spec = spec_of()
-    fixed = fixed_databases(spec, storage)
+    fixed = pin_databases(spec, storage)
 
     task(spec, storage, fixed, 1)
     put(storage, ASN)
@@ -124,9 +124,9 @@ def test_fixed_by_each_task_a_batch_would_have_answers_of_two_databases(storage:
     put(storage, CITY)
     spec = spec_of()
 
-    task(spec, storage, fixed_databases(spec, storage), 1)
+    task(spec, storage, pin_databases(spec, storage), 1)
     put(storage, ASN)
-    task(spec, storage, fixed_databases(spec, storage), 2)
+    task(spec, storage, pin_databases(spec, storage), 2)
 
     assert {row["country"] for row in rows(storage, "requests")} == {"GB", None}
 
@@ -134,7 +134,7 @@ def test_fixed_by_each_task_a_batch_would_have_answers_of_two_databases(storage:
 def test_a_task_that_cannot_have_the_fixed_database_fails_the_batch(storage: StorageSpec) -> None:
     put(storage, CITY)
     spec = spec_of()
-    fixed = fixed_databases(spec, storage)
+    fixed = pin_databases(spec, storage)
     put(storage, ASN)
     for copy in module._folder().iterdir():
         copy.unlink()
@@ -151,7 +151,7 @@ def test_a_damaged_database_fails_the_batch_by_name_and_says_no_address(storage:
     spec = spec_of()
     target = FileTarget.of(storage, {}, partition_by={})
 
-    output = task(spec, storage, fixed_databases(spec, storage), 1)
+    output = task(spec, storage, pin_databases(spec, storage), 1)
 
     failure = merged_outputs([output], target, {}).findings.failure
     assert isinstance(failure, ConfigError)

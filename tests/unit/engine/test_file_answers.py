@@ -15,7 +15,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage
 from deltaworks.sources.objects.relay.lister import is_listing_requested
 from deltaworks.sources.objects.relay.reconcile import reconcile
@@ -62,8 +62,10 @@ def test_an_object_that_was_read_tells_its_batch_and_its_rows(stage: Stage, proj
 
 
 def test_an_object_nothing_came_of_tells_why(stage: Stage, project: Catalog) -> None:
-    whole = Rejected(1, WHOLE_OBJECT, "day/1.json", b"", None, (Reason(ReasonCode.OBJECT_MISSING, "", "not there"),))
-    event = Rejected(2, 0, "day/2.json", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
+    whole = RejectedEvent(
+        1, ENTIRE_OBJECT, "day/1.json", b"", None, (Reason(ReasonCode.OBJECT_MISSING, "", "not there"),)
+    )
+    event = RejectedEvent(2, 0, "day/2.json", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
     land(stage, "quarantine", rows)
     answers = FileAnswers(project, "landing")

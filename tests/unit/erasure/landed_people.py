@@ -10,7 +10,7 @@ from typing import Any
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.stripping import StripKeys
+from deltaworks.events.redaction import RedactionKeys
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.reconcile import Reconciliation, reconcile
@@ -99,7 +99,7 @@ class LandedPeople(PeopleLake):
     def read(self) -> tuple[list[tuple[int, int, int]], Mapping[str, int]]:
         """What a stream, a reprocess or a start-over makes of all that was logged: `_seq`, `_position` and amount of
         each order, and what became of events that are no rows."""
-        parser = Parser(self.catalog.pipeline("shop"), strip_keys=StripKeys(self.namespace.token_key))
+        parser = Parser(self.catalog.pipeline("shop"), redaction_keys=RedactionKeys(self.namespace.token_key))
         rows = []
         for table, part in parser.parse(self.payloads(), BatchStamp(1, 0, "f")):
             if table == "orders":

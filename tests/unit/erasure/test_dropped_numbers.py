@@ -14,9 +14,9 @@ from deltaworks.control.records.collector import HourCounts, MissingRange, count
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.erasure import window
-from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.stripping import StripKeys
+from deltaworks.events.redaction import RedactionKeys
 from deltaworks.maintenance import lost_events
 from deltaworks.maintenance.lost_events import LossReport, find_lost_events
 from deltaworks.privacy.suppression import read_suppression
@@ -65,8 +65,8 @@ class Collected(LandedPeople):
     def stream(self, *keys: str) -> None:
         """One batch of these objects, and its record."""
         space, spec, lake = self.namespace, self.catalog.pipeline("shop"), Lake(self.catalog.environment.lake)
-        keys_of = StripKeys(space.token_key, read_suppression(space.objects, "players"))
-        parser = Parser(spec, strip_keys=keys_of)
+        keys_of = RedactionKeys(space.token_key, read_suppression(space.objects, "players"))
+        parser = Parser(spec, redaction_keys=keys_of)
         self.batch += 1
         payloads = [Payload(number, key, self.content(key)) for number, key in enumerate(keys)]
         for table, part in parser.parse(payloads, BatchStamp(self.batch, 1_780_000_000_000_000, "f")):
@@ -85,7 +85,7 @@ class Collected(LandedPeople):
             spec_fingerprint="f",
             code_version="0",
             offsets={},
-            source=parser.findings.facts(),
+            source=parser.findings.ledger_entry(),
             tables=(),
         )
         Ledger(lake, "shop", 1).complete(batch, [], owner=owner_step("shop", 1))
@@ -118,7 +118,7 @@ def people(tmp_path: Path) -> Collected:
 def noted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the look knows of what was dropped by rule."""
     if not request.param:
-        monkeypatch.setattr(lost_events, "dropped_since", lambda *_: CollectorNumbers())
+        monkeypatch.setattr(lost_events, "dropped_since", lambda *_: CollectorSequenceNumbers())
     return bool(request.param)
 
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from deltaworks.erasure.landing_content import ContentEraser, NotRewritable
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events.erased import is_mark
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.erasure_tombstones import is_tombstone
+from deltaworks.events.error_isolation import number_events
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.misfits import Misfit
-from deltaworks.events.unexpected import numbered
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
@@ -64,7 +64,7 @@ CSV = pipeline(source={"format": "csv"})
 def events_of(spec: PipelineSpec, content: bytes) -> list[Any]:
     """What a stream reads, by position: bytes of events that stay, None for marks."""
     reader = EventReader(spec)
-    framed = numbered(lambda: reader.spread(framer(spec.source)(content)))
+    framed = number_events(lambda: reader.unwrap_arrays(framer(spec.source)(content)))
     return [None if reader.is_erased(value) else raw for _, (value, raw) in framed]
 
 
@@ -240,9 +240,9 @@ def test_the_same_content_is_written_as_the_same_bytes() -> None:
 
 
 def test_an_event_with_such_a_field_beside_others_is_no_mark() -> None:
-    assert not is_mark({"_erased": REQUEST, "amount": 1})
-    assert not is_mark({"_erased": "anything"})
-    assert is_mark({"_erased": REQUEST})
+    assert not is_tombstone({"_erased": REQUEST, "amount": 1})
+    assert not is_tombstone({"_erased": "anything"})
+    assert is_tombstone({"_erased": REQUEST})
 
 
 NAMES = st.sampled_from(["ann", "bob", ANN, BOB, "ann@example.org", "x"])
@@ -288,7 +288,7 @@ def test_whatever_lands_reads_as_a_slow_reader_would_leave_it(pieces: list[bytes
     try:
         before = events_of(JSON, content)
         new = erased(JSON, content)
-    except (Misfit, NotRewritable):
+    except (ConversionError, NotRewritable):
         # Where all of it is JSON, nothing stands in the way.
         assert not all(map(is_json, pieces))
         return

@@ -17,7 +17,7 @@ from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.erasure.receiving import receive, token_of
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events import strip_keys
+from deltaworks.events import redaction_keys
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.privacy.suppression import NOBODY
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
@@ -99,7 +99,7 @@ def protected(request: pytest.FixtureRequest) -> bool:
 
 
 def without_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+    monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
 
 
 def test_a_replay_lands_nobody_who_was_suppressed_since(
@@ -126,7 +126,7 @@ def test_rows_that_are_read_again_from_objects_are_not_hers(
     if not protected:
         without_the_list(monkeypatch)
     now = spec("string")
-    inputs = ParserInputs.fix(now, stage.lake.storage)
+    inputs = ParserInputs.pin(now, stage.lake.storage)
     opener = landing_opener(stage.environment, now)
     rereader = Rereader(now, RereadScope(frozenset(["orders", "quarantine"]), whole=True), opener, inputs=inputs)
     (event,) = stage.events

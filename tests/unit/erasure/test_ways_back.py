@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.erasure import window
 from deltaworks.erasure.reapply import Reapplier
-from deltaworks.events import strip_keys
+from deltaworks.events import redaction_keys
 from deltaworks.privacy.suppression import NOBODY
 from deltaworks.recovery.recover.check import check_pipeline
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
@@ -57,7 +57,7 @@ def test_no_way_brings_her_back(stage: WaysStage, monkeypatch: pytest.MonkeyPatc
     assert set(of(stage, ANN).values()) == {0}
     if not protected:
         monkeypatch.setattr(Reapplier, "reapply", lambda *_, **__: None)
-        monkeypatch.setattr(strip_keys, "read_suppression", lambda *_, **__: NOBODY)
+        monkeypatch.setattr(redaction_keys, "read_suppression", lambda *_, **__: NOBODY)
 
     go(stage)
     stage.follow()

@@ -201,7 +201,7 @@ class WaysStage(SourceStage):
         FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
         stamp = BatchStamp(seq, 1_700_000_000_000_000, self.spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
-        parser = ParserInputs.fix(self.spec, self.storage).parser(self.spec)
+        parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
         for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
             parsed.setdefault(name, []).append(rows)
         return tuple(self._written(name, pa.concat_tables(parts)) for name, parts in sorted(parsed.items()))
@@ -251,7 +251,7 @@ class WaysStage(SourceStage):
         body = (self.root / "landing" / f"f{seq}.json").read_bytes()
         stamp = BatchStamp(batch_id, 1_700_000_000_000_000, self.spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
-        parser = ParserInputs.fix(self.spec, self.storage).parser(self.spec)
+        parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
         for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
             parsed.setdefault(name, []).append(rows)
         from tests.unit.engine.batch_records import prepared_batch

@@ -14,9 +14,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from deltaworks.events.columnar_plan import EventPlan
 from deltaworks.events.formats import json as framing
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.plans import EventPlan
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -182,7 +182,7 @@ def test_every_branch_that_has_a_fast_form_comes_to_the_rows_of_the_row_path(bra
         payloads = payloads_of(rng, count, share, wrap=spec.unwrap is not None)
         parser = held_to_rows(spec, payloads, chunk_events)
         assert parser.row_path_reason is None
-        assert parser.by_columns > 0, parser.row_path_reasons
+        assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
 def test_each_value_at_each_field_is_what_the_row_path_says() -> None:
@@ -195,7 +195,7 @@ def test_each_value_at_each_field_is_what_the_row_path_says() -> None:
 
     parser = held_to_rows(DECODED["unwrapped"], [Payload(1, "k", raw)], 20_000)
 
-    assert parser.by_columns > len(PATHS) * len(NUMBERS) // 4
+    assert parser.columnar_count > len(PATHS) * len(NUMBERS) // 4
 
 
 def small_games() -> PipelineSpec:
@@ -239,7 +239,7 @@ def test_the_events_of_a_game_come_to_the_same_rows(kind: str, chunk_events: int
 
     parser = held_to_rows(small_games(), numbered(objects), chunk_events)
 
-    assert parser.by_columns > 0.8 * parser.findings.events
+    assert parser.columnar_count > 0.8 * parser.findings.events
 
 
 def test_the_vectors_of_a_suite_come_to_the_same_rows_wherever_they_stand(malformed_json: Path) -> None:
@@ -293,7 +293,7 @@ def test_what_has_no_fast_form_is_read_by_rows_and_says_why(reason: str) -> None
     parser = held_to_rows(BY_ROWS[reason], payloads_of(Random(reason), 60, 0.1, wrap=True), 97)
 
     assert reason in str(parser.row_path_reason)
-    assert parser.by_columns == 0
+    assert parser.columnar_count == 0
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def test_a_type_of_event_without_slots_is_read_by_rows_and_says_why(column: dict
 
     parser = held_to_rows(spec, payloads_of(Random(4), 90, 0.1, wrap=False), 20_000)
 
-    assert parser.row_path_reasons.keys() == {"order", "refund"}
-    assert all(reason in why for why in parser.row_path_reasons.values())
-    assert 0 < parser.by_columns < 60
+    assert parser.row_parser_reasons.keys() == {"order", "refund"}
+    assert all(reason in why for why in parser.row_parser_reasons.values())
+    assert 0 < parser.columnar_count < 60
 
 
 def test_fields_that_nobody_reads_get_slots_once_they_were_met() -> None:
@@ -321,7 +321,7 @@ def test_fields_that_nobody_reads_get_slots_once_they_were_met() -> None:
 
     parser = held_to_rows(declared(), [Payload(1, "k", raw)], 20_000)
 
-    assert 390 <= parser.by_columns <= 400 - 3  # all but the first of each name, and what is not sure
+    assert 390 <= parser.columnar_count <= 400 - 3  # all but the first of each name, and what is not sure
 
 
 def test_a_producer_that_invents_names_of_fields_is_read_by_rows() -> None:
@@ -330,7 +330,7 @@ def test_a_producer_that_invents_names_of_fields_is_read_by_rows() -> None:
 
     parser = held_to_rows(declared(), [Payload(1, "k", raw)], 20_000)
 
-    assert parser.row_path_reasons == {"login": "they have too many fields that nobody reads"}
+    assert parser.row_parser_reasons == {"login": "they have too many fields that nobody reads"}
 
 
 def test_a_few_bytes_are_read_by_rows_and_more_are_decoded() -> None:
@@ -339,9 +339,9 @@ def test_a_few_bytes_are_read_by_rows_and_more_are_decoded() -> None:
 
     decoded = []
     for _ in range(4):
-        before = parser.by_columns
+        before = parser.columnar_count
         list(parser.parse([Payload(1, "k", raw)], STAMP))
-        decoded.append(parser.by_columns - before)
+        decoded.append(parser.columnar_count - before)
 
     assert decoded[:2] == [0, 0]
     assert min(decoded[2:]) > 40
@@ -358,11 +358,11 @@ def test_an_error_that_nobody_thought_of_sends_the_events_to_the_row_path(monkey
     parser = Parser(declared(), columnar_from_bytes=0)
 
     assert differences(expected, outcome(parser, payloads)) == []
-    assert parser.by_columns == 0
+    assert parser.columnar_count == 0
 
 
 def test_what_splits_payloads_for_others_never_gives_them_decoded_events() -> None:
     raw = json.dumps(good_event(Random(8))).encode()
     parser = Parser(declared(), columnar_from_bytes=0)
 
-    assert [type(value) for _, (value, _) in parser.framed(Payload(1, "k", raw))] == [dict]
+    assert [type(value) for _, (value, _) in parser.frame(Payload(1, "k", raw))] == [dict]

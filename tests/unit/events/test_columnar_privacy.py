@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.collector_numbers import CollectorNumbers
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.events.columnar_redaction import EventTypeRedactor
 from deltaworks.events.parse import Parser, Payload
-from deltaworks.events.slot_stripping import SlotStrip
-from deltaworks.events.stripping import SealKeys, StripKeys
+from deltaworks.events.redaction import RedactionKeys, SealKeys
 from deltaworks.privacy.identities import Identity
 from deltaworks.privacy.keys.base import DataKey
 from deltaworks.privacy.scanning import Scanner
@@ -80,11 +80,11 @@ def private(spec: PipelineSpec, *fields: str, **more: Any) -> PipelineSpec:
     return spec.model_copy(update={"privacy": PrivacySpec.model_validate(declared_privacy)})
 
 
-def strip_keys(*erased: str) -> StripKeys:
+def strip_keys(*erased: str) -> RedactionKeys:
     data_key = DataKey(SEAL_KEY, b"wrapped", "key")
     seal = SealKeys("players", "shop", "g000000-000000000001", data_key, "2026-11-23", DAY_KEY)
     digests = {suppression_digest(KEY, one): None for one in erased}
-    return StripKeys(KEY, Suppression(len(digests), digests), seal)
+    return RedactionKeys(KEY, Suppression(len(digests), digests), seal)
 
 
 def sealed_in(frames: Sequence[Sequence[Any]]) -> tuple[set[Identity], set[bytes]]:
@@ -104,12 +104,14 @@ def sealed_in(frames: Sequence[Sequence[Any]]) -> tuple[set[Identity], set[bytes
     return identities, bodies
 
 
-def read(spec: PipelineSpec, payloads: Sequence[Payload], keys: StripKeys, **how: Any) -> tuple[Outcome, Any, Parser]:
-    parser = Parser(spec, strip_keys=keys, **how)
+def read(
+    spec: PipelineSpec, payloads: Sequence[Payload], keys: RedactionKeys, **how: Any
+) -> tuple[Outcome, Any, Parser]:
+    parser = Parser(spec, redaction_keys=keys, **how)
     # What a record says of itself is stripped in place.
     tables, findings = outcome(parser, copy.deepcopy(payloads))
     findings.pop("sealed")
-    return (tables, findings), sealed_in(parser.findings.sealed), parser
+    return (tables, findings), sealed_in(parser.findings.sealed_frames), parser
 
 
 def held_to_rows(
@@ -199,7 +201,7 @@ def test_every_kind_of_stripping_in_slots_comes_to_what_the_row_path_keeps(branc
         payloads = personal_payloads(rng, count, share, wrap=spec.unwrap is not None, record="records" in branch)
         parser = held_to_rows(spec, payloads, chunk_events, erased=[token(KEY, kind="device", value="web")])
         assert parser.row_path_reason is None
-        assert parser.by_columns > 0, parser.row_path_reasons
+        assert parser.columnar_count > 0, parser.row_parser_reasons
 
 
 def test_the_numbers_of_events_that_are_dropped_are_noted_both_ways_and_of_no_other() -> None:
@@ -217,24 +219,24 @@ def test_the_numbers_of_events_that_are_dropped_are_noted_both_ways_and_of_no_ot
         json.dumps({"_collector": {"v": 1, "seq": 60 + place, "collector": process}, "name": "order", "device": device})
         for place, device in enumerate(("ios", "web"))
     ]
-    wanted = CollectorNumbers()
+    wanted = CollectorSequenceNumbers()
     for seq in (3, 4, 5, 20, 30, 61):
         wanted.add(process, seq)
 
     parser = held_to_rows(spec, [Payload(1, "k", "\n".join(lines).encode())], erased=[erased])
 
-    assert parser.by_columns > 50
-    assert parser.findings.dropped == wanted
-    assert parser.findings.facts()["dropped_numbers"] == wanted.packed()
+    assert parser.columnar_count > 50
+    assert parser.findings.dropped_sequence_numbers == wanted
+    assert parser.findings.ledger_entry()["dropped_sequence_numbers"] == wanted.encode()
 
 
 def test_most_of_what_is_well_is_stripped_in_slots() -> None:
     payloads = personal_payloads(Random(1), 600, 0.0, wrap=False)
     parser = held_to_rows(DECODED["everything"], payloads)
 
-    counts = parser.findings.facts()["privacy"]
+    counts = parser.findings.ledger_entry()["privacy"]
     assert counts.keys() == {"tokens", "child", "refused", "scan_email", "scan_phone"}
-    assert parser.by_columns > 0.9 * parser.findings.events
+    assert parser.columnar_count > 0.9 * parser.findings.events
 
 
 def test_each_value_at_each_personal_field_is_what_the_row_path_makes_of_it() -> None:
@@ -247,7 +249,7 @@ def test_each_value_at_each_personal_field_is_what_the_row_path_makes_of_it() ->
 
     parser = held_to_rows(DECODED["everything"], [Payload(1, "k", raw)])
 
-    assert parser.by_columns > len(paths) * 10
+    assert parser.columnar_count > len(paths) * 10
 
 
 def shipped(name: str, **more: Any) -> PipelineSpec:
@@ -264,7 +266,7 @@ def test_the_events_of_a_game_are_stripped_to_the_same_rows(kind: str, chunk_eve
 
     parser = held_to_rows(shipped("games"), numbered(objects), chunk_events)
 
-    assert parser.by_columns > 0.7 * parser.findings.events
+    assert parser.columnar_count > 0.7 * parser.findings.events
 
 
 def test_edits_are_stripped_to_the_same_rows() -> None:
@@ -275,7 +277,7 @@ def test_edits_are_stripped_to_the_same_rows() -> None:
 
     parser = held_to_rows(shipped("edits"), [Payload(1, "k", b"\n".join(lines))])
 
-    assert parser.by_columns > 0.9 * parser.findings.events
+    assert parser.columnar_count > 0.9 * parser.findings.events
 
 
 def test_what_is_masked_and_looked_up_too_is_left_to_the_row_path() -> None:
@@ -323,7 +325,7 @@ def test_rows_of_contacts_under_two_columns_are_stripped_to_the_same_rows() -> N
 
     parser = held_to_rows(spec, [Payload(1, "k", "\n".join(map(json.dumps, events)).encode())])
 
-    assert parser.by_columns == 300
+    assert parser.columnar_count == 300
 
 
 @st.composite
@@ -390,26 +392,26 @@ def test_a_canary_in_every_field_is_found_nowhere_but_sealed(branch: str, monkey
     spec = DECODED[branch]
 
     def found() -> tuple[bool, int]:
-        parser = Parser(spec, strip_keys=strip_keys(), columnar_from_bytes=0)
+        parser = Parser(spec, redaction_keys=strip_keys(), columnar_from_bytes=0)
         rows = [part.to_pylist() for _, part in parser.parse(canaries(), STAMP)]
         record = {name: value for name, value in parser.findings.as_record().items() if name != "sealed"}
-        identities, _ = sealed_in(parser.findings.sealed)
+        identities, _ = sealed_in(parser.findings.sealed_frames)
         assert CANARY in {identity.value for identity in identities}
-        said = repr(rows) + repr(record) + repr(parser.findings.facts())
-        return "canary" in said, parser.by_columns
+        said = repr(rows) + repr(record) + repr(parser.findings.ledger_entry())
+        return "canary" in said, parser.columnar_count
 
     assert found()[0] is False
     if branch not in {"rescue", "dropped texts"}:
         assert found()[1] >= 39, "all but what is learned of is stripped in slots"
 
-    def as_sent(self: SlotStrip, values: Any, count: int, **how: Any) -> Any:
+    def as_sent(self: EventTypeRedactor, values: Any, count: int, **how: Any) -> Any:
         kept = dict(values)
         stripped = strip(self, values, count, **how)
         values.update(kept)
         return stripped
 
-    strip = SlotStrip.strip
-    monkeypatch.setattr(SlotStrip, "strip", as_sent)
+    strip = EventTypeRedactor.redact
+    monkeypatch.setattr(EventTypeRedactor, "strip", as_sent)
     if found()[1]:
         assert found()[0] is True, "with stripping in the slots left out it is found"
 
@@ -418,8 +420,8 @@ def test_a_failure_on_the_way_counts_nothing_twice(monkeypatch: pytest.MonkeyPat
     payloads = personal_payloads(Random(6), 200, 0.2, wrap=False)
     spec = DECODED["everything"]
     expected, sealed, _ = read(spec, payloads, strip_keys(), columnar_from_bytes=None)
-    parser = Parser(spec, strip_keys=strip_keys(), columnar_from_bytes=0)
-    landing, raised = parser._conversion.landing, []
+    parser = Parser(spec, redaction_keys=strip_keys(), columnar_from_bytes=0)
+    landing, raised = parser._converter.accept_rows, []
 
     def failing(chunk: Any, *rest: Any) -> Any:
         if chunk.decoded and not raised:
@@ -427,13 +429,13 @@ def test_a_failure_on_the_way_counts_nothing_twice(monkeypatch: pytest.MonkeyPat
             raise MemoryError
         return landing(chunk, *rest)
 
-    monkeypatch.setattr(parser._conversion, "landing", failing)
+    monkeypatch.setattr(parser._converter, "landing", failing)
     tables, findings = outcome(parser, payloads)
     findings.pop("sealed")
 
     assert raised
     assert differences(expected, (tables, findings)) == []
-    assert sealed_in(parser.findings.sealed) == sealed
+    assert sealed_in(parser.findings.sealed_frames) == sealed
 
 
 PIECES = st.sampled_from(
@@ -470,5 +472,5 @@ def test_children_have_tokens_of_the_day_they_came_in() -> None:
     assert tables["orders"]["device"].to_pylist() == [
         token(day_key(KEY, day), kind="device", value="ios") for day in days
     ]
-    assert parser.by_columns == 2
+    assert parser.columnar_count == 2
     assert not identities

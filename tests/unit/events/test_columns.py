@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.columns import column
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.columns import convert_column
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.times import TimeForm, TimeUnit
 from deltaworks.specs.types import parse_type
@@ -95,7 +95,7 @@ def one_by_one(values: list[Any], kind: str, unit: TimeUnit) -> tuple[list[Any],
     converted, misfits = [], {}
     for index, value in enumerate(values):
         # What fits no type beside it keeps the column from being converted at once.
-        array, found = column([value, object()], parse_type(kind), times=TimeForm(unit))
+        array, found = convert_column([value, object()], parse_type(kind), times=TimeForm(unit))
         converted.append(array[0].as_py())
         if 0 in found:
             misfits[index] = found[0].code
@@ -110,7 +110,7 @@ def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
     strategy = data.draw(st.sampled_from([ANYTHING, st.none() | NUMBERS, st.none() | ISO, st.integers(0, 2 * 10**12)]))
     values = data.draw(st.lists(strategy, max_size=5))
 
-    array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
+    array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
 
     wanted, wrong = one_by_one(values, kind, unit)
     assert array.to_pylist() == wanted
@@ -124,7 +124,7 @@ def test_a_misfit_is_null_and_costs_no_neighbour(numbers: list[Any]) -> None:
     for number in numbers:
         values += [number, "no number"]
 
-    array, misfits = column(values, parse_type("double"))
+    array, misfits = convert_column(values, parse_type("double"))
 
     assert set(misfits) == set(range(1, len(values), 2))
     assert array.to_pylist()[::2] == [None if number is None else float(number) for number in numbers]
@@ -137,23 +137,23 @@ def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> 
     good: Any = [1] if kind == "array<int>" else 1
     values = ["no number" if index in bad else good for index in range(1_000)]
 
-    array, misfits = column(values, parse_type(kind))
+    array, misfits = convert_column(values, parse_type(kind))
 
     assert set(misfits) == bad
     assert [index for index, value in enumerate(array.to_pylist()) if value is None] == sorted(bad)
-    assert array.type == column([good], parse_type(kind))[0].type
+    assert array.type == convert_column([good], parse_type(kind))[0].type
 
 
 def fits(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Any:
     for values in ([value], [value, object()]):
-        array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
+        array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
         assert 0 not in misfits, misfits
     return array[0].as_py()
 
 
-def misfit(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Misfit:
+def misfit(value: Any, kind: str, unit: TimeUnit = "iso8601") -> ConversionError:
     for values in ([value], [value, object()]):
-        array, misfits = column(values, parse_type(kind), times=TimeForm(unit))
+        array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
         assert array[0].as_py() is None
         assert 0 in misfits, array
     return misfits[0]
@@ -363,7 +363,7 @@ def test_a_misfit_says_what_was_found_and_not_all_of_it() -> None:
 
 def test_an_empty_column_has_its_type() -> None:
     for kind in TYPES:
-        array, misfits = column([], parse_type(kind))
+        array, misfits = convert_column([], parse_type(kind))
         assert (len(array), misfits) == (0, {})
-        assert array.type == column([None], parse_type(kind))[0].type
+        assert array.type == convert_column([None], parse_type(kind))[0].type
         assert isinstance(array, pa.Array)

@@ -41,7 +41,7 @@ def parsed(
     assert all(row["event_date"] == row["event_time"].date() for row in rows["hooks"])
     assert all(row["_ingested_at"].timestamp() * 1e6 == read_us for row in rows["hooks"])
     reasons = [[(reason["code"], reason["path"]) for reason in row["reasons"]] for row in rows["quarantine"]]
-    facts = parser.findings.facts()
+    facts = parser.findings.ledger_entry()
     of_times = {name: value for name, value in facts.items() if name not in ("events", "rejected", "rejected_events")}
     return [row["event_time"] for row in rows["hooks"]], reasons, of_times
 

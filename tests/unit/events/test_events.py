@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.events.event_ids import IdReader
-from deltaworks.events.events import EventReader, Router, holders, value_at
-from deltaworks.events.exact_numbers import exact_value
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.event_ids import EventIdReader
+from deltaworks.events.events import EventReader, Router, parent_objects, value_at
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.lossless_numbers import parse_lossless
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -28,8 +28,8 @@ def test_a_path_leads_into_nested_objects_and_nowhere_else() -> None:
     assert value_at(event, ("a", "b", "c")) == 1
     for path in (("a", "x"), ("l", "c"), ("t", "c"), ("x", "y")):
         assert value_at(event, path) is None
-    assert holders([event, {}, {"a": 7}], ("a",)) == [{"b": {"c": 1}}, {}, {}]
-    assert holders([event, {"a": {"b": None}}], ("a", "b")) == [{"c": 1}, {}]
+    assert parent_objects([event, {}, {"a": 7}], ("a",)) == [{"b": {"c": 1}}, {}, {}]
+    assert parent_objects([event, {"a": {"b": None}}], ("a", "b")) == [{"c": 1}, {}]
 
 
 class TestUnwrapping:
@@ -39,8 +39,8 @@ class TestUnwrapping:
     def test_an_object_at_the_path_is_the_event(self, make_spec: MakeSpec, inner: dict[str, Any]) -> None:
         reader = EventReader(make_spec(unwrap={"path": "request.body"}))
 
-        assert reader.event({"request": {"body": inner, "headers": 1}}) == inner
-        assert reader.event({"request": {"body": orjson.dumps(inner).decode()}}) == inner
+        assert reader.read_event({"request": {"body": inner, "headers": 1}}) == inner
+        assert reader.read_event({"request": {"body": orjson.dumps(inner).decode()}}) == inner
 
     @pytest.mark.parametrize(
         ("value", "code"),
@@ -59,17 +59,17 @@ class TestUnwrapping:
         ],
     )
     def test_anything_else_is_a_misfit(self, make_spec: MakeSpec, value: Any, code: ReasonCode) -> None:
-        with pytest.raises(Misfit) as caught:
-            EventReader(make_spec(unwrap={"path": "body"})).event(value)
+        with pytest.raises(ConversionError) as caught:
+            EventReader(make_spec(unwrap={"path": "body"})).read_event(value)
 
         assert caught.value.code is code
 
     def test_without_a_wrapper_the_value_is_the_event(self, make_spec: MakeSpec) -> None:
         reader = EventReader(make_spec())
 
-        assert reader.event({"body": "x"}) == {"body": "x"}
-        with pytest.raises(Misfit, match="found a list, not an object"):
-            reader.event([])
+        assert reader.read_event({"body": "x"}) == {"body": "x"}
+        with pytest.raises(ConversionError, match="found a list, not an object"):
+            reader.read_event([])
 
 
 class TestNames:
@@ -78,23 +78,23 @@ class TestNames:
     def test_a_name_is_read_at_its_path(self, make_spec: MakeSpec) -> None:
         event = {"name": {"path": "meta.kind"}, "time": {"path": "time"}}
 
-        assert EventReader(make_spec(event=event)).name({"meta": {"kind": "order"}}) == "order"
+        assert EventReader(make_spec(event=event)).event_name({"meta": {"kind": "order"}}) == "order"
 
     def test_a_constant_name_needs_nothing_of_the_event(self, make_spec: MakeSpec) -> None:
         event = {"name": {"constant": "edit"}, "time": {"path": "time"}}
 
-        assert EventReader(make_spec(event=event)).name({}) == "edit"
+        assert EventReader(make_spec(event=event)).event_name({}) == "edit"
 
     @pytest.mark.parametrize("event", [{}, {"name": ""}, {"name": 7}, {"name": None}, {"name": ["order"]}])
     def test_an_event_without_a_name_is_unknown(self, make_spec: MakeSpec, event: dict[str, Any]) -> None:
-        with pytest.raises(Misfit) as caught:
-            EventReader(make_spec()).name(event)
+        with pytest.raises(ConversionError) as caught:
+            EventReader(make_spec()).event_name(event)
 
         assert caught.value.code is ReasonCode.UNKNOWN_EVENT
 
 
-def read_ids(reader: IdReader, events: list[dict[str, Any]]) -> list[str | None]:
-    ids, misfits = reader.read(events, lambda index: exact_value(orjson.dumps(events[index])))
+def read_ids(reader: EventIdReader, events: list[dict[str, Any]]) -> list[str | None]:
+    ids, misfits = reader.read(events, lambda index: parse_lossless(orjson.dumps(events[index])))
     assert misfits == {}
     return ids
 
@@ -104,10 +104,10 @@ class TestIds:
 
     def ids(self, make_spec: MakeSpec, paths: Any, *events: dict[str, Any]) -> list[str | None]:
         event = {"name": {"path": "name"}, "time": {"path": "time"}, "id": paths}
-        return read_ids(IdReader(make_spec(event=event)), events)
+        return read_ids(EventIdReader(make_spec(event=event)), events)
 
     def test_without_a_declared_id_there_is_none(self, make_spec: MakeSpec) -> None:
-        assert read_ids(IdReader(make_spec()), [{"id": "x"}, {}]) == [None, None]
+        assert read_ids(EventIdReader(make_spec()), [{"id": "x"}, {}]) == [None, None]
 
     def test_the_value_at_one_path_is_the_id_as_text(self, make_spec: MakeSpec) -> None:
         events = [{"p": {"id": "e1"}}, {"p": {"id": 17}}, {"p": {"id": True}}, {"p": {"id": 1.5}}]
@@ -132,7 +132,7 @@ class TestIds:
         joined = "".join(parts)
         cut = data.draw(st.integers(1, len(joined) - 1))
         other = (joined[:cut], joined[cut:])
-        reader = IdReader(
+        reader = EventIdReader(
             PipelineSpec.model_validate(
                 {
                     "pipeline": "p",
@@ -170,7 +170,7 @@ class TestRouting:
         router = Router(make_spec(tables=list(self.TABLES)))
 
         for _ in range(2):
-            with pytest.raises(Misfit) as caught:
+            with pytest.raises(ConversionError) as caught:
                 router.tables({"name": "login"}, "login")
             assert caught.value.code is ReasonCode.UNKNOWN_EVENT
             assert "'login'" in caught.value.detail
@@ -189,7 +189,7 @@ class TestRouting:
         assert router.tables({"name": "order", "params": {"tier": 1}}, "order") == ("big",)
         assert router.tables({"name": "order", "params": {"tier": "gold"}}, "order") == ("big",)
         for params in ({"tier": 2}, {"tier": "1"}, {"tier": [1]}, {"tier": None}, {}, None):
-            with pytest.raises(Misfit):
+            with pytest.raises(ConversionError):
                 router.tables({"name": "order", "params": params}, "order")
 
     @pytest.mark.parametrize(
@@ -199,17 +199,17 @@ class TestRouting:
         router = Router(make_spec(tables=[{"name": "t", "when": {"flag": wanted}}]))
 
         assert router.tables({"flag": met}, "x") == ("t",)
-        with pytest.raises(Misfit):
+        with pytest.raises(ConversionError):
             router.tables({"flag": missed}, "x")
 
     def test_remembered_names_stay_bounded(self, make_spec: MakeSpec) -> None:
         router = Router(make_spec(tables=list(self.TABLES)))
 
         for number in range(25_000):
-            with pytest.raises(Misfit):
+            with pytest.raises(ConversionError):
                 router.tables({"name": f"n{number}"}, f"n{number}")
 
-        assert len(router._matched) <= 10_001
+        assert len(router._tables_by_name) <= 10_001
         assert router.tables({"name": "order"}, "order") == ("events", "orders", "money")
 
 

@@ -16,9 +16,16 @@ from deltaworks.control import paths
 from deltaworks.engine.fan_out import Written, with_new_columns
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.events.evolution import Evolved, EvolvedColumn, add_columns, as_records, evolved_columns, new_columns
-from deltaworks.events.findings import Findings
+from deltaworks.events.evolution import (
+    EvolvedColumn,
+    EvolvedColumns,
+    add_columns,
+    evolved_columns,
+    new_columns,
+    to_records,
+)
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import Step, raise_owner_epoch
@@ -45,8 +52,8 @@ def event(**fields: Any) -> bytes:
 
 
 def parse(
-    spec: PipelineSpec, *lines: bytes, evolved: Evolved | None = None
-) -> tuple[dict[str, list[dict[str, Any]]], Findings]:
+    spec: PipelineSpec, *lines: bytes, evolved: EvolvedColumns | None = None
+) -> tuple[dict[str, list[dict[str, Any]]], TaskFindings]:
     parser = Parser(spec, evolved=evolved)
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, table in parser.parse([Payload(1, "k", b"\n".join(lines))], STAMP):
@@ -63,7 +70,7 @@ def test_by_default_other_fields_are_ignored(make_spec: MakeSpec) -> None:
     rows, findings = parse(spec_with(make_spec, "ignore"), EXTRA)
 
     assert "_rescued" not in rows["orders"][0]
-    assert findings == Findings()
+    assert findings == TaskFindings()
 
 
 def test_rescued_fields_are_kept_where_they_were_and_null_is_none(make_spec: MakeSpec) -> None:
@@ -74,7 +81,7 @@ def test_rescued_fields_are_kept_where_they_were_and_null_is_none(make_spec: Mak
         "top": [1],
     }
     assert rows["orders"][1]["_rescued"] is None
-    assert findings == Findings()
+    assert findings == TaskFindings()
 
 
 def test_an_object_expected_and_not_found_is_rescued(make_spec: MakeSpec) -> None:
@@ -104,7 +111,7 @@ def test_an_event_in_quarantine_refuses_nothing_and_becomes_no_column(make_spec:
     bad = event(params={"level": "x", "color": "red"})
 
     assert set(parse(spec_with(make_spec, "fail"), bad)[0]) == {"quarantine"}
-    assert parse(spec_with(make_spec, "add_columns"), bad)[1] == Findings()
+    assert parse(spec_with(make_spec, "add_columns"), bad)[1] == TaskFindings()
 
 
 def test_fields_that_can_be_columns_are_reported_with_the_kinds_of_their_values(make_spec: MakeSpec) -> None:
@@ -124,7 +131,7 @@ def test_fields_that_can_be_columns_are_reported_with_the_kinds_of_their_values(
             ("top",): {"list"},
         }
     }
-    assert Findings.from_record(findings.as_record()) == findings
+    assert TaskFindings.from_record(findings.as_record()) == findings
     assert json.loads(rows["orders"][1]["_rescued"]) == {"params": {"color": 7, "big": 2**63, "ratio": 0.5}}
 
 
@@ -182,7 +189,7 @@ def test_values_of_added_columns_land_and_those_of_another_type_are_rescued(make
 def test_a_batch_with_a_new_field_is_read_a_second_time_with_its_column(make_spec: MakeSpec) -> None:
     spec, passes = spec_with(make_spec, "add_columns"), []
 
-    def one_pass(evolved: Evolved) -> Written:
+    def one_pass(evolved: EvolvedColumns) -> Written:
         passes.append(evolved)
         return Written(findings=parse(spec, event(params={"color": "red"}), evolved=evolved)[1])
 
@@ -217,7 +224,7 @@ class TestOnDisk:
 
     def test_they_are_added_once_and_remembered_with_their_paths(self, spec: PipelineSpec, table: DeltaTable) -> None:
         for _ in range(2):
-            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+            add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
         assert evolved_columns(table, spec.tables[0]) == self.COLUMNS
         assert table.version() == 1
@@ -225,9 +232,9 @@ class TestOnDisk:
 
     def test_two_that_add_at_once_add_once(self, spec: PipelineSpec, table: DeltaTable) -> None:
         other = DeltaTable(table.table_uri)
-        add_columns(other, as_records(self.COLUMNS[:1]), owner=OWNER, user_metadata="{}")
+        add_columns(other, to_records(self.COLUMNS[:1]), owner=OWNER, user_metadata="{}")
 
-        add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+        add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
         assert evolved_columns(table, spec.tables[0]) == self.COLUMNS
 
@@ -235,13 +242,13 @@ class TestOnDisk:
         raise_owner_epoch(DeltaTable(table.table_uri), Step("shop/owner", 4), user_metadata="{}")
 
         with pytest.raises(FencedError):
-            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+            add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
     def test_a_column_somebody_gave_another_type_is_told(self, table: DeltaTable) -> None:
-        add_columns(table, as_records([EvolvedColumn("color", ("c",), "long")]), owner=OWNER, user_metadata="{}")
+        add_columns(table, to_records([EvolvedColumn("color", ("c",), "long")]), owner=OWNER, user_metadata="{}")
 
         with pytest.raises(ContractError, match="TABLE_SCHEMA_DIFFERS"):
-            add_columns(table, as_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
+            add_columns(table, to_records(self.COLUMNS), owner=OWNER, user_metadata="{}")
 
 
 # A whole number of more than 64 bits is a double, as reference/pipeline.md says.

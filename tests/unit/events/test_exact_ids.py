@@ -15,7 +15,7 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from deltaworks.events import events
-from deltaworks.events.exact_numbers import has_rounded_number
+from deltaworks.events.lossless_numbers import has_rounded_number
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.recovery.replay_stage import shop

@@ -74,12 +74,12 @@ def test_arrays_inside_the_wrapper_are_read_event_by_event(
     wrappers = [{"path": "/", "request": {"body": b if inside == "list" else text(b)}} for b in bodies]
     payload = text(wrappers) if outer_array else "".join(map(text, wrappers))
 
-    found = list(reader.spread(values(payload.encode())))
+    found = list(reader.unwrap_arrays(values(payload.encode())))
 
-    assert [reader.event(value) for value, _ in found] == events
+    assert [reader.read_event(value) for value, _ in found] == events
     # What quarantine keeps of an event is that event alone, and reads as it again.
-    again = [list(reader.spread(values(raw))) for _, raw in found]
-    assert [[reader.event(value) for value, _ in each] for each in again] == [[event] for event in events]
+    again = [list(reader.unwrap_arrays(values(raw))) for _, raw in found]
+    assert [[reader.read_event(value) for value, _ in each] for each in again] == [[event] for event in events]
 
 
 @settings(max_examples=examples(30), deadline=None)

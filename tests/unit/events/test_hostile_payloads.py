@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deltaworks.events.budget import Budget, Exceeded
-from deltaworks.events.findings import Findings
+from deltaworks.events.budget import Budget, BudgetExceededError
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import BudgetSpec
 
@@ -58,7 +58,7 @@ class Landed:
         inputs = [Payload(seq, f"k{seq}", data) for seq, data in enumerate(payloads, start=1)]
         for table, rows in parser.parse(inputs, STAMP):
             self.rows[table].extend(rows.to_pylist())
-        self.findings: Findings = parser.findings
+        self.findings: TaskFindings = parser.findings
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -351,13 +351,13 @@ class TestParquet:
         assert Landed(spec("parquet"), data).reasons() == [(-1, "over_budget", budget)]
 
     def test_what_may_be_in_a_payload_grows_with_it(self) -> None:
-        Budget(size=3_000_000).announce(3_000_000)
-        with pytest.raises(Exceeded, match="at most 3000000 are read of 3000000 bytes"):
-            Budget(size=3_000_000).announce(3_000_001)
-        with pytest.raises(Exceeded, match="at most 10000000"):
-            Budget(size=1 << 30).announce(10_000_001)
-        with pytest.raises(Exceeded, match=r"at most 5 are read$"):
-            Budget(BudgetSpec(max_records=5), size=3_000_000).announce(6)
+        Budget(size=3_000_000).check_announced_records(3_000_000)
+        with pytest.raises(BudgetExceededError, match="at most 3000000 are read of 3000000 bytes"):
+            Budget(size=3_000_000).check_announced_records(3_000_001)
+        with pytest.raises(BudgetExceededError, match="at most 10000000"):
+            Budget(size=1 << 30).check_announced_records(10_000_001)
+        with pytest.raises(BudgetExceededError, match=r"at most 5 are read$"):
+            Budget(BudgetSpec(max_records=5), size=3_000_000).check_announced_records(6)
 
     def test_lists_of_any_length_are_made_for_few_rows_at_a_time(self) -> None:
         lists = pa.array([[None] * 1_000] * self.COUNT, pa.list_(pa.int32()))
@@ -377,7 +377,7 @@ class TestJsonFraming:
         ]
         assert landed.reasons() == [(3, "over_budget", "max_records")] * 2
         assert landed.findings.over_budget == {"max_records": 2}
-        assert Findings.from_record(landed.findings.as_record()).facts()["over_budget"] == {"max_records": 2}
+        assert TaskFindings.from_record(landed.findings.as_record()).ledger_entry()["over_budget"] == {"max_records": 2}
 
     def test_a_payload_that_has_to_be_looked_at_too_often_is_given_up_where_that_shows(self) -> None:
         hostile = b'{"a":"' * 20_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
@@ -36,38 +36,38 @@ def test_an_event_has_what_its_wrapper_keeps(make_spec: MakeSpec, body: Any) -> 
     reader = EventReader(keeping(make_spec, "stage", "request.region"))
     wrapper = {"stage": "prod", "request": {"region": "eu", "agent": "x"}, "body": body, "path": "/"}
 
-    assert reader.event(wrapper) == {"stage": "prod", "request": {"region": "eu"}, "name": "x"}
-    assert reader.exact_event(json.dumps(wrapper).encode()) == reader.event(wrapper)
+    assert reader.read_event(wrapper) == {"stage": "prod", "request": {"region": "eu"}, "name": "x"}
+    assert reader.lossless_event(json.dumps(wrapper).encode()) == reader.read_event(wrapper)
 
 
 def test_each_element_of_an_array_keeps_them_and_its_bytes_do(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "facts.label", "cik", path="facts.units.usd"))
     wrapper = {"cik": 7, "facts": {"label": "EPS", "more": 1, "units": {"usd": [{"v": 1}, {"v": 2}], "eur": []}}}
 
-    spread = list(reader.spread([(wrapper, json.dumps(wrapper).encode())]))
+    spread = list(reader.unwrap_arrays([(wrapper, json.dumps(wrapper).encode())]))
 
-    assert [reader.event(value) for value, _ in spread] == [
+    assert [reader.read_event(value) for value, _ in spread] == [
         {"cik": 7, "facts": {"label": "EPS"}, "v": v} for v in (1, 2)
     ]
     assert [json.loads(raw) for _, raw in spread] == [value for value, _ in spread]
-    assert [value for value, _ in reader.spread(spread)] == [value for value, _ in spread]
+    assert [value for value, _ in reader.unwrap_arrays(spread)] == [value for value, _ in spread]
 
 
 def test_what_a_wrapper_lacks_is_absent(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "stage", "meta.region"))
 
-    assert reader.event({"body": {"a": 1}, "meta": "text"}) == {"a": 1}
-    assert reader.event({"body": {"a": 1}, "stage": None}) == {"a": 1, "stage": None}
+    assert reader.read_event({"body": {"a": 1}, "meta": "text"}) == {"a": 1}
+    assert reader.read_event({"body": {"a": 1}, "stage": None}) == {"a": 1, "stage": None}
 
 
 def test_an_event_that_has_such_a_name_itself_is_a_misfit(make_spec: MakeSpec) -> None:
     reader = EventReader(keeping(make_spec, "stage"))
 
-    with pytest.raises(Misfit) as caught:
-        reader.event({"stage": "prod", "body": {"stage": "prod"}})
+    with pytest.raises(ConversionError) as caught:
+        reader.read_event({"stage": "prod", "body": {"stage": "prod"}})
 
     assert (caught.value.code, caught.value.path) == (ReasonCode.NAME_TAKEN, "stage")
-    assert reader.event({"body": {"stage": "own"}}) == {"stage": "own"}
+    assert reader.read_event({"body": {"stage": "own"}}) == {"stage": "own"}
 
 
 def test_a_number_that_is_kept_is_what_was_sent(make_spec: MakeSpec) -> None:

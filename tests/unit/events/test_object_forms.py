@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deltaworks.events.findings import Findings
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import FORMATS, framer
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
@@ -68,7 +68,7 @@ class TestFieldLines:
     def test_names_are_declared_where_there_are_none(self) -> None:
         options = {"format": "tsv", "tsv": {"columns": ["a", "b"], "null_values": ["", "-"]}}
         assert read(b"#\n1\t2\n\t3\n", **options) == [{"a": "1", "b": "2"}, {"b": "3"}]
-        with pytest.raises(Misfit, match="no #Fields line"):
+        with pytest.raises(ConversionError, match="no #Fields line"):
             read(b"1\t2\n", format="tsv")
 
     @pytest.mark.parametrize(
@@ -350,9 +350,9 @@ def test_objects_nothing_could_be_read_of_are_counted_and_missing_ones_named() -
     spec = PipelineSpec.model_validate({"pipeline": "shop", "description": "", "owner": ""} | TestParquet.DECLARED)
     parser = Parser(spec)
     assert sum(rows.num_rows for _, rows in parser.parse(payloads, STAMP)) == 3
-    told = Findings.from_record(parser.findings.as_record())
-    told.add(parser.findings)
-    assert told.facts() == {
+    told = TaskFindings.from_record(parser.findings.as_record())
+    told.merge(parser.findings)
+    assert told.ledger_entry() == {
         "objects_rejected": {"object_empty": 2, "object_missing": 4},
         "objects_missing": ["gone/1", "gone/2", "gone/1", "gone/2"],
         "events": 6,

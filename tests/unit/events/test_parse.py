@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS
 from tests.examples import examples
@@ -310,11 +310,11 @@ def test_what_was_read_and_why_some_does_not_fit_is_counted_without_values(
             quarantined.update({(reason["code"], reason["path"]) for reason in row["reasons"]})
             events.update({(reason["code"], row["event_name"] or "") for reason in row["reasons"]})
 
-    again = Findings.from_record(parser.findings.as_record())
+    again = TaskFindings.from_record(parser.findings.as_record())
     assert again.events == parser.findings.events == len(payloads)
     assert again.rejected == parser.findings.rejected == quarantined
     assert again.rejected_events == parser.findings.rejected_events == events
-    assert again.facts()["rejected"] == [
+    assert again.ledger_entry()["rejected"] == [
         ["type_mismatch", "params.level", 3],
         ["malformed", "", 2],
         ["not_an_object", "", 1],

@@ -86,7 +86,7 @@ def surfaces(spec: PipelineSpec, data: bytes, heartbeat: LocalObjects) -> str:
     finally:
         logging.getLogger().removeHandler(handler)
     told.append(json.dumps(parser.findings.as_record()))
-    told.append(json.dumps(parser.findings.facts()))
+    told.append(json.dumps(parser.findings.ledger_entry()))
     return "\n".join([*told, log.getvalue()])
 
 

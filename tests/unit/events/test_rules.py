@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from deltaworks.engine.fan_out import write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.findings import Findings
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.rules import RuleChecker, RuleEngine
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
@@ -44,7 +44,7 @@ def events(*params: dict[str, Any]) -> Payload:
     return Payload(5, "k", "".join(map(json.dumps, lines)).encode())
 
 
-def parse(spec: PipelineSpec, payload: Payload) -> tuple[dict[str, list[dict[str, Any]]], Findings]:
+def parse(spec: PipelineSpec, payload: Payload) -> tuple[dict[str, list[dict[str, Any]]], TaskFindings]:
     parser = Parser(spec)
     return {name: table.to_pylist() for name, table in parser.parse([payload], STAMP)}, parser.findings
 
@@ -61,7 +61,7 @@ def test_an_event_that_fails_a_rule_is_in_quarantine_and_in_no_table(make_spec: 
         [("rule", "low")],
     ]
     assert rows["quarantine"][0]["reasons"][0]["detail"] == "orders: not amount > 0"
-    assert findings == Findings()
+    assert findings == TaskFindings()
 
 
 def test_what_is_not_known_passes(make_spec: MakeSpec) -> None:
@@ -80,7 +80,7 @@ def test_a_warning_is_counted_for_events_that_land_and_for_no_others(make_spec: 
     rows, findings = parse(spec, events({"amount": -1}, {"amount": -2, "level": 50}, {"amount": -3, "level": "x"}))
 
     assert len(rows["orders"]) == 1
-    assert findings.facts()["rule_warnings"] == {"orders.paid": 1}
+    assert findings.ledger_entry()["rule_warnings"] == {"orders.paid": 1}
 
 
 def test_a_rule_may_stop_the_stream_and_names_the_event(make_spec: MakeSpec) -> None:
@@ -117,7 +117,7 @@ def test_a_row_that_cannot_be_evaluated_fails_and_its_neighbours_do_not(make_spe
         }
     )
 
-    found = RuleChecker(table, RuleEngine()).failing(pa.table({"code": ["1", "x", None, "-5", "12345"]}))
+    found = RuleChecker(table, RuleEngine()).failed_rows(pa.table({"code": ["1", "x", None, "-5", "12345"]}))
 
     assert [(rule.name, places) for rule, places in found] == [("number", [1, 3]), ("short", [4])]
 
@@ -134,7 +134,7 @@ def test_the_rows_that_fail_are_those_a_plain_comparison_finds(levels: list[int 
         }
     )
 
-    found = RuleChecker(table, RuleEngine()).failing(pa.table({"level": pa.array(levels, pa.int32())}))
+    found = RuleChecker(table, RuleEngine()).failed_rows(pa.table({"level": pa.array(levels, pa.int32())}))
 
     wanted = [place for place, level in enumerate(levels) if level is not None and level > limit]
     assert [places for _, places in found] == ([wanted] if wanted else [])

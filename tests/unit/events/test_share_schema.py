@@ -14,8 +14,8 @@ from deltaworks.control import paths
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
-from deltaworks.events.evolution import EvolvedColumn, as_records
-from deltaworks.events.share_schema import fitted_share
+from deltaworks.events.evolution import EvolvedColumn, to_records
+from deltaworks.events.share_schema import fit_share
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import write_file
@@ -37,14 +37,14 @@ def test_columns_that_a_share_brings_itself_are_none_the_table_lacks(
     tables.open()
     rows = pa.table({"_seq": [1], "_position": [0], "color": ["red"]})
     file = write_file(lake.filesystem, arrow_path(lake.storage, paths.table("shop", "orders")), rows, partition={})
-    new = as_records([EvolvedColumn("color", ("color",), "string")]) if declared else ()
+    new = to_records([EvolvedColumn("color", ("color",), "string")]) if declared else ()
     share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),), new_columns=new)
 
     if declared:
-        assert fitted_share(lake, tables.handles["orders"], prepared(share), share) == share
+        assert fit_share(lake, tables.handles["orders"], prepared(share), share) == share
     else:
         with pytest.raises(ContractError, match="SHARE_DOES_NOT_FIT"):
-            fitted_share(lake, tables.handles["orders"], prepared(share), share)
+            fit_share(lake, tables.handles["orders"], prepared(share), share)
 
 
 def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
@@ -61,7 +61,7 @@ def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
     share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),))
 
     with pytest.raises(ContractError) as refused:
-        fitted_share(lake, tables.handles["orders"], prepared(share), share)
+        fit_share(lake, tables.handles["orders"], prepared(share), share)
 
     assert "n has a value that does not fit" in refused.value.message
     assert "jane" not in "".join(traceback.format_exception(refused.value))

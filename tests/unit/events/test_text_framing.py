@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.csv import MOST_LINES
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
@@ -77,7 +77,7 @@ def test_a_quote_that_is_never_closed_costs_its_line_only_however_long_the_objec
 
 @pytest.mark.parametrize("header", ["a,a", "a,", '"a,b'])
 def test_a_header_that_names_nothing_is_told_for_the_whole_object(header: str) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(ConversionError):
         read(f"{header}\n1,2\n")
 
 

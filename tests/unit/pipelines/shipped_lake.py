@@ -16,9 +16,9 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.strip_keys import fixed_strip_keys
+from deltaworks.events.redaction_keys import load_redaction_keys
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.gold.inputs import pin_inputs
 from deltaworks.gold.model_tables import refresh_external_inputs
 from deltaworks.gold.parts import DATE_COLUMN
@@ -89,7 +89,7 @@ class ShippedLake:
             self._seq += 1
             payloads.append(Payload(self._seq, key, data, arrived_at_us=ingested_at_us))
         lake = self.catalog.environment.lake
-        parser = Parser(spec, databases=fixed_databases(spec, lake), strip_keys=fixed_strip_keys(spec, lake))
+        parser = Parser(spec, databases=pin_databases(spec, lake), redaction_keys=load_redaction_keys(spec, lake))
         stamp = BatchStamp(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")
         for name, rows in parser.parse(payloads, stamp):
             partition = "quarantine_date" if name == "quarantine" else DATE_COLUMN

@@ -11,8 +11,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.origins import fixed_databases
 from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -28,7 +28,7 @@ def requests(logs: Path, lake: Path, *lines: str) -> list[dict[str, Any]]:
         data = (logs.parent / "maxmind" / f"GeoLite2-{name}-Test.mmdb").read_bytes()
         LocalObjects(lake).put(paths.database(f"geo/GeoLite2-{name}.mmdb"), data)
     spec = load_spec(PipelineSpec, CDN_LOGS)
-    databases = fixed_databases(spec, StorageSpec(root=f"file://{lake}"))
+    databases = pin_databases(spec, StorageSpec(root=f"file://{lake}"))
     data = gzip.decompress((logs / "sample-cloudfront-access-logs.gz").read_bytes()) + "\n".join(lines).encode()
     parts = list(Parser(spec, databases=databases).parse([Payload(1, "k", data)], STAMP))
     assert {name for name, _ in parts} == {"requests"}

@@ -108,7 +108,7 @@ class Stage:
         ]
         stamp = BatchStamp(self.batch, ARRIVED_US, spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
-        for name, part in ParserInputs.fix(spec, self.lake.storage).parser(spec).parse(payloads, stamp):
+        for name, part in ParserInputs.pin(spec, self.lake.storage).create_parser(spec).parse(payloads, stamp):
             parsed.setdefault(name, []).append(part)
         for name, parts in parsed.items():
             step = Step(f"shop/g{generation}/{name}", self.batch)

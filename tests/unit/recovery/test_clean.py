@@ -20,7 +20,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.replacements import ReplacedObject, Replacements
 from deltaworks.engine.file_answers import FileAnswers
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.recovery import clean as cleaning
 from deltaworks.recovery.clean import CleanResult, clean_source
 from deltaworks.sources.objects.file_event_log import LogReader
@@ -203,9 +203,9 @@ def test_what_quarantine_needs_for_a_replay_stays(landing: Landing) -> None:
     landing.read(4)
     reason = (Reason(ReasonCode.MALFORMED, "", ""),)
     rejected = [
-        Rejected(1, WHOLE_OBJECT, "whole", b"", None, reason),
-        Rejected(2, 0, "cut", b"long", None, reason),
-        Rejected(3, 0, "complete", b"l", None, reason),
+        RejectedEvent(1, ENTIRE_OBJECT, "whole", b"", None, reason),
+        RejectedEvent(2, 0, "cut", b"long", None, reason),
+        RejectedEvent(3, 0, "complete", b"l", None, reason),
     ]
     rows = quarantine_rows(rejected, batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=2)
     key = paths.table("shop", "quarantine")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
-from deltaworks.events.findings import Findings
 from deltaworks.events.parse import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import ReasonCode
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.task_isolation import (
     RecordWindows,
@@ -96,7 +96,7 @@ def run_of(worker: Worker, batch: CrashIsolation) -> Callable[[Sequence[Any]], T
             skip_reasons=batch.skip_reasons(),
         )
         read, refused = worker.work(opened)
-        facts = Findings(objects_missing=[str(seq) for seq in read], objects_rejected=Counter(map(str, refused)))
+        facts = TaskFindings(objects_missing=[str(seq) for seq in read], objects_rejected=Counter(map(str, refused)))
         return TaskOutput(findings=facts)
 
     return run

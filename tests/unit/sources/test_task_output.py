@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deltaworks.engine.fan_out import merged_outputs
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.events.findings import Findings
+from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.records import ReadStatistics
 from deltaworks.sources.task_output import TaskOutput, sort_by_task, sum_read_statistics
 from deltaworks.tables.files import WrittenFile
@@ -34,7 +34,7 @@ FAILURES = st.builds(
     st.booleans(),
 )
 FINDINGS = st.builds(
-    Findings,
+    TaskFindings,
     rule_warnings=st.dictionaries(NAMES, st.integers(1, 99), max_size=2).map(Counter),
     new_fields=st.dictionaries(
         NAMES,
@@ -64,7 +64,7 @@ PASSES = st.lists(OUTPUTS, max_size=5).map(
 TARGET = FileTarget(None, {}, {})
 
 
-def comparable(findings: Findings) -> dict[str, Any]:
+def comparable(findings: TaskFindings) -> dict[str, Any]:
     """Findings as values that compare: no two errors are equal."""
     record = findings.as_record()
     return record | {"new_fields": sorted(record["new_fields"])}
@@ -78,7 +78,7 @@ def test_an_output_arrives_as_it_was_sent(output: TaskOutput, task: int) -> None
 
     assert comparable(arrived.findings) == comparable(sent.findings)
     assert type(arrived.findings.failure) is type(sent.findings.failure)
-    assert replace(arrived, findings=Findings()) == replace(sent, findings=Findings())
+    assert replace(arrived, findings=TaskFindings()) == replace(sent, findings=TaskFindings())
 
 
 @given(PASSES, st.randoms(use_true_random=False))

@@ -14,7 +14,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.mutation import NAMES_COLUMNS, REQUEST_COLUMNS
@@ -103,8 +103,8 @@ def test_a_connection_is_a_snapshot(catalog: Catalog) -> None:
 
 
 def test_objects_nothing_could_be_read_of_are_a_view_of_quarantine(catalog: Catalog) -> None:
-    whole = Rejected(7, WHOLE_OBJECT, "shop/1", b"", None, (Reason(ReasonCode.OBJECT_EMPTY, "", "0 bytes"),))
-    event = Rejected(8, 0, "shop/2", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
+    whole = RejectedEvent(7, ENTIRE_OBJECT, "shop/1", b"", None, (Reason(ReasonCode.OBJECT_EMPTY, "", "0 bytes"),))
+    event = RejectedEvent(8, 0, "shop/2", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=3, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
     lake, key = Lake(catalog.environment.lake), paths.table("shop", "quarantine")
     made = user_metadata(pipeline="shop", batch=3, operation="append")

@@ -19,7 +19,7 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
 #: Facts that say nothing to people.
-_OF_PROGRAMS = ("arrived_us", "dropped_numbers")
+_OF_PROGRAMS = ("arrived_us", "dropped_sequence_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

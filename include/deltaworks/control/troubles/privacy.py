@@ -17,7 +17,7 @@ PRIVACY: Final = (
             runbook="explanation/personal-data.md#keys",
         ),
         Trouble(
-            "STRIP_KEYS_MISSING",
+            "REDACTION_KEYS_MISSING",
             "events with personal data are to be read without the keys by which it is stripped",
             "declare `privacy` in the environment, and give the process its key service",
             runbook="explanation/personal-data.md#keys",

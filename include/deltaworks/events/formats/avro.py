@@ -16,13 +16,13 @@ import fastavro
 import orjson
 from fastavro.read import LOGICAL_READERS
 
-from deltaworks.events.budget import VALUE_BYTES, Budget, Event, Exceeded, beyond
-from deltaworks.events.decompression import LargeContent
+from deltaworks.events.budget import BYTES_PER_VALUE, Budget, BudgetExceededError, FramedEvent, over_budget_event
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.decompression import ContentTooLarge
 from deltaworks.events.formats.avro_codecs import CODECS
 from deltaworks.events.formats.avro_schema import Cost, cost_of
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.values import event_of
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"Obj\x01"
@@ -57,7 +57,7 @@ class _Block:
     end: int
 
 
-def values(payload: bytes, budget: Budget) -> Iterator[Event]:
+def values(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
     """Every record; one `Malformed` for each block that cannot be read, and one for what lies behind a torn one; one
     `OverBudget` for each block that would take too much memory.
 
@@ -67,15 +67,19 @@ def values(payload: bytes, budget: Budget) -> Iterator[Event]:
         Exceeded: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
-        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as an Avro container does")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as an Avro container does")
     try:
         container = _container(payload)
         reader = _BlockReader(container, budget)
-    except Misfit:
+    except ConversionError:
         raise
     except Exception as error:  # whatever the bytes of a damaged header lead the reader into
-        raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_described(error)}") from None
-    budget.announce(sum(block.records for block in _blocks(payload, container) if isinstance(block, _Block)))
+        raise ConversionError(
+            ReasonCode.OBJECT_UNREADABLE, f"its Avro header cannot be read: {_described(error)}"
+        ) from None
+    budget.check_announced_records(
+        sum(block.records for block in _blocks(payload, container) if isinstance(block, _Block))
+    )
     for number, block in enumerate(_blocks(payload, container)):
         if isinstance(block, _Torn):
             yield Malformed(b"", f"block {number} and what follows cannot be read: {block}"), b""
@@ -100,7 +104,7 @@ class _BlockReader:
         self._budget = budget
         self._blocks = fastavro.block_reader(self._feed, handle_unicode_errors="surrogateescape")
 
-    def events(self, content: bytes, count: int, name: str) -> Iterator[Event]:
+    def events(self, content: bytes, count: int, name: str) -> Iterator[FramedEvent]:
         """The records of a block: all of them or none, since where one is damaged so may be those before it.
 
         Raises:
@@ -108,13 +112,13 @@ class _BlockReader:
         """
         try:
             records = self._records(self._inflated(content, count), count)
-        except LargeContent as error:
-            over = self._budget.exceeded("max_held_bytes", f"{name} {error}, for what its values may take")
-            yield beyond(over), b""
-        except Exceeded as over:
+        except ContentTooLarge as error:
+            over = self._budget.exceeded_error("max_held_bytes", f"{name} {error}, for what its values may take")
+            yield over_budget_event(over), b""
+        except BudgetExceededError as over:
             if over.path != "max_held_bytes":
                 raise
-            yield beyond(over), b""
+            yield over_budget_event(over), b""
         except Exception as error:  # whatever the bytes lead the codec or the reader into
             yield Malformed(b"", f"{name} cannot be read: {_described(error)}"), b""
         else:
@@ -123,13 +127,13 @@ class _BlockReader:
     def _inflated(self, content: bytes, count: int) -> bytes:
         cost = self._container.cost
         # However many items arrays have, they come out of the content.
-        most_bytes = self._budget.max_held_bytes // (VALUE_BYTES * cost.values_per_byte + 2)
+        most_bytes = self._budget.max_held_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
         inflated = CODECS[self._container.codec](content, most_bytes)
         if count * cost.least_bytes > len(inflated):
             raise _Torn(f"it has {len(inflated)} bytes, and a record at least {cost.least_bytes}")
         values_made = count * cost.values + len(inflated) * cost.values_per_byte
-        self._budget.hold(len(inflated), values_made)
-        self._budget.make(values_made)
+        self._budget.check_memory(len(inflated), values_made)
+        self._budget.reserve_values(values_made)
         return inflated
 
     def _records(self, content: bytes, count: int) -> list[Any]:
@@ -187,7 +191,7 @@ def _container(payload: bytes) -> _Container:
         raise _Torn(f"its schema has {len(written)} bytes")
     schema = orjson.loads(written)
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is no record")
     codec = metadata.get(b"avro.codec", b"null").decode()
     if codec not in CODECS:
         raise _Torn(f"its codec {codec[:40]!r} is none that is read: {', '.join(CODECS)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 
 _CHECKSUM_BYTES = 4
 #: The most that LZMA may take for itself, whatever the content says.
@@ -30,11 +30,11 @@ def _deflate(content: bytes, most: int) -> bytes:
 
 
 def _bzip2(content: bytes, most: int) -> bytes:
-    return decompressed(content, "bzip2", max_bytes=most)
+    return decompress(content, "bzip2", max_bytes=most)
 
 
 def _zstandard(content: bytes, most: int) -> bytes:
-    return decompressed(content, "zstd", max_bytes=most)
+    return decompress(content, "zstd", max_bytes=most)
 
 
 def _xz(content: bytes, most: int) -> bytes:
@@ -52,7 +52,7 @@ def _snappy(content: bytes, most: int) -> bytes:
         if byte < 0x80:
             break
     if size > most:
-        raise LargeContent(f"holds {size} bytes; at most {most} are read")
+        raise ContentTooLarge(f"holds {size} bytes; at most {most} are read")
     inflated = bytes(pa.decompress(body, decompressed_size=size, codec="snappy", asbytes=True))
     if zlib.crc32(inflated) != int.from_bytes(content[-_CHECKSUM_BYTES:]):
         raise DamagedContent("its checksum is another")
@@ -61,7 +61,7 @@ def _snappy(content: bytes, most: int) -> bytes:
 
 def _within(inflated: bytes, most: int) -> bytes:
     if len(inflated) > most:
-        raise LargeContent(f"holds {len(inflated)} bytes or more; at most {most} are read")
+        raise ContentTooLarge(f"holds {len(inflated)} bytes or more; at most {most} are read")
     return inflated
 
 

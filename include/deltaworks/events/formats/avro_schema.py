@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.events.misfits import Misfit
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 
 #: Levels of a value. Python's stack holds some hundred of them on the way to JSON.
@@ -127,5 +127,5 @@ def _repeated(inner: Cost, *, key_bytes: int) -> Cost:
     return Cost(1, 1, max(inner.values_per_byte, -(-inner.values // least)))
 
 
-def _refused(why: str) -> Misfit:
-    return Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Avro schema has no bound: {why}")
+def _refused(why: str) -> ConversionError:
+    return ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Avro schema has no bound: {why}")

@@ -10,11 +10,11 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 
-from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
-from deltaworks.events.erased import mark_of_line
+from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceededError, FramedEvent
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 
@@ -30,7 +30,7 @@ class CsvFramer:
         self._null = frozenset(spec.null_values)
         csv.field_size_limit(sys.maxsize)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every record as its fields, the header excepted.
 
         Raises:
@@ -45,7 +45,7 @@ class CsvFramer:
         for record, raw in records:
             if isinstance(record, Malformed):
                 yield record, raw
-            elif len(record) == 1 and (erased := mark_of_line(record[0])) is not None:
+            elif len(record) == 1 and (erased := parse_tombstone_line(record[0])) is not None:
                 yield erased, raw
             elif len(record) != len(names):
                 yield Malformed(raw, f"{len(record)} fields, {len(names)} expected"), raw
@@ -121,17 +121,19 @@ class _Feed:
         first, *others = self._taken
         self._again.extendleft(reversed(others))
         try:
-            self._budget.scan(self._length + ATTEMPT_BYTES)
-        except Exceeded as over:
-            over.rest = bytes_of("".join((first, *self._again, *self._lines)))
+            self._budget.count_scanned(self._length + PARSE_ATTEMPT_BYTES)
+        except BudgetExceededError as over:
+            over.unread = bytes_of("".join((first, *self._again, *self._lines)))
             raise
         return first
 
 
 def _names(header: list[str] | Malformed) -> tuple[str, ...]:
     if isinstance(header, Malformed):
-        raise Misfit(ReasonCode.MALFORMED, f"the header cannot be read: {header.detail}")
+        raise ConversionError(ReasonCode.MALFORMED, f"the header cannot be read: {header.detail}")
     names = tuple(name.strip() for name in header)
     if "" in names or len(set(names)) < len(names):
-        raise Misfit(ReasonCode.MALFORMED, f"the header names a field twice or not at all: {', '.join(names)[:200]}")
+        raise ConversionError(
+            ReasonCode.MALFORMED, f"the header names a field twice or not at all: {', '.join(names)[:200]}"
+        )
     return names

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from deltaworks.events.budget import Budget, Event, Exceeded, Run, beyond
-from deltaworks.events.exact_numbers import exact_bytes, exact_value, has_rounded_number
+from deltaworks.events.budget import Budget, BudgetExceededError, EventRun, FramedEvent, over_budget_event
 from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed, Recovery
+from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number, parse_lossless
 
 __all__ = ["Malformed", "dumped", "values"]
 
@@ -50,7 +50,7 @@ class Decoder(Protocol):
     def loads(self, raw: bytes) -> Any: ...
 
 
-def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None) -> Iterator[Event]:
+def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None) -> Iterator[FramedEvent]:
     """Every JSON value of the payload with its bytes, in order; elements of a top-level array one by one.
 
     Args:
@@ -70,16 +70,18 @@ def values(payload: bytes, budget: Budget | None = None, *, decoder: Decoder | N
     return _values(payload, budget, decoder.loads, decoder.plans)
 
 
-def _values(payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decoded: Container[type]) -> Iterator[Event]:
-    pieces, run = _Pieces(payload), Run()
+def _values(
+    payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decoded: Container[type]
+) -> Iterator[FramedEvent]:
+    pieces, run = _Pieces(payload), EventRun()
     while (raw := pieces.next()) is not None:
         refused: Exception | None = None
         value = None
         try:
             if len(raw) > _LARGE_BYTES:
-                budget.hold_json(raw)
+                budget.check_json_memory(raw)
             value = loads(raw)
-        except (orjson.JSONDecodeError, Exceeded) as error:
+        except (orjson.JSONDecodeError, BudgetExceededError) as error:
             refused = error
         bare = raw.lstrip(WHITE_SPACE)
         if type(value) in decoded and len(bare) <= budget.max_event_bytes:
@@ -89,11 +91,11 @@ def _values(payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decod
             if len(run.raws) < _MOST_IN_RUN and run.size < _LARGE_BYTES:
                 continue
             yield run, b""
-            run = Run()
+            run = EventRun()
             continue
         if run.raws:
             yield run, b""
-            run = Run()
+            run = EventRun()
         if refused is not None:
             yield from _instead(payload, raw, refused, pieces, budget)
         elif type(value) is list:
@@ -104,10 +106,10 @@ def _values(payload: bytes, budget: Budget, loads: Callable[[bytes], Any], decod
         yield run, b""
 
 
-def _instead(payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget) -> Iterator[Event]:
+def _instead(payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget) -> Iterator[FramedEvent]:
     """What stands for a piece that could not be read; goes on behind it, or behind what it goes on in."""
-    if isinstance(refused, Exceeded):
-        yield beyond(refused, raw), raw
+    if isinstance(refused, BudgetExceededError):
+        yield over_budget_event(refused, raw), raw
         return
     recovery = Recovery(payload, pieces.end - len(raw), budget, _BETWEEN_OBJECTS)
     for broken, of_broken in recovery.values():
@@ -188,14 +190,14 @@ def _cuts_by_pattern(payload: bytes, start: int) -> Iterator[int]:
     yield len(payload)
 
 
-def _elements(value: Any, raw: bytes) -> Iterator[Event]:
+def _elements(value: Any, raw: bytes) -> Iterator[FramedEvent]:
     if type(value) is not list:
         yield value, raw
         return
     sent = value
     if has_rounded_number(raw):
         try:
-            sent = exact_value(raw)
+            sent = parse_lossless(raw)
         except (ValueError, RecursionError) as error:
             yield Malformed(raw, f"numbers in it cannot be told apart: {type(error).__name__}"), raw
             return
@@ -206,6 +208,6 @@ def _elements(value: Any, raw: bytes) -> Iterator[Event]:
 def dumped(element: Any, whole: bytes) -> bytes:
     """An element's bytes; those of the whole array where it is nested too deeply to be written."""
     try:
-        return exact_bytes(element)
+        return dump_lossless(element)
     except TypeError:
         return whole

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from deltaworks.events.budget import ATTEMPT_BYTES, Budget, Event, Exceeded
+from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceededError, FramedEvent
 
 WHITE_SPACE = b" \t\r\n"
 _INSIDE_A_VALUE = frozenset(',:]}"')
@@ -80,7 +80,7 @@ class Recovery:
         self._text = _Text()
         self._hopeless: set[int] = set()
 
-    def values(self) -> Iterator[Event]:
+    def values(self) -> Iterator[FramedEvent]:
         """The values, and `Malformed` for what lies between them, each with its bytes.
 
         Raises:
@@ -103,8 +103,8 @@ class Recovery:
                 if self._is_cut():
                     return
                 position = unread = self._behind_white_space(end)
-        except Exceeded as over:
-            over.rest = self._payload[self._start + unread :]
+        except BudgetExceededError as over:
+            over.unread = self._payload[self._start + unread :]
             raise
         yield from self._broken(broken, unread, len(self._text))
         self.end = self._window_end
@@ -114,10 +114,10 @@ class Recovery:
         least = max(self._window_end, 2 * self._window_end - self._start - 1)
         between = self._filter_seq.search(self._payload, least)
         end = between.start() + 1 if between else len(self._payload)
-        self._budget.scan(end - self._window_end)
+        self._budget.count_scanned(end - self._window_end)
         text = self._payload[self._start : end].decode("latin-1")
         self._window_end = end
-        self._budget.hold_json(text)
+        self._budget.check_json_memory(text)
         self._text = _Text(text)
 
     def _value_end(self, position: int) -> tuple[int | None, _Problem]:
@@ -126,20 +126,20 @@ class Recovery:
             try:
                 end = _decoder.raw_decode(self._text, position)[1]
             except RecursionError:
-                self._budget.scan(ATTEMPT_BYTES)
+                self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
                 return None, _Problem("nested too deeply", None)
             except json.JSONDecodeError as error:
                 goes_on = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
-                self._budget.scan(ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
+                self._budget.count_scanned(PARSE_ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
                 if not goes_on or self._window_end == len(self._payload):
                     return None, _Problem(f"{error.msg} at byte {error.pos - position}", error.pos)
                 # Doubling keeps the work in proportion to what is read in the end.
                 self._widen()
             except ValueError:  # a number of thousands of digits, which Python refuses to make
-                self._budget.scan(ATTEMPT_BYTES)
+                self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
                 return None, _Problem("a number of too many digits", None)
             else:
-                self._budget.scan(end - position)
+                self._budget.count_scanned(end - position)
                 return end, _Problem("", end)
 
     def _next_attempt(self, position: int, end: int | None, problem: _Problem) -> int:
@@ -169,9 +169,9 @@ class Recovery:
                 elif mark in "}]":
                     still_open.pop()
                 if (until is None and not still_open) or len(still_open) > _MOST_OPEN:
-                    self._budget.scan(at - position)
+                    self._budget.count_scanned(at - position)
                     return at + 1
-            self._budget.scan(end - position)
+            self._budget.count_scanned(end - position)
             if until is not None or self._window_end == len(self._payload):
                 # Found open again, each of them would be looked at as far as here.
                 self._hopeless.update(still_open[1:])
@@ -186,7 +186,7 @@ class Recovery:
         text = _NOT_WHITE_SPACE.search(self._text, position)
         return text.start() if text else len(self._text)
 
-    def _broken(self, detail: str, begin: int, end: int) -> Iterator[Event]:
+    def _broken(self, detail: str, begin: int, end: int) -> Iterator[FramedEvent]:
         if detail:
             raw = self._bytes(begin, end).strip(WHITE_SPACE)
             yield Malformed(raw, detail), raw
@@ -195,7 +195,7 @@ class Recovery:
         return self._payload[self._start + begin : self._start + end]
 
 
-def value_of(raw: bytes) -> Event:
+def value_of(raw: bytes) -> FramedEvent:
     """What the bytes of a value are, with them."""
     try:
         return orjson.loads(raw), raw

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from deltaworks.events.budget import Budget, Event, Exceeded, beyond
-from deltaworks.events.erased import ERASED_FIELD, without_marks
+from deltaworks.events.budget import Budget, BudgetExceededError, FramedEvent, over_budget_event
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.erasure_tombstones import ERASED_FIELD, tombstone_or_row
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.parquet_footer import RowGroup, row_groups
 from deltaworks.events.formats.values import event_of
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"
@@ -30,7 +30,7 @@ _ROWS_AT_ONCE = 10_000
 _TEXT_BYTES_AT_ONCE = 16 << 20
 
 
-def values(payload: bytes, budget: Budget) -> Iterator[Event]:
+def values(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
     """Every row; one `Malformed` for each row that has no form as an event, and for the rest of each group of rows that
     cannot be read; one `OverBudget` for each group that would take too much memory.
 
@@ -39,7 +39,7 @@ def values(payload: bytes, budget: Budget) -> Iterator[Event]:
         Exceeded: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
-        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as Parquet does")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it does not begin as Parquet does")
     try:
         file = pq.ParquetFile(pa.BufferReader(payload))
         texts = _text_columns(file.metadata)
@@ -49,11 +49,11 @@ def values(payload: bytes, budget: Budget) -> Iterator[Event]:
         target = _without_nanoseconds(file.schema_arrow)
         groups = row_groups(payload)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
+        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its Parquet footer cannot be read: {error}") from None
     if len(groups) != file.num_row_groups:
-        raise Misfit(ReasonCode.OBJECT_UNREADABLE, "its Parquet footer can be read in two ways")
-    budget.announce(sum(group.rows for group in groups))
-    budget.make(sum(group.values for group in groups))
+        raise ConversionError(ReasonCode.OBJECT_UNREADABLE, "its Parquet footer can be read in two ways")
+    budget.check_announced_records(sum(group.rows for group in groups))
+    budget.reserve_values(sum(group.values for group in groups))
     for number, group in enumerate(groups):
         yield from _rows(with_dictionaries, target, number, group, budget)
 
@@ -67,7 +67,7 @@ def _text_columns(metadata: Any) -> list[str]:
     columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
     for column in columns:
         if column.path.count(".") > _MOST_LEVELS:
-            raise Misfit(ReasonCode.OBJECT_UNREADABLE, f"its columns are nested more than {_MOST_LEVELS} deep")
+            raise ConversionError(ReasonCode.OBJECT_UNREADABLE, f"its columns are nested more than {_MOST_LEVELS} deep")
     return [
         column.path
         for column in columns
@@ -83,11 +83,13 @@ def _without_nanoseconds(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget) -> Iterator[Event]:
+def _rows(
+    file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup, budget: Budget
+) -> Iterator[FramedEvent]:
     """The rows of a group."""
     try:
         # Pages are inflated one by one, and none is larger than its group.
-        budget.hold(group.bytes // 2, 0)
+        budget.check_memory(group.bytes // 2, 0)
         # Items of lists are in one row or another.
         values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         rows = 0
@@ -98,8 +100,8 @@ def _rows(file: pq.ParquetFile, target: pa.Schema, number: int, group: RowGroup,
         # Arrow ends a group without a word where its texts are read as dictionaries that a page contradicts.
         if rows < group.rows:
             raise pa.ArrowInvalid(f"it ends after {rows} of {group.rows} rows")
-    except Exceeded as over:
-        yield beyond(over), b""
+    except BudgetExceededError as over:
+        yield over_budget_event(over), b""
     except (pa.ArrowException, OSError) as error:
         yield Malformed(b"", f"row group {number} of {file.num_row_groups} cannot be read: {error}"), b""
 
@@ -135,7 +137,7 @@ def _within(array: pa.Array, items: pa.Array) -> pa.Array:
     return items.slice(first, last - first)
 
 
-def _events(rows: pa.RecordBatch) -> Iterator[Event]:
+def _events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
     """The rows as events; where one of them cannot be made, it is looked for, and the others are made without it."""
     try:
         made = rows.to_pylist(maps_as_pydicts="lossy")
@@ -149,7 +151,7 @@ def _events(rows: pa.RecordBatch) -> Iterator[Event]:
         yield from _events(rows.slice(half))
         return
     if ERASED_FIELD in rows.schema.names:
-        made = list(map(without_marks, made))
+        made = list(map(tombstone_or_row, made))
     yield from map(event_of, made)
 
 

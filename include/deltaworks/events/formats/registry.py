@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from deltaworks.events.budget import Budget, Event
+from deltaworks.events.budget import Budget, FramedEvent
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats import avro, json, parquet
 from deltaworks.events.formats.csv import CsvFramer
 from deltaworks.events.formats.text import LineFramer
 from deltaworks.events.formats.tsv import FieldLineFramer
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 
-Framer = Callable[[bytes], Iterator[Event]]
+Framer = Callable[[bytes], Iterator[FramedEvent]]
 #: A framer of one form: it counts what it does against the budget of the payload.
-BudgetedFramer = Callable[[bytes, Budget], Iterator[Event]]
+BudgetedFramer = Callable[[bytes, Budget], Iterator[FramedEvent]]
 
 FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
     "json": lambda source: json.values,
@@ -56,7 +56,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def framer(
     source: PayloadSpec | DeltaSourceSpec,
     *,
-    note_over_budget: Callable[[str], None] | None = None,
+    record_over_budget: Callable[[str], None] | None = None,
     decoder: json.Decoder | None = None,
 ) -> Framer:
     """What finds the events of a payload, by the source's format and within its budgets.
@@ -64,7 +64,7 @@ def framer(
     It raises `Misfit` where nothing of the payload can be read, before it gives the first event.
 
     Args:
-        note_over_budget: called with the name of a budget, once for each payload that goes beyond it.
+        record_over_budget: called with the name of a budget, once for each payload that goes beyond it.
         decoder: decodes events of JSON, as of `json.values`.
     """
     # The rows of a Delta table come as JSON.
@@ -73,15 +73,17 @@ def framer(
     marks = _MARKS[declared.format](declared) if declared.format in _MARKS else ()
     text_is_expected = source.format not in ("parquet", "avro")
 
-    def events_of(payload: bytes) -> Iterator[Event]:
+    def events_of(payload: bytes) -> Iterator[FramedEvent]:
         content = payload.removeprefix(_BYTE_ORDER_MARK)
         if not content or content.isspace():
-            raise Misfit(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
+            raise ConversionError(ReasonCode.OBJECT_EMPTY, f"{len(payload)} bytes, and nothing in them")
         if text_is_expected:
             refuse_other_forms(payload, source.format)
-        budget = Budget(source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, note=note_over_budget)
-        budget.count_values(payload, marks)
-        return budget.bounded(find(payload, budget), payload if text_is_expected else b"")
+        budget = Budget(
+            source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, on_exceeded=record_over_budget
+        )
+        budget.reserve_values_of_text(payload, marks)
+        return budget.limit(find(payload, budget), payload if text_is_expected else b"")
 
     return events_of
 
@@ -94,6 +96,6 @@ def refuse_other_forms(payload: bytes, declared: str) -> None:
     """
     for beginning, name in _OTHER_FORMS:
         if payload.startswith(beginning):
-            raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")
+            raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, f"it begins as {name} does, not as {declared}")
     if declared == "json" and payload[:64].lstrip()[:1] == b"<":
-        raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, "it begins as XML or HTML does, not as json")
+        raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "it begins as XML or HTML does, not as json")

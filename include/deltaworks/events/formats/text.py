@@ -9,8 +9,8 @@ import io
 import re
 from collections.abc import Iterator
 
-from deltaworks.events.budget import Budget, Event
-from deltaworks.events.erased import mark_of_line
+from deltaworks.events.budget import Budget, FramedEvent
+from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
 
 #: What stands for the whole line where lines are read by a pattern.
@@ -30,7 +30,7 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def too_long(text: str, budget: Budget) -> Event | None:
+def too_long(text: str, budget: Budget) -> FramedEvent | None:
     """What stands for a line that is longer than any event: it is not taken apart."""
     if len(text) <= budget.max_event_bytes:
         return None
@@ -44,7 +44,7 @@ class LineFramer:
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every line that is not blank, as its fields."""
         for line in lines_of(payload):
             text = line.rstrip("\r\n")
@@ -52,9 +52,9 @@ class LineFramer:
                 continue
             yield too_long(text, budget) or self._event(text)
 
-    def _event(self, text: str) -> Event:
+    def _event(self, text: str) -> FramedEvent:
         raw, match = bytes_of(text), self._pattern.fullmatch(text)
-        if (erased := mark_of_line(text)) is not None:
+        if (erased := parse_tombstone_line(text)) is not None:
             return erased, raw
         if match is None:
             return Malformed(raw, "the line does not match the pattern"), raw

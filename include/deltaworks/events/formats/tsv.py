@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deltaworks.events.budget import Budget, Event
-from deltaworks.events.erased import mark_of_line
+from deltaworks.events.budget import Budget, FramedEvent
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.erasure_tombstones import parse_tombstone_line
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.text import bytes_of, lines_of, too_long
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import TsvSpec
 
@@ -29,7 +29,7 @@ class FieldLineFramer:
         self._columns = spec.columns
         self._null = frozenset(spec.null_values)
 
-    def values(self, payload: bytes, budget: Budget) -> Iterator[Event]:
+    def values(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         """Every line of fields as an event.
 
         Raises:
@@ -43,12 +43,12 @@ class FieldLineFramer:
             elif text.strip() and not text.startswith(_DIRECTIVE):
                 if names is None:
                     detail = "no #Fields line names the fields, and the declaration has no columns"
-                    raise Misfit(ReasonCode.OBJECT_WRONG_FORMAT, detail)
+                    raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, detail)
                 yield too_long(text, budget) or self._event(names, text)
 
-    def _event(self, names: tuple[str, ...], text: str) -> Event:
+    def _event(self, names: tuple[str, ...], text: str) -> FramedEvent:
         raw, fields = bytes_of(text), text.split("\t")
-        if len(fields) == 1 and (erased := mark_of_line(text)) is not None:
+        if len(fields) == 1 and (erased := parse_tombstone_line(text)) is not None:
             return erased, raw
         if len(fields) != len(names):
             return Malformed(raw, f"{len(fields)} fields, {len(names)} expected"), raw

@@ -11,10 +11,10 @@ from typing import Any
 
 import orjson
 
-from deltaworks.events.budget import Event
+from deltaworks.events.budget import FramedEvent
+from deltaworks.events.conversion_errors import format_value
 from deltaworks.events.formats.json_recovery import Malformed
-from deltaworks.events.misfits import shown
-from deltaworks.events.reasons import readable
+from deltaworks.events.reasons import to_printable
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _DIGITS_OF_A_DOUBLE = 15
@@ -83,13 +83,13 @@ def plain(value: Any) -> Any:
     return value if written is None else written(value)
 
 
-def event_of(record: Mapping[str, Any]) -> Event:
+def event_of(record: Mapping[str, Any]) -> FramedEvent:
     """A record of typed values as an event with its bytes; `Malformed` where one of its values has no such form."""
     try:
         event = plain(record)
         return event, orjson.dumps(event, default=str)
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
-        raw = readable(shown(record)).encode()
+        raw = to_printable(format_value(record)).encode()
         return Malformed(raw, f"a record cannot be written as JSON: {error}"), raw
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from deltaworks.errors import ContractError
-from deltaworks.events.events import is_unicode, value_at
-from deltaworks.events.inference.envelope_choices import (
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.events import is_valid_unicode, value_at
+from deltaworks.events.inference.envelope_inference import (
     FieldChoice,
     TimeChoice,
     id_choice,
@@ -21,11 +22,10 @@ from deltaworks.events.inference.envelope_choices import (
     type_choice,
     unclear_times,
 )
-from deltaworks.events.inference.leaf_columns import ProposedColumns, columns_of
-from deltaworks.events.inference.leaf_types import KEYWORDS, epoch_unit, words_of
-from deltaworks.events.inference.profiles import Path, Profile
-from deltaworks.events.misfits import Misfit
-from deltaworks.events.times import times_of
+from deltaworks.events.inference.field_profiles import Path, Profile
+from deltaworks.events.inference.inferred_columns import ProposedColumns, columns_of
+from deltaworks.events.inference.inferred_types import KEYWORDS, epoch_unit, words_of
+from deltaworks.events.times import time_reader
 from deltaworks.specs.table import RESERVED_TABLES
 from deltaworks.specs.times import TimeForm, parse_pattern
 
@@ -201,8 +201,8 @@ class _Look:
 
     def take(self, event: dict[str, Any]) -> None:
         if len(self.dates) <= _MOST_DATES:
-            with contextlib.suppress(Misfit):  # an event without a time
-                self.dates.add(times_of(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
+            with contextlib.suppress(ConversionError):  # an event without a time
+                self.dates.add(time_reader(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
         if self._kind is None or not self.profiles:
             return
         value = value_at(event, self._kind.path)
@@ -217,7 +217,7 @@ def _table_names(types: Counter[Any]) -> dict[str, str]:
     """The most frequent types, with a table name for each."""
     names: dict[str, str] = {}
     taken = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
-    usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_unicode(value)]
+    usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_valid_unicode(value)]
     for value in usable[:MOST_TABLES]:
         short = "_".join(words_of(value)) or "event"
         short = f"{short}_events" if short in KEYWORDS else short

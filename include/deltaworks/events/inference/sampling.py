@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.column_types import Shape
 from deltaworks.events.inference.declared_shapes import avro_shape, parquet_shape
-from deltaworks.events.misfits import Misfit
 from deltaworks.events.parse import Payload
 from deltaworks.specs.sources.payload import TEXT_FORMATS, PayloadSpec
 
@@ -75,7 +75,7 @@ class Sampler:
                 _add_declared(self._declared, sample, data)
             else:
                 self._add_values(sample, data)
-        except Misfit:
+        except ConversionError:
             pass
         sample.unusable += sample.events == before
 

@@ -23,7 +23,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.provenance import current_run, user_metadata
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.unattended import NightBound, alert_over_bound, resolve_over_bound
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
@@ -79,7 +79,7 @@ def expire_quarantine(
     relay = catalog.relays.get(spec.source.relay) if isinstance(spec.source, FileSourceSpec) else None
 
     def results() -> list[ExpiryResult]:
-        of_tables = [run.rows(QUARANTINE, spec.quarantine.retain_days)]
+        of_tables = [run.rows(QUARANTINE_TABLE, spec.quarantine.retain_days)]
         of_tables += [run.retained(table) for table in spec.tables if table.retention_days is not None]
         if spec.archive is not None:
             of_tables.append(run.rows(ARCHIVE, spec.archive.retain_days))
@@ -128,7 +128,7 @@ class _Expiry:
             before = bounded
             old = old.filter(pc.field(column) < before)
         still_open = 0
-        if name == QUARANTINE and old.num_rows:
+        if name == QUARANTINE_TABLE and old.num_rows:
             older = QuarantineFilter(to_date=before - dt.timedelta(days=1))
             still_open = Quarantine(self._lake, self._pipeline).keys(older).num_rows
         if old.num_rows and not self._dry_run:

@@ -32,7 +32,7 @@ from deltaworks.control.summaries.base import failing_nobody
 from deltaworks.engine.announcements import announcers, with_announcements
 from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
 from deltaworks.errors import ContractError
-from deltaworks.events.evolution import Evolved, as_records
+from deltaworks.events.evolution import EvolvedColumns, to_records
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.recovery.quarantine.open_rows import LANDED, STILL_REJECTED, Quarantine, QuarantineFilter, slices
 from deltaworks.recovery.quarantine.replay_commit import Fault, ReplayCommits, rereading
@@ -190,7 +190,7 @@ class _Replayer:
                     name,
                     part,
                     partition_by=self._partition_by[name],
-                    new_columns=as_records(new_columns.get(name, ())),
+                    new_columns=to_records(new_columns.get(name, ())),
                 )
                 for name, part in self._by_table(rows)
                 if part.num_rows
@@ -206,14 +206,14 @@ class _Replayer:
         self._result.add(rows)
         return True
 
-    def _read(self, keys: pa.Table) -> tuple[ReplayRows, Evolved, list[dict[str, Any]]]:
+    def _read(self, keys: pa.Table) -> tuple[ReplayRows, EvolvedColumns, list[dict[str, Any]]]:
         open_rows = Quarantine(self._lake, self._spec.pipeline).still_open(keys)
         passes: list[ReplayRows] = []
         now_us = time.time_ns() // 1000
-        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        inputs = ParserInputs.pin(self._spec, self._lake.storage)
 
-        def one_pass(evolved: Evolved) -> Written:
-            parser = inputs.parser(self._spec, evolved=evolved)
+        def one_pass(evolved: EvolvedColumns) -> Written:
+            parser = inputs.create_parser(self._spec, evolved=evolved)
             payloads = PayloadFinder(parser, self._landed).find(open_rows)
             fingerprint = self._spec.fingerprint()
             passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))

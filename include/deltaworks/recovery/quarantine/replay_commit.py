@@ -28,7 +28,7 @@ from deltaworks.control.records.prepared import PreparedReplay, PreparedTable
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ConcurrencyError
 from deltaworks.events.evolution import add_columns
-from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA, REPROCESSED, landed_seqs
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh

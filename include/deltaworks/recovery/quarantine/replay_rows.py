@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.events.misfits import Misfit
-from deltaworks.events.origins import RowKey, row_keys
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.error_isolation import PositionedEvent
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT
-from deltaworks.events.unexpected import Framed
+from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE
+from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
@@ -114,13 +114,13 @@ class PayloadFinder:
             arrived = row["ingested_at_us"]
         return self._landed.arrived_at_us(row) if arrived is None and self._landed is not None else arrived
 
-    def _from_row(self, row: Row) -> Framed | None:
-        if not row["is_complete"] or row["_position"] == WHOLE_OBJECT:
+    def _from_row(self, row: Row) -> PositionedEvent | None:
+        if not row["is_complete"] or row["_position"] == ENTIRE_OBJECT:
             return None
         raw = str(row["raw"]).encode()
         try:
-            framed = list(self._parser.framed(Payload(row["_seq"], row["object_key"], raw)))
-        except Misfit:  # it has no header of its own
+            framed = list(self._parser.frame(Payload(row["_seq"], row["object_key"], raw)))
+        except ConversionError:  # it has no header of its own
             return None
         # An array that was itself one event, and its like, read as something else when they stand alone.
         return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
@@ -131,20 +131,20 @@ class PayloadFinder:
             payloads.missing.update({key_of(row): payload for row in rows})
             return
         by_position = {row["_position"]: row for row in rows}
-        whole = by_position.pop(WHOLE_OBJECT, None)
+        whole = by_position.pop(ENTIRE_OBJECT, None)
         if whole is not None:
             payloads.add(whole, payload)
         for position, event in self._framed(payload) if by_position else ():
             row = by_position.get(position)
-            if row is not None and _is_same(row, *self._parser.stripping.kept_raw(event[1])):
+            if row is not None and _is_same(row, *self._parser.redaction.redact_raw(event[1])):
                 del by_position[position]
                 payloads.add(row, replace(payload, data=None, events=((position, event),)))
         payloads.missing.update({key_of(row): "event_not_found" for row in by_position.values()})
 
-    def _framed(self, payload: Payload) -> Iterator[Framed]:
+    def _framed(self, payload: Payload) -> Iterator[PositionedEvent]:
         try:
-            yield from self._parser.framed(payload)
-        except Misfit:  # nothing of it can be read
+            yield from self._parser.frame(payload)
+        except ConversionError:  # nothing of it can be read
             return
 
 
@@ -174,9 +174,9 @@ class ReplayRows:
         """Leave out every event that belongs to one of these tables, whose values are causes as in `missing`."""
         for table, cause in tables.items():
             blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
-            seqs = {seq for seq, position in self.landed if position == WHOLE_OBJECT}
+            seqs = {seq for seq, position in self.landed if position == ENTIRE_OBJECT}
             # An object lands as a whole or not at all, since it is one row.
-            whole = {(seq, WHOLE_OBJECT) for seq, _ in blocked if seq in seqs}
+            whole = {(seq, ENTIRE_OBJECT) for seq, _ in blocked if seq in seqs}
             for key in blocked | whole:
                 if self.landed.pop(key, None) is not None:
                     self.missing[key] = cause
@@ -201,17 +201,17 @@ def replay_rows(
     read first."""
     result = ReplayRows(missing=dict(payloads.missing))
     readable = {key_of(row) for row in rows} - result.missing.keys()
-    whole = {seq for seq, position in readable if position == WHOLE_OBJECT}
-    tables: dict[RowKey, list[str]] = {(seq, WHOLE_OBJECT): [] for seq in whole}
+    whole = {seq for seq, position in readable if position == ENTIRE_OBJECT}
+    tables: dict[RowKey, list[str]] = {(seq, ENTIRE_OBJECT): [] for seq in whole}
     for (batch_id, read_at_us), group in sorted(payloads.by_batch.items()):
         stamp = BatchStamp(batch_id, now_us, fingerprint, read_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
-            if name == QUARANTINE:
+            if name == QUARANTINE_TABLE:
                 _note_rejected(result, part, whole)
                 continue
             result.by_table.setdefault(name, []).append(part)
             for key in row_keys(part):
-                tables.setdefault(key if key in readable else (key[0], WHOLE_OBJECT), []).append(name)
+                tables.setdefault(key if key in readable else (key[0], ENTIRE_OBJECT), []).append(name)
     for key, names in tables.items():
         if key in readable and key not in result.rejected:
             result.landed[key] = tuple(sorted(set(names)))
@@ -222,9 +222,9 @@ def _note_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
     """A row that still does not fit stays as it is; an event of a whole object becomes a row of its own."""
     new_rows = []
     for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):
-        is_new = key[0] in whole and key[1] != WHOLE_OBJECT
+        is_new = key[0] in whole and key[1] != ENTIRE_OBJECT
         new_rows.append(is_new)
         if not is_new:
             result.rejected[key] = tuple(reason["code"] for reason in reasons)
     if any(new_rows):
-        result.by_table.setdefault(QUARANTINE, []).append(part.filter(pa.array(new_rows)))
+        result.by_table.setdefault(QUARANTINE_TABLE, []).append(part.filter(pa.array(new_rows)))

@@ -13,7 +13,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import landed_batches, versions_cut_off
 from deltaworks.erasure.reapply import Reapplier
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.recover.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.keyed import KeyedTable
@@ -40,7 +40,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     """What is damaged of a pipeline, or of one of its tables."""
     spec = catalog.pipeline(pipeline)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
-    bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
+    bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
     followed = [*(live.name for live in spec.counted_tables), *(gold.name for gold in spec.gold.tables)]
     rebuilds = dict.fromkeys(followed, f"run gold__{pipeline} with `full`")
     rebuilds |= {keyed.name: _rebuild_of(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)}

@@ -19,7 +19,7 @@ from deltaworks.control.records.rollback import Repair
 from deltaworks.engine.history import BatchHistory
 from deltaworks.engine.ledger import LandedBatches, landed_batches
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import rereading
 from deltaworks.recovery.restore.lost import added_files, share_of
 from deltaworks.recovery.restore.one_table import TableRestore, TableRestoreResult
@@ -183,8 +183,8 @@ def _repair(lake: Lake, home: PipelineHome, table: str, landed: LandedBatches) -
 def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: LandedBatches) -> None:
     """The declared table, and the transactions of all that had landed in it."""
     pipeline, key = home.pipeline, home.table(table)
-    schema = QUARANTINE_SCHEMA if table == QUARANTINE else arrow_schema(spec.table(table).column_types())
-    partition_by = QUARANTINE_PARTITION if table == QUARANTINE else spec.table(table).partition_by
+    schema = QUARANTINE_SCHEMA if table == QUARANTINE_TABLE else arrow_schema(spec.table(table).column_types())
+    partition_by = QUARANTINE_PARTITION if table == QUARANTINE_TABLE else spec.table(table).partition_by
     metadata = user_metadata(pipeline=pipeline, batch="none", operation=OPERATION)
     created = lake.ensure(key, schema, user_metadata=metadata, partition_by=partition_by)
     if created.version() > 0:

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.events.parse import Payload
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest
 from deltaworks.recovery.reprocess.read_records import read_records
 from deltaworks.recovery.reprocess.reread import Pass, Reread, Rereader, RereadScope
@@ -88,8 +88,8 @@ class ReprocessCounter:
         ranges = SeqRanges(plan.ranges)
         resolved = Resolver(self._lake, self._objects, self._spec).within(ranges, up_to_batch=plan.up_to_batch)
         chosen = resolved.objects if exact else _sample(resolved.objects)
-        names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
-        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.whole else [])]
+        inputs = ParserInputs.pin(self._spec, self._lake.storage)
         scope = RereadScope(frozenset(names), plan.whole)
         rereader = Rereader(self._spec, scope, opener, inputs=inputs)
         rows: Counter[str] = Counter()
@@ -125,10 +125,10 @@ class ReprocessCounter:
             raise TypeError(f"{self._spec.pipeline} reads no records")
         resolved = resolver.within(SeqRanges(plan.ranges), up_to_batch=plan.up_to_batch)
         parts = resolver.provenance(spark, resolved)
-        names = [*plan.tables, *([QUARANTINE] if plan.whole else [])]
+        names = [*plan.tables, *([QUARANTINE_TABLE] if plan.whole else [])]
         did = Reread()
         if exact:
-            inputs = ParserInputs.fix(self._spec, self._lake.storage)
+            inputs = ParserInputs.pin(self._spec, self._lake.storage)
             scope = RereadScope(frozenset(names), plan.whole)
             work = Pass(scope, target=None, inputs=inputs)
             did = read_records(spark, self._lake, resolver, parts, work)

@@ -18,7 +18,7 @@ from deltaworks.control.records.reprocess import ReprocessPlan
 from deltaworks.engine.announcements import announcers
 from deltaworks.engine.history import BatchHistory
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
 from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
 from deltaworks.specs.catalog import Catalog
@@ -145,7 +145,7 @@ class Planner:
     def _held(self, plan: ReprocessPlan) -> list[str]:
         """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
         batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
-        return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE})
+        return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 
 def record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:

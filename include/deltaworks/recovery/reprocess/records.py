@@ -19,7 +19,7 @@ from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.provenance import Provenance, provenance
 from deltaworks.recovery.reprocess.selection import (
     READERS,
@@ -185,7 +185,7 @@ class RecordResolver:
         dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
         times = (ds.field("event_time") >= start) & (ds.field("event_time") < end)
         looks = [(table.name, dates & times) for table in self._spec.event_tables]
-        looks.append((QUARANTINE, (ds.field("arrived_at") >= start) & (ds.field("arrived_at") < end)))
+        looks.append((QUARANTINE_TABLE, (ds.field("arrived_at") >= start) & (ds.field("arrived_at") < end)))
         batches: set[int] = set()
         for table, condition in looks:
             key = paths.table(self._spec.pipeline, table)

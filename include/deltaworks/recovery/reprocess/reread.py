@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ContractError
-from deltaworks.events.evolution import Evolved
+from deltaworks.events.evolution import EvolvedColumns
 from deltaworks.events.parse import BatchStamp, Payload
-from deltaworks.events.parser_inputs import NOTHING_BESIDE, ParserInputs
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.selection import READERS, SourceObject
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
@@ -96,8 +96,8 @@ class Pass:
 
     scope: RereadScope
     target: FileTarget | None
-    evolved: Evolved | None = None
-    inputs: ParserInputs = NOTHING_BESIDE
+    evolved: EvolvedColumns | None = None
+    inputs: ParserInputs = NO_PARSER_INPUTS
 
 
 class Rereader:
@@ -110,12 +110,12 @@ class Rereader:
         opener: Opener | None = None,
         *,
         readers: int = 1,
-        evolved: Evolved | None = None,
-        inputs: ParserInputs = NOTHING_BESIDE,
+        evolved: EvolvedColumns | None = None,
+        inputs: ParserInputs = NO_PARSER_INPUTS,
     ) -> None:
         """`opener` reads objects, so many of them at once; records need none."""
         self._readers = readers
-        self._parser = inputs.parser(spec, evolved=evolved)
+        self._parser = inputs.create_parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
         self._scope = scope
         self._opener = opener
@@ -137,7 +137,7 @@ class Rereader:
             for table, rows in self._parser.parse((payload for _, _, payload in group), stamp):
                 if table in self._scope.tables:
                     yield table, rows
-                elif table == QUARANTINE:
+                elif table == QUARANTINE_TABLE:
                     self.did.not_fitting += rows.num_rows
 
     def _opened(self, objects: Iterable[SourceObject]) -> Iterator[Stamped]:
@@ -160,12 +160,12 @@ class Rereader:
         for table, rows in parsed:
             for position in rows.column("_position").to_pylist():
                 places.setdefault(position, set()).add(table)
-        fitting = {position for position in before if places.get(position) and QUARANTINE not in places[position]}
+        fitting = {position for position in before if places.get(position) and QUARANTINE_TABLE not in places[position]}
         released = {position for position in fitting if places[position] <= self._scope.tables}
         staying = pa.array(sorted(fitting - released), pa.int64())
         self.did.released |= {(source.seq, position) for position in released}
         self.did.kept_in_quarantine += len(staying)
-        self.did.not_fitting += sum(QUARANTINE in tables for at, tables in places.items() if at not in before)
+        self.did.not_fitting += sum(QUARANTINE_TABLE in tables for at, tables in places.items() if at not in before)
         for table, rows in parsed:
             if table in self._scope.tables:
                 kept = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))

@@ -25,7 +25,7 @@ from deltaworks.control.locks.turn import Turn, TurnOf, free_turn, write_turn
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.reprocess import ReprocessPlan, ReprocessRecords, StagedFiles, StagedTable
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.open_rows import landed_seqs, note_reprocessed
 from deltaworks.recovery.quarantine.replay_commit import complete_torn_replay, rereading
 from deltaworks.recovery.reprocess.plan import Planner, ReprocessRequest, record_resolver
@@ -158,7 +158,7 @@ class Reprocess:
         """The rows that replays landed of these objects were replaced, as were those in quarantine."""
         if plan.mode != "in_place" or not plan.whole:
             return
-        ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE))
+        ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE_TABLE))
         landed = [seq for seq in landed_seqs(self._lake, plan.pipeline) if seq in ranges]
         note_reprocessed(self._lake, plan.pipeline, landed, reprocess_id=plan.id, fingerprint=self._spec.fingerprint())
 
@@ -230,7 +230,7 @@ class Reprocess:
         return self._turn_of(table) if plan.mode == "in_place" else free_turn(table)
 
     def _ensure_shadow(self, table: str, key: str, metadata: str) -> None:
-        spec = None if table == QUARANTINE else self._spec.table(table)
+        spec = None if table == QUARANTINE_TABLE else self._spec.table(table)
         schema = QUARANTINE_SCHEMA if spec is None else arrow_schema(spec.column_types())
         partition_by = QUARANTINE_PARTITION if spec is None else spec.partition_by
         fields = Schema.from_arrow(schema).fields

@@ -16,10 +16,10 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.reprocess import ReprocessPlan, StagedFiles, StagedTable
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.evolution import Evolved, evolved_columns
-from deltaworks.events.origins import row_keys
+from deltaworks.events.evolution import EvolvedColumns, evolved_columns
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.events.reasons import QUARANTINE, WHOLE_OBJECT, ReasonCode
+from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
+from deltaworks.events.source_fields import row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine
 from deltaworks.recovery.reprocess.read_records import read_records, refuse_gone, refuse_missing
 from deltaworks.recovery.reprocess.records import RecordResolver
@@ -98,7 +98,7 @@ class ObjectsAgain:
     @staticmethod
     def _newly_gone(plan: ReprocessPlan, did: Reread, quarantined: Quarantined) -> tuple[str, ...]:
         """Lost objects that could be read the first time. Those that could not are and stay a row in quarantine."""
-        before = {seq for seq, positions in quarantined.items() if WHOLE_OBJECT in positions}
+        before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
         gone = tuple(key for seq, key in sorted(did.gone.items()) if seq not in before)
         if gone and not plan.allow_missing:
             raise ContractError(
@@ -146,16 +146,16 @@ class Stager:
             ContractError: REPROCESS_STOPPED, and what `again` raises.
         """
         quarantined = self._quarantined(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
-        names = frozenset([*plan.tables, QUARANTINE] if plan.whole else plan.tables)
+        names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.whole else plan.tables)
         beside = {} if plan.whole or plan.mode == "shadow" else quarantined
-        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        inputs = ParserInputs.pin(self._spec, self._lake.storage)
         scope, target = RereadScope(names, plan.whole, beside), self._target(plan, names)
         work = Pass(scope, target, self._evolved(), inputs)
         reading = again.read(plan, quarantined, work)
         did, ranges = reading.did, reading.ranges
         tables = [_staged_table(name, did, ranges) for name in plan.tables]
         if plan.whole:
-            tables.append(self._with_losses(plan, _staged_table(QUARANTINE, did, ranges)))
+            tables.append(self._with_losses(plan, _staged_table(QUARANTINE_TABLE, did, ranges)))
         elif did.released:
             tables.append(self._quarantine_without(plan, did.released))
         return StagedFiles(
@@ -170,7 +170,7 @@ class Stager:
         """Quarantine with its rows that stand for records which expired unread: no reading brings these again."""
         if not isinstance(self._spec.source, RecordSourceSpec):
             return staged
-        key = paths.table(plan.pipeline, QUARANTINE)
+        key = paths.table(plan.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, filters=SeqRanges(staged.ranges).expression())
         if rows is None:
             return staged
@@ -181,7 +181,7 @@ class Stager:
         file = self._written(plan, lost)
         return staged.model_copy(update={"rows": staged.rows + lost.num_rows, "files": (*staged.files, file)})
 
-    def _evolved(self) -> Evolved:
+    def _evolved(self) -> EvolvedColumns:
         evolved = {}
         for table in self._spec.tables:
             if table.evolve == "add_columns":
@@ -194,7 +194,7 @@ class Stager:
         return FileTarget.of(self._lake.storage, folders, partition_by=dict.fromkeys(tables, ()))
 
     def _quarantined(self, ranges: SeqRanges) -> Quarantined:
-        key = paths.table(self._spec.pipeline, QUARANTINE)
+        key = paths.table(self._spec.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
         # A row that a replay has landed is in its tables, though it is in quarantine still.
         closed = Quarantine(self._lake, self._spec.pipeline).closed_places()
@@ -207,19 +207,19 @@ class Stager:
     def _quarantine_without(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
         """The rows in quarantine of the objects concerned, staged without those that fit now."""
         ranges = SeqRanges.of(seq for seq, _ in released)
-        key = paths.table(plan.pipeline, QUARANTINE)
+        key = paths.table(plan.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, filters=ranges.expression())
         if rows is None:
             raise table_absent(key)
         kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
         if not kept.num_rows:
-            return StagedTable(table=QUARANTINE, rows=0, files=(), ranges=ranges.ranges)
+            return StagedTable(table=QUARANTINE_TABLE, rows=0, files=(), ranges=ranges.ranges)
         file = self._written(plan, kept)
-        return StagedTable(table=QUARANTINE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
+        return StagedTable(table=QUARANTINE_TABLE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
 
     def _written(self, plan: ReprocessPlan, rows: pa.Table) -> str:
         """Rows of quarantine, staged as a file of its own."""
-        root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE))
+        root = arrow_path(self._lake.storage, staging_folder(plan, QUARANTINE_TABLE))
         return write_file(self._lake.filesystem, root, rows, partition={}).path
 
 

@@ -10,7 +10,7 @@ from deltaworks.control.locks.lease import LeaseWatch
 from deltaworks.control.records.rollback import Repair
 from deltaworks.engine.announcements import announced, announcers
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
@@ -23,14 +23,14 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
         ConfigError: TABLE_UNKNOWN.
         ContractError: RESTORE_MUTABLE.
     """
-    bronze = [*(declared.name for declared in spec.tables), QUARANTINE]
+    bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
     if table not in bronze:
         raise ConfigError(
             "TABLE_UNKNOWN",
             f"Pipeline {spec.pipeline!r} has no bronze table {table!r}.",
             hint=f"It has {', '.join(bronze)}. Keyed, gold and live tables follow from these.",
         )
-    if table != QUARANTINE and table in concerned_by_mutations(spec):
+    if table != QUARANTINE_TABLE and table in concerned_by_mutations(spec):
         raise ContractError(
             "RESTORE_MUTABLE",
             f"{spec.pipeline}.{table} holds rows that mutations change, or that are announced to others: neither would "

@@ -27,10 +27,10 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.control.records.rollback import LostShare, Rollback, StagedRows
 from deltaworks.errors import ContractError
-from deltaworks.events.evolution import Evolved, evolved_columns
-from deltaworks.events.origins import ROW_KEY_COLUMNS, RowKey, row_keys
+from deltaworks.events.evolution import EvolvedColumns, evolved_columns
 from deltaworks.events.parser_inputs import ParserInputs
-from deltaworks.events.reasons import QUARANTINE
+from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.events.source_fields import ROW_KEY_COLUMNS, RowKey, row_keys
 from deltaworks.recovery.quarantine.open_rows import Quarantine
 from deltaworks.recovery.reprocess.reread import Opener, Rereader, RereadScope, landing_opener
 from deltaworks.recovery.reprocess.selection import Resolver, Selection, SourceObject
@@ -222,7 +222,7 @@ class _Stager:
         present = self._present(seqs) | self._quarantined(seqs)
         opener: Opener = landing_opener(self._environment, self._spec)
         scope = RereadScope(frozenset([self._rollback.table]), whole=False)
-        inputs = ParserInputs.fix(self._spec, self._lake.storage)
+        inputs = ParserInputs.pin(self._spec, self._lake.storage)
         rereader = Rereader(self._spec, scope, opener, evolved=self._evolved(), inputs=inputs)
         files = list(self._written(_missing(rereader.rows(objects), present)))
         gone = tuple(key for _, key in sorted(rereader.did.gone.items()))
@@ -238,7 +238,7 @@ class _Stager:
 
     def _refuse_table(self) -> None:
         handle = self._lake.open(self._key)
-        reasons = ["the quarantine"] if self._rollback.table == QUARANTINE else []
+        reasons = ["the quarantine"] if self._rollback.table == QUARANTINE_TABLE else []
         reasons += [] if handle is None else reasons_to_use_spark(handle)
         if reasons:
             batches = f"{min(self._rollback.batches)}-{max(self._rollback.batches)}"
@@ -272,12 +272,12 @@ class _Stager:
     def _quarantined(self, seqs: set[int]) -> set[RowKey]:
         """The places that are in quarantine and that no replay has landed since: no table lacks them."""
         condition = ds.field("_seq").isin(sorted(seqs))
-        key = paths.table(self._rollback.pipeline, QUARANTINE)
+        key = paths.table(self._rollback.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=condition)
         closed = Quarantine(self._lake, self._rollback.pipeline).closed_places()
         return set() if rows is None else {place for place in row_keys(rows) if place not in closed}
 
-    def _evolved(self) -> Evolved:
+    def _evolved(self) -> EvolvedColumns:
         table = self._spec.table(self._rollback.table)
         handle = self._lake.open(self._key) if table.evolve == "add_columns" else None
         return {} if handle is None else {table.name: evolved_columns(handle, table)}

@@ -20,7 +20,7 @@ from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.reasons import QUARANTINE, QUARANTINE_PARTITION, QUARANTINE_SCHEMA
+from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.restore.plan import TablePlanner, missing_files, with_columns_of
 from deltaworks.recovery.restore.points import RestorePoint
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
@@ -117,7 +117,7 @@ class PipelinePlanner:
 
     def _tables_at(self, batch: BatchSummary) -> Iterator[TableLoss]:
         """Bronze tables and quarantine, with their versions when the batch was complete and what they lose."""
-        for name in (*(table.name for table in self._spec.tables), QUARANTINE):
+        for name in (*(table.name for table in self._spec.tables), QUARANTINE_TABLE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
                 continue
             planner = TablePlanner(self._spec, name, self._lake, self._home)
@@ -138,7 +138,7 @@ class PipelinePlanner:
 def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
     """Columns and partitioning of every table that rows are landed or counted in, or that follows from these."""
     tables: dict[str, Declared] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
-    tables[QUARANTINE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
+    tables[QUARANTINE_TABLE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
     if spec.mutations is not None:
         # They follow from the requests, which are landed again.
         tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))

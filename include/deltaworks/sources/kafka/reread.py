@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError, DeltaworksError
-from deltaworks.events.origins import reads_record_fields
+from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.kafka.archived import kafka_from_archive
 from deltaworks.sources.kafka.brokers import KafkaBrokers

@@ -19,7 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
-from deltaworks.events.origins import reads_record_fields
+from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.kinesis.archived import kinesis_from_archive
 from deltaworks.sources.kinesis.calls import LARGEST_PAGE, ShardGone

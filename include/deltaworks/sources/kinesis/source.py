@@ -19,8 +19,8 @@ from deltaworks.control import paths
 from deltaworks.control.clock import micros_to_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.events.origins import reads_record_fields
 from deltaworks.events.parse import Payload
+from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
 from deltaworks.sources.kinesis.archived import kinesis_to_archive
 from deltaworks.sources.kinesis.client import KinesisStream

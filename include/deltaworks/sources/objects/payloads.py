@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.events.decompression import DamagedContent, LargeContent, decompressed
+from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, is_valid_version_id, local_path
@@ -222,10 +222,10 @@ def open_object(
             lambda: _read_announced(storage, key, etag, version_id, max_bytes), f"s3://{storage.bucket}/{key}"
         )
     try:
-        return decompressed(data, compression, max_bytes=max_bytes)
+        return decompress(data, compression, max_bytes=max_bytes)
     except DamagedContent as error:
         raise ObjectUnreadable("OBJECT_UNREADABLE", f"{key}: {error}.", hint="Have it sent again.") from error
-    except LargeContent as error:
+    except ContentTooLarge as error:
         raise _too_large(f"{key} {error}") from error
 
 

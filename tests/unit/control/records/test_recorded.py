@@ -25,7 +25,7 @@ from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRe
 from deltaworks.control.records.start_over import StartOver, StartOverEnd, TableLoss
 from deltaworks.control.records.store import Part, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.inference.versions import SchemaRecord
+from deltaworks.events.inference.schema_versions import SchemaRecord
 from tests.examples import examples
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.control.records.recorded_outward import OUTWARD

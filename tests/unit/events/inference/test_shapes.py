@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.columns import column
+from deltaworks.events.columns import convert_column
 from deltaworks.events.formats.values import from_text
 from deltaworks.events.inference.column_types import (
     DEEPEST,
@@ -78,7 +78,7 @@ def test_a_field_has_the_first_type_that_takes_all_its_values_or_is_told_to_have
         return
     if fitting:
         assert (texts(found), conflicts) == ({"f": fitting[0]}, [])
-    misfits = column(values, found["f"])[1]
+    misfits = convert_column(values, found["f"])[1]
     assert len(misfits) <= sum(conflict.values for conflict in conflicts)
     assert len(misfits) < len(present)
     assert bool(conflicts) == (not fitting)
@@ -144,7 +144,7 @@ def test_the_type_of_texts_gives_every_number_back_and_leaves_alone_what_is_writ
         shape.note_texts({"f": text}, typed=True)
     conflicts: list[Conflict] = []
     kind = columns_of(shape, conflicts=conflicts)["f"]
-    array, misfits = column([from_text(text, kind) for text in found], kind)
+    array, misfits = convert_column([from_text(text, kind) for text in found], kind)
     assert (conflicts, misfits) == ([], {})
     for text, value in zip(found, array.to_pylist(), strict=True):
         match value:

@@ -39,7 +39,7 @@ from tests.unit.recovery.replay_stage import ARRIVED_US, MADE_US, Stage
 
 MakeSpec = Callable[..., PipelineSpec]
 ALL = QuarantineFilter()
-_QUARANTINE = Parser._quarantine
+_QUARANTINE = Parser._quarantine_rows
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError
-from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, Rejected, quarantine_rows
+from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.recovery.reprocess import selection as module
 from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
 from deltaworks.sources.objects.file_event_log import file_events_key
@@ -112,7 +112,7 @@ def test_a_quarantined_row_counts_by_when_its_object_was_made(stage: Stage) -> N
     opened = stage.lake.ensure(key, QUARANTINE_SCHEMA, user_metadata="{}", partition_by=["quarantine_date"])
     reason = Reason(ReasonCode.MALFORMED, "", "")
     rows = quarantine_rows(
-        [Rejected(2, 0, "day/2.json", b"{", None, (reason,))],
+        [RejectedEvent(2, 0, "day/2.json", b"{", None, (reason,))],
         batch_id=0,
         ingested_at_us=0,
         fingerprint="",

@@ -9,7 +9,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.origins import fixed_databases
+from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from generator.networks import CITIES, PROVIDERS
@@ -39,7 +39,7 @@ def test_what_pipelines_look_addresses_up_in_is_put_once(home: StackHome, tmp_pa
     assert put_sample_databases(home) == ()
 
     catalog = load_catalog("local", root=home.project)
-    databases = fixed_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake)
+    databases = pin_databases(catalog.pipeline("cdn_logs"), catalog.environment.lake)
     assert databases is not None
 
 

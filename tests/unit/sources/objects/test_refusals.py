@@ -95,7 +95,7 @@ def test_a_batch_stops_where_none_of_its_objects_could_be_read_and_goes_on_where
     written = merged_outputs(outputs, target, {})
 
     assert written.files["quarantine"][0].rows == 1
-    assert (written.findings.refusal is not None, written.findings.some_read) == (True, bool(others))
+    assert (written.findings.refusal is not None, written.findings.any_read) == (True, bool(others))
 
 
 def test_whoever_reads_again_is_told_of_a_refusal_as_an_error(landing: Any) -> None:

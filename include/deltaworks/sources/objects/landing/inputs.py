@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.decompression import detected
+from deltaworks.events.decompression import detect_compression
 
 #: What stands for standard input.
 STANDARD_INPUT = "-"
@@ -56,7 +56,7 @@ class Input:
             assert stored is not None
             counted = _CountingStream(stored)
             beginning, whole = _peek(io.BufferedReader(counted, _HEAD_BYTES), _MAGIC_BYTES)
-            kind = detected(beginning) if decompress else "none"
+            kind = detect_compression(beginning) if decompress else "none"
             yield Content(self, counted, _decompress(whole, kind))
 
     def _file(self) -> BinaryIO:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from deltaworks.events.budget import Budget, Exceeded, OverBudget
+from deltaworks.events.budget import Budget, BudgetExceededError, OverBudget
 from deltaworks.events.formats.json import values
 from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed
 from deltaworks.specs.sources.payload import BudgetSpec
@@ -106,7 +106,7 @@ def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
             events += 1
             readable = not isinstance(value, Malformed | OverBudget)
             unreadable += not readable
-    except Exceeded:
+    except BudgetExceededError:
         return Piece(data)
     return Piece(data) if complete_only and not readable else Piece(data, events, unreadable)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.registry import refuse_other_forms
-from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.inputs import Content, Input
 from deltaworks.sources.objects.landing.json_pieces import Piece, json_pieces
 from deltaworks.sources.objects.landing.landing_store import LandingStore
@@ -147,7 +147,7 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
         return
     try:
         refuse_other_forms(content.head(), source.format)
-    except Misfit as misfit:
+    except ConversionError as misfit:
         raise _wrong_format(content, misfit.detail) from misfit
     if source.format == "csv":
         yield from csv_pieces(content.lines(), source, target_bytes=object_bytes)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from deltaworks.events.budget import Budget
+from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.csv import CsvFramer
 from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.events.formats.registry import framer
-from deltaworks.events.misfits import Misfit
 from deltaworks.sources.objects.landing.json_pieces import Piece
 from deltaworks.specs.sources.payload import PayloadSpec
 
@@ -87,7 +87,7 @@ def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
             for value, _ in events_of(data):
                 events += 1
                 unreadable += isinstance(value, Malformed)
-        except Misfit:
+        except ConversionError:
             return Piece(data)
         return Piece(data, events, unreadable)
 

@@ -12,7 +12,7 @@ import uuid
 from pathlib import PurePosixPath
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.origins import partition_fields
+from deltaworks.events.source_fields import partition_fields
 from deltaworks.specs.globs import key_pattern
 from deltaworks.specs.sources.objects import FileSourceSpec
 

@@ -22,9 +22,9 @@ from deltaworks.errors import ContractError, TransientError
 from deltaworks.events.inference.column_types import RESCUED, STRING, Conflict, Shape, columns_of, new_paths, with_added
 from deltaworks.events.inference.hints import parse_hints, with_hints
 from deltaworks.events.inference.sampling import Sample, Sampler
-from deltaworks.events.inference.versions import SchemaVersion, SchemaVersions
-from deltaworks.events.origins import partition_fields
+from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
 from deltaworks.events.parse import Payload
+from deltaworks.events.source_fields import partition_fields
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.places import FORMAT, LOCATION

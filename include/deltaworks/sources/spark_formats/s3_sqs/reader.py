@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
-from deltaworks.events.reasons import Rejected
+from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch, NewFields, version_of
@@ -116,7 +116,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = RowReader(self._schema, self._options.source, inference=self._options.inference, watch=self._watch())
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
         for index, (bucket, reference) in enumerate(part.files):
-            unread: list[Rejected] = []
+            unread: list[RejectedEvent] = []
             payload = opener((bucket, reference))
             try:
                 batches = reader.read(payload, bucket=bucket, unread=unread)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from deltaworks.events.columns import column
+from deltaworks.events.columns import convert_column
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 
 _DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
@@ -58,7 +58,7 @@ def split(value: Any, kind: ColumnType) -> tuple[Any, Any]:
             if rest is not None:
                 left[name] = rest
         return kept, left or None
-    if column([value], kind)[1] or not stays_exact(value, kind):
+    if convert_column([value], kind)[1] or not stays_exact(value, kind):
         # JSON has no number for it, and would be written as null.
         return None, str(value) if isinstance(value, float) and not math.isfinite(value) else value
     return value, None

@@ -15,18 +15,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.columns import column
-from deltaworks.events.events import checked_event
-from deltaworks.events.extras import json_text
+from deltaworks.events.columns import convert_column
+from deltaworks.events.conversion_errors import ConversionError
+from deltaworks.events.events import require_event
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import framer
 from deltaworks.events.inference.column_types import ORIGIN_COLUMNS, RESCUED, STRING
 from deltaworks.events.inference.hints import parse_hints
-from deltaworks.events.misfits import Misfit
-from deltaworks.events.origins import partition_fields
 from deltaworks.events.parse import Payload
-from deltaworks.events.reasons import WHOLE_OBJECT, Reason, ReasonCode, Rejected
+from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent
+from deltaworks.events.source_fields import partition_fields
 from deltaworks.events.table_columns import EventColumn, Reasons
+from deltaworks.events.undeclared_fields import json_text
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import ColumnWatch
 from deltaworks.sources.spark_formats.s3_sqs.options import SchemaOptions
 from deltaworks.sources.spark_formats.s3_sqs.rescue import (
@@ -82,7 +82,7 @@ class RowReader:
                 (field.name,),
                 _kind(field.name, field.dataType.simpleString()),
                 required=not field.nullable,
-                of_text=of_text or field.name in source.partition_columns,
+                values_are_text=of_text or field.name in source.partition_columns,
             )
             for field in schema.fields
         ]
@@ -98,14 +98,14 @@ class RowReader:
             other = {*ORIGIN_COLUMNS, RESCUED, *source.partition_columns}
             self._rescue = Rescue([(column.name, column.kind) for column in self._columns if column.name not in other])
 
-    def read(self, payload: Payload, *, bucket: str, unread: list[Rejected]) -> Iterator[pa.RecordBatch]:
+    def read(self, payload: Payload, *, bucket: str, unread: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
         """The rows of one payload; what gave none is added to `unread`.
 
         Raises:
             NewFields: as the watch says.
         """
         if payload.problem is not None:
-            unread.append(_rejected(payload, WHOLE_OBJECT, b"", payload.problem))
+            unread.append(_rejected(payload, ENTIRE_OBJECT, b"", payload.problem))
             return
         if self._watch is not None:
             self._watch.check_payload(payload)
@@ -116,7 +116,7 @@ class RowReader:
             for position, (value, raw) in enumerate(self._frame(payload.data or b"")):
                 try:
                     event = self._checked(value, raw)
-                except Misfit as misfit:
+                except ConversionError as misfit:
                     unread.append(_rejected(payload, position, raw, Reason(misfit.code, "", misfit.detail)))
                     continue
                 gathered.left.append(self._left(event))
@@ -126,14 +126,14 @@ class RowReader:
                 if len(gathered.events) >= _ROWS_AT_ONCE:
                     yield from self._rows(payload, gathered, unread)
                     gathered = _Gathered()
-        except Misfit as misfit:  # raised before the first event
-            unread.append(_rejected(payload, WHOLE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
+        except ConversionError as misfit:  # raised before the first event
+            unread.append(_rejected(payload, ENTIRE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
         yield from self._rows(payload, gathered, unread)
 
     def _checked(self, value: Any, raw: bytes) -> dict[str, Any]:
         if len(raw) > self._max_event_bytes and not isinstance(value, Malformed):
-            raise Misfit(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
-        return checked_event(value)
+            raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
+        return require_event(value)
 
     def _left(self, event: Mapping[str, Any]) -> dict[str, Any]:
         left = {} if self._rescue is None else self._rescue.beyond(event)
@@ -141,7 +141,7 @@ class RowReader:
             self._watch.check_event(event)
         return left
 
-    def _rows(self, payload: Payload, gathered: _Gathered, unread: list[Rejected]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, payload: Payload, gathered: _Gathered, unread: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
         reasons: Reasons = {}
         arrays = [self._array(gathered, column, reasons) for column in self._columns if not self._is_rescued(column)]
         if self._rescue is not None:
@@ -161,20 +161,20 @@ class RowReader:
     def _array(self, gathered: _Gathered, target: EventColumn, reasons: Reasons) -> pa.Array:
         """The values of a column. What does not fit is left over where leftovers are kept, else a reason."""
         values = target.values(gathered.events)
-        if self._as_text and target.kind == STRING and not target.of_text:
+        if self._as_text and target.kind == STRING and not target.values_are_text:
             values = [_as_text(value) for value in values]
-        array, misfits = column(values, target.kind)
+        array, misfits = convert_column(values, target.kind)
         if self._rescue is not None:
             misfitting = {*misfits, *self._inexact(gathered, target, values)}
             array, misfits = _apart(gathered, target, values, misfitting) if misfitting else array, {}
-        target.note(reasons, array, misfits)
+        target.add_reasons(reasons, array, misfits)
         return array
 
     def _inexact(self, gathered: _Gathered, target: EventColumn, values: list[Any]) -> list[int]:
         """Values that the column would take as others; one that was hinted at is as somebody wants it."""
         if target.name.lower() in self._hinted:
             return []
-        if target.of_text:
+        if target.values_are_text:
             return [
                 index
                 for index, (value, event) in enumerate(zip(values, gathered.events, strict=True))
@@ -190,7 +190,7 @@ def _as_text(value: Any) -> Any:
         return value
     try:
         return json_text(value)
-    except Misfit:
+    except ConversionError:
         return value  # no text, which makes it a misfit and is left over
 
 
@@ -204,7 +204,7 @@ def _apart(gathered: _Gathered, target: EventColumn, values: list[Any], misfits:
             fits, rest = None, written
         values[index] = fits
         gathered.left[index][name] = joined(rest, gathered.left[index].get(name))
-    return column(values, target.kind)[0]
+    return convert_column(values, target.kind)[0]
 
 
 def _rescued(gathered: _Gathered, reasons: Reasons) -> pa.Array:
@@ -215,7 +215,7 @@ def _rescued(gathered: _Gathered, reasons: Reasons) -> pa.Array:
         if left:
             try:
                 text = json_text({"object": f"s3://{event['_bucket']}/{event['_key']}", "fields": left})
-            except Misfit as misfit:
+            except ConversionError as misfit:
                 reasons.setdefault(index, []).append(Reason(misfit.code, RESCUED, misfit.detail))
         texts.append(text)
     return pa.array(texts, pa.string())
@@ -230,5 +230,5 @@ def _kind(name: str, text: str) -> ColumnType:
         ) from None
 
 
-def _rejected(payload: Payload, position: int, raw: bytes, *reasons: Reason) -> Rejected:
-    return Rejected(payload.seq, position, payload.key, raw[:_RAW_BYTES], None, reasons)
+def _rejected(payload: Payload, position: int, raw: bytes, *reasons: Reason) -> RejectedEvent:
+    return RejectedEvent(payload.seq, position, payload.key, raw[:_RAW_BYTES], None, reasons)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import user_metadata
-from deltaworks.events.reasons import Rejected
+from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
@@ -44,7 +44,7 @@ def query_name(schema_json: str, source_json: str) -> str:
 
 
 def note_unread(
-    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, unread: Sequence[Rejected]
+    objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, unread: Sequence[RejectedEvent]
 ) -> None:
     """Keep what could not be read of one file until its batch is done. Idempotent."""
     rows = [

@@ -24,9 +24,9 @@ from pyspark.sql.types import StructType
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.events.inference.column_types import columns_of
 from deltaworks.events.inference.sampling import Sampler
-from deltaworks.events.inference.versions import SchemaVersion
+from deltaworks.events.inference.schema_versions import SchemaVersion
 from deltaworks.events.parse import Payload
-from deltaworks.events.reasons import Rejected
+from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
     ColumnWatch,
     NewFields,
@@ -57,7 +57,7 @@ class Query:
         found = columns_of(self.sample.shape, typed=self.inference.typed)
         self.version = SchemaVersion(number=1, found=found, hints=self.inference.hints)
         self.schema: StructType = spark_schema(self.version, self.inference)
-        self.unread: list[Rejected] = []
+        self.unread: list[RejectedEvent] = []
 
     @property
     def types(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
-from deltaworks.events.inference.versions import SchemaVersion
+from deltaworks.events.inference.schema_versions import SchemaVersion
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
     inferred_schema,
     schema_versions,

@@ -1,0 +1,154 @@
+"""The numbers that collectors gave to events which are kept nowhere on purpose: refused, of erased people, purged.
+
+A collector numbers what it takes without gaps, and a gap tells of loss. So whoever drops an event by rule notes its
+number. A number says nothing of the event that had it.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from deltaworks.errors import ContractError
+
+STAMP_FIELD: Final = "_collector"
+# The stamp is the first member of an event, so a raw value that was cut has it too; within a request of API Gateway,
+# its quotes are escaped.
+RAW_SEQ_PATTERN: Final = r'_collector\\?":\{\\?"v\\?":\d+,\\?"seq\\?":(\d+)'
+RAW_COLLECTOR_PATTERN: Final = r'\\?"collector\\?":\\?"([0-9a-f]{32})'
+#: Between the two lie the stamp's times and its id, which a client may have chosen.
+_RAW_STAMP: Final = re.compile(f"{RAW_SEQ_PATTERN}.{{0,2000}}?{RAW_COLLECTOR_PATTERN}".encode(), re.DOTALL)
+_PROCESS: Final = re.compile(r"[0-9a-f]{32}")
+#: Numbers that wait to be merged into ranges, of one process.
+_MAX_PENDING: Final = 10_000
+#: Ranges of a process that are kept apart; the ones nearest to each other are joined beyond that, with what lies
+#: between them: a loss there is not seen, and a process takes less than 100 KB of a record.
+MAX_RANGES: Final = 50_000
+#: Processes that are told apart. A producer that makes stamps of its own could invent names without end.
+MAX_PROCESSES: Final = 1_000
+_MAX_SEQUENCE_NUMBER: Final = 2**62
+Ranges = npt.NDArray[np.int64]
+
+
+class CollectorSequenceNumbers:
+    """Numbers by the process that gave them, as merged ranges. Used by one thread; what is added twice is there once.
+
+    Memory is bounded: some 800 KB a process.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, Ranges] = {}
+        self._pending: dict[str, list[int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges or self._pending)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CollectorSequenceNumbers) and self.encode() == other.encode()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def add(self, process: Any, seq: Any) -> None:
+        """Add the number of an event; what is no number of a collector is left out."""
+        if type(seq) is not int or not 0 <= seq < _MAX_SEQUENCE_NUMBER or type(process) is not str:
+            return
+        waiting = self._pending.get(process)
+        if waiting is None:
+            if not self._accepts(process):
+                return
+            waiting = self._pending.setdefault(process, [])
+        waiting.append(seq)
+        if len(waiting) >= _MAX_PENDING:
+            self._merge(process)
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Add the number in an event's stamp, where it has one."""
+        stamp = event.get(STAMP_FIELD)
+        if type(stamp) is dict:
+            self.add(stamp.get("collector"), stamp.get("seq"))
+
+    def add_raw(self, raw: bytes, indexes: Iterable[int] | None = None) -> None:
+        """Add the numbers of the stamps in an event's bytes; of several, those at these places."""
+        stamps = _RAW_STAMP.findall(raw)
+        selected = range(len(stamps)) if indexes is None else [place for place in indexes if place < len(stamps)]
+        for place in selected:
+            seq, process = stamps[place]
+            self.add(process.decode(), int(seq))
+
+    def merge(self, other: CollectorSequenceNumbers) -> None:
+        """Add all that another one has."""
+        for process, ranges in other.ranges().items():
+            self._add_ranges(process, ranges)
+
+    def ranges(self) -> dict[str, Ranges]:
+        """First and last of each range, in order and apart, by process."""
+        for process in list(self._pending):
+            self._merge(process)
+        return self._ranges
+
+    def encode(self) -> dict[str, str]:
+        """As texts that records keep, by process."""
+        return {process: _encode_ranges(ranges) for process, ranges in sorted(self.ranges().items())}
+
+    def add_encoded(self, packed: Mapping[str, str]) -> CollectorSequenceNumbers:
+        """Add what `packed` gave; itself.
+
+        Raises:
+            ContractError: COLLECTOR_RECORD_UNREADABLE.
+        """
+        for process, text in packed.items():
+            self._add_ranges(process, _decode_ranges(text))
+        return self
+
+    def _accepts(self, process: str) -> bool:
+        if process in self._ranges or process in self._pending:
+            return True
+        return len(self._ranges | self._pending) < MAX_PROCESSES and _PROCESS.fullmatch(process) is not None
+
+    def _merge(self, process: str) -> None:
+        numbers = np.array(self._pending.pop(process), np.int64)
+        self._add_ranges(process, np.stack([numbers, numbers], axis=1))
+
+    def _add_ranges(self, process: str, ranges: Ranges) -> None:
+        if self._accepts(process) and len(ranges):
+            before = self._ranges.get(process)
+            self._ranges[process] = _merge_ranges(ranges if before is None else np.concatenate([before, ranges]))
+
+
+def _merge_ranges(ranges: Ranges) -> Ranges:
+    """Ranges in any order as ranges that neither touch nor overlap, at most `MOST_RANGES` of them."""
+    ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
+    ends = np.maximum.accumulate(ranges[:, 1])
+    between = ranges[1:, 0] - ends[:-1] - 1
+    apart = between > 0
+    if int(apart.sum()) >= MAX_RANGES:
+        widest = np.argpartition(between, -(MAX_RANGES - 1))[-(MAX_RANGES - 1) :]
+        apart = np.zeros(len(between), np.bool_)
+        apart[widest] = True
+    firsts = ranges[np.concatenate([[True], apart]), 0]
+    lasts = ends[np.concatenate([apart, [True]])]
+    return np.stack([firsts, lasts], axis=1)
+
+
+def _encode_ranges(ranges: Sequence[Any] | Ranges) -> str:
+    """The steps from one bound to the next, compressed: ranges are short and lie close together."""
+    steps = np.diff(np.asarray(ranges, np.int64).reshape(-1), prepend=0).tolist()
+    return base64.b64encode(zlib.compress(",".join(map(str, steps)).encode(), 6)).decode()
+
+
+def _decode_ranges(text: str) -> Ranges:
+    try:
+        steps = zlib.decompress(base64.b64decode(text, validate=True)).split(b",")
+        return np.cumsum(np.array([int(step) for step in steps], np.int64)).reshape(-1, 2)
+    except (ValueError, OverflowError, zlib.error) as error:
+        raise ContractError(
+            "COLLECTOR_RECORD_UNREADABLE",
+            f"The numbers of events that were dropped cannot be read from their record: {error}.",
+            hint="Run the release that wrote the batch, or a later one.",
+        ) from error

@@ -1,0 +1,185 @@
+"""Decoded events of a chunk on their way to columns, a type of event at a time.
+
+Columns are made of a few hundred events at once, while these lie in the processor's cache, and the events let go. What
+a plan is not sure of has no row among them: the row path reads it anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from deltaworks.events.chunks import Chunk
+from deltaworks.events.columnar_plan import REDACTION_COUNTS, EventPlan
+from deltaworks.events.columnar_redaction import sum_counts
+from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowIndexes
+from deltaworks.events.envelope import envelope_arrays
+
+if TYPE_CHECKING:
+    from deltaworks.events.parse import BatchStamp
+
+#: Events of a type whose columns are made at once.
+_BLOCK_EVENTS = 256
+#: What stands for a decoded event among those of its chunk: no table keeps any other field of it.
+EMPTY_EVENT: Mapping[str, Any] = {}
+
+
+@dataclass(slots=True)
+class DecodedEvents:
+    """Decoded events of one plan, by their indexes in a chunk; `unsure` are those that the row path has to read.
+
+    `at_ms` makes of when a payload arrived when its events came in. `refused` are to be kept nowhere.
+    """
+
+    plan: EventPlan
+    chunk: Chunk
+    arrival_ms: Callable[[int | None], int]
+    fallback_rows: list[int] = field(default_factory=list)
+    refused_rows: list[int] = field(default_factory=list)
+    _events: list[Any] = field(default_factory=list)
+    _rows: list[int] = field(default_factory=list)
+    _blocks: list[tuple[RowIndexes, dict[Any, pa.Array]]] = field(default_factory=list)
+
+    def append(self, event: Any, row: int) -> None:
+        """Add an event; its index is larger than those before."""
+        self._events.append(event)
+        self._rows.append(row)
+        if len(self._rows) >= _BLOCK_EVENTS:
+            self._convert()
+
+    def columns(self) -> tuple[RowIndexes, dict[Any, pa.Array]] | None:
+        """The events that are sure, and their columns as of `EventPlan.arrays`; None where there is none."""
+        if self._rows:
+            self._convert()
+        if not self._blocks:
+            return None
+        if len(self._blocks) == 1:
+            return self._blocks[0]
+        rows = np.concatenate([some for some, _ in self._blocks])
+        keys = self._blocks[0][1]
+        return rows, {key: pa.concat_arrays([arrays[key] for _, arrays in self._blocks]) for key in keys}
+
+    def _convert(self) -> None:
+        events, rows = self._events, np.array(self._rows, np.int64)
+        self._events, self._rows = [], []
+        suspects = self.chunk.scan_candidates
+        places = (
+            {place: suspects[row] for place, row in enumerate(rows.tolist()) if row in suspects} if suspects else {}
+        )
+        try:
+            planned = self.plan.to_arrays(events, partial(self._arrival_times_ms, rows), places)
+        except Exception:  # whatever it is, the row path meets it again and says of which event
+            self.fallback_rows += rows.tolist()
+            return
+        arrays = planned.columns
+        self.refused_rows += rows[list(planned.refused_rows)].tolist() if planned.refused_rows else []
+        if planned.fallback_rows or planned.refused_rows:
+            self.fallback_rows += rows[list(planned.fallback_rows)].tolist()
+            rows, arrays = _drop_indexes(rows, arrays, planned.fallback_rows | planned.refused_rows)
+        if len(rows):
+            self._blocks.append((rows, arrays))
+
+    def _arrival_times_ms(self, rows: RowIndexes) -> list[int]:
+        seqs, payloads = self.chunk.seqs, self.chunk.payloads
+        of_rows = [seqs[row] for row in rows.tolist()]
+        came_in = {seq: self.arrival_ms(payloads[seq].arrived_at_us) for seq in set(of_rows)}
+        return [came_in[seq] for seq in of_rows]
+
+    def exclude(
+        self, rows: RowIndexes, arrays: dict[Any, pa.Array], places: set[int]
+    ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
+        """The rows but those at these places, which the row path has to read."""
+        self.fallback_rows += rows[list(places)].tolist()
+        return _drop_indexes(rows, arrays, places)
+
+
+def _drop_indexes(
+    rows: RowIndexes, arrays: dict[Any, pa.Array], places: set[int]
+) -> tuple[RowIndexes, dict[Any, pa.Array]]:
+    keep = np.ones(len(rows), np.bool_)
+    keep[list(places)] = False
+    mask = pa.array(keep)
+    return rows[keep], {key: array.filter(mask) for key, array in arrays.items()}
+
+
+def convert_by_columns(
+    conversion: ChunkConverter,
+    chunk: Chunk,
+    stamp: BatchStamp,
+    by_rows: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
+) -> ConvertedChunk:
+    """The columns of all events of a chunk, of which some were decoded.
+
+    Args:
+        by_rows: these events of the chunk in a chunk of their own, none of them decoded, with their indexes. Those that
+            cannot be read are among what it rejects.
+    """
+    tables = _TableParts(conversion, chunk, stamp)
+    others = [row for rows in chunk.rows_by_table_set.values() for row in rows]
+    stripped, refused = Counter[str](), list[int]()
+    for decoded in chunk.decoded.values():
+        columns = decoded.columns()
+        if columns is not None:
+            rows, arrays = columns
+            beyond = conversion.times.out_of_bounds(arrays["time"], stamp)
+            if beyond:
+                rows, arrays = decoded.exclude(rows, arrays, set(beyond))
+            if len(rows):
+                tables.add(decoded.plan, rows, arrays)
+            if REDACTION_COUNTS in arrays:
+                stripped += sum_counts(arrays[REDACTION_COUNTS])
+        others += decoded.fallback_rows
+        refused += decoded.refused_rows
+    stripped += Counter(refused=len(refused))
+    chunk.dropped_count = len(refused)
+    if not others:
+        parts, made = conversion.merge_in_order(tables.parts), len(chunk.events) - len(refused)
+        return ConvertedChunk(parts, columnar_count=made, redaction_counts=stripped, refused_rows=refused)
+    slow, rows = by_rows(chunk, np.sort(np.array(others, np.int64)))
+    for row, event in zip(rows.tolist(), slow.events, strict=True):
+        chunk.events[row] = event
+    chunk.dropped_count += len(others) - len(slow.events) - len(slow.rejected)
+    converted = conversion.convert_by_rows(slow, stamp)
+    for name, (own, table) in converted.tables.items():
+        tables.parts.setdefault(name, []).append((rows[own], table))
+    return ConvertedChunk(
+        conversion.merge_in_order(tables.parts),
+        {int(rows[row]): reasons for row, reasons in converted.reasons.items()},
+        [int(rows[row]) for row in converted.unusable_time_rows],
+        slow.rejected,
+        len(chunk.events) - len(others) - len(refused),
+        stripped,
+        refused,
+    )
+
+
+class _TableParts:
+    """The tables that decoded events of a chunk come to, a part a plan."""
+
+    def __init__(self, conversion: ChunkConverter, chunk: Chunk, stamp: BatchStamp) -> None:
+        self.parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
+        self._columns = conversion.columns
+        self._stamp = stamp
+        self._seqs, self._positions = np.array(chunk.seqs, np.int64), np.array(chunk.positions, np.int64)
+
+    def add(self, plan: EventPlan, rows: RowIndexes, arrays: Mapping[Any, pa.Array]) -> None:
+        """Add the rows of a plan's tables; `arrays` as of `EventPlan.arrays`."""
+        envelope = envelope_arrays(
+            self._stamp,
+            ids=arrays["id"],
+            names=pa.repeat(pa.scalar(plan.name, pa.string()), len(rows)),
+            times=arrays["time"],
+            seqs=pa.array(self._seqs[rows]),
+            positions=pa.array(self._positions[rows]),
+        )
+        for name in plan.tables:
+            columns = self._columns[name]
+            own = [arrays[item.key] for item in columns.columns]
+            table = pa.Table.from_arrays([*envelope, *own], schema=columns.schema)
+            self.parts.setdefault(name, []).append((rows, table))

@@ -1,0 +1,355 @@
+"""Personal data in decoded events: stripped in their slots, a field of some hundred events at once.
+
+What comes of it is what the walker makes of each event: the same values, counts and identities. Every distinct value
+becomes a token once. An event that this is not sure of (a number beyond 64 bits where an identifier should be, a text
+that is taken out, a subject that was erased) is named, and the row path strips it by itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from operator import ne
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from deltaworks.events.columnar_paths import (
+    ColumnarCondition,
+    RedactedFields,
+    exceeds_64_bits,
+    leaf_paths,
+    resolve_path,
+)
+from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
+from deltaworks.events.source_fields import RECORD_FIELD
+from deltaworks.privacy.walker import DROPPED, Change, Walker, remember
+from deltaworks.specs.privacy import TOKEN_ACTIONS
+
+#: What is counted of each event, in this order.
+COUNT_KINDS: Final = ("tokens", "child", "scan_email", "scan_phone")
+_TOKENS_INDEX, _CHILD_INDEX = COUNT_KINDS.index("tokens"), COUNT_KINDS.index("child")
+#: Takes note of an identity: its subject, kind, token and value, and when the event came in.
+RecordIdentity = Callable[[str, str, str, str | None, int], None]
+#: Events that are to be scanned, by place, with what the records they came in say of themselves.
+ScanCandidates = Mapping[int, Mapping[str, Any] | None]
+TokenFindings = list[tuple[str, str, Any]]
+FieldValues = dict[Path, Sequence[Any]]
+
+
+@dataclass(slots=True)
+class RedactedBlock:
+    """What was met in events: `counts` as of `COUNTED`, a row an event; and places of events among them.
+
+    `refused` are to be kept nowhere; `unsure` are left half-stripped, and the row path has to read them.
+    """
+
+    counts: npt.NDArray[np.int64]
+    refused_rows: list[int] = field(default_factory=list)
+    fallback_rows: set[int] = field(default_factory=set)
+    #: Tokens by place, where they were met one by one; and those of children.
+    found_tokens: dict[int, TokenFindings] = field(default_factory=dict)
+    child_tokens: dict[int, TokenFindings] = field(default_factory=dict)
+
+    def counts_array(self) -> pa.Array:
+        """The counts as one array, which is filtered as the columns are."""
+        return pa.FixedSizeListArray.from_arrays(pa.array(self.counts.reshape(-1)), len(COUNT_KINDS))
+
+    def count_found_tokens(self) -> None:
+        """Count the tokens that were met one by one."""
+        for place, met in chain(self.found_tokens.items(), self.child_tokens.items()):
+            self.counts[place, _TOKENS_INDEX] += sum(value is not None for _, _, value in met)
+
+
+def sum_counts(counts: pa.Array) -> Counter[str]:
+    """The sum of counts, without those that are none."""
+    sums = counts.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(COUNT_KINDS)).sum(axis=0)
+    return Counter({kind: int(events) for kind, events in zip(COUNT_KINDS, sums, strict=True) if events})
+
+
+class ColumnarRedaction:
+    """Strips decoded events of a pipeline. Used by one thread: tokens are remembered for events of every type."""
+
+    def __init__(self, redactor: Walker, record_identity: RecordIdentity) -> None:
+        self.walker = redactor
+        self.note = record_identity
+        self._token_caches: dict[str, dict[str, str]] = {}
+
+    def token_cache(self, kind: str) -> dict[str, str]:
+        """The tokens of values of a kind that were met lately; those of tokens are themselves."""
+        return self._token_caches.setdefault(kind, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenField:
+    """A slot whose value becomes a token. `sealed` where the value goes to the vault."""
+
+    slot: Path
+    kind: str
+    goes_to_vault: bool
+    transform: Change
+    cache: dict[str, str]
+
+    def tokenize(self, values: Sequence[Any], block: RedactedBlock) -> list[Any]:
+        """What stands for each value, and the tokens counted; what is no text by itself is noted in `stripped.met`."""
+        memory = self.cache
+        try:
+            tokens = list(map(memory.get, values))
+        except TypeError:  # lists and objects
+            tokens = [memory.get(value) if type(value) is str else None for value in values]
+        uncached: list[int] = []
+        if None in tokens:
+            for place, (value, token) in enumerate(zip(values, tokens, strict=True)):
+                if token is not None or value is None:
+                    continue
+                if type(value) is str and value:
+                    changed = tokens[place] = self.transform(value, [])
+                    remember(memory, value, changed)
+                elif _may_exceed_64_bits(value):
+                    block.fallback_rows.add(place)
+                else:
+                    uncached.append(place)
+        is_new_token = np.fromiter(map(ne, tokens, values), np.bool_, len(tokens))
+        for place in uncached:
+            tokens[place] = self.transform(values[place], block.found_tokens.setdefault(place, []))
+            is_new_token[place] = False
+        block.counts[:, _TOKENS_INDEX] += is_new_token
+        return tokens
+
+
+class EventTypeRedactor:
+    """Strips the events of one type.
+
+    Raises:
+        Unslotted: the row path has to; why.
+    """
+
+    def __init__(self, redaction: ColumnarRedaction, tree: FieldTree, *, name: str, name_path: Path | None) -> None:
+        """Give the fields that are stripped, and those that decide about it, slots in `tree`."""
+        self._redaction = redaction
+        self._redactor = walker = redaction.walker
+        self._fields = RedactedFields(walker, tree, name_path)
+        self._refused_condition = ColumnarCondition(walker.refused, tree, name_path)
+        self._child_condition = ColumnarCondition(walker.child, tree, name_path)
+        subjects = [resolve_path(tree, tuple(path.split(".")), name_path) for path in walker.spec.subject]
+        self._subjects = [subject for subject in subjects if subject is not None]
+        self._token_fields: list[_TokenField] = []
+        self._other_transforms: list[tuple[Path, Change]] = []
+        for slot, (index, is_own) in self._fields.fields.items():
+            item, change = walker.spec.fields[index], walker.fields.at(slot)
+            if is_own and item.action in TOKEN_ACTIONS and item.kind is not None:
+                memory = redaction.token_cache(item.kind)
+                self._token_fields.append(_TokenField(slot, item.kind, item.action == "vault", change, memory))
+            else:
+                self._other_transforms.append((slot, change))
+        scanner = walker.scanner
+        if scanner is not None:
+            counts: Counter[str] = Counter()
+            scanner.scan({"": name if name_path is not None else ""}, counts)
+            if counts:
+                raise NotColumnarError("their name is what is looked for in texts")
+        self._tree, self._name_path = tree, name_path
+        self._scanned: list[Path] | None = None
+
+    @property
+    def redacted_paths(self) -> Collection[Path]:
+        """The slots whose values change."""
+        return self._fields.child_fields
+
+    def redact(
+        self, values: FieldValues, count: int, *, arrivals: Callable[[], Sequence[int]], scan_candidates: ScanCandidates
+    ) -> RedactedBlock:
+        """Strip events in place: what their slots hold, by path.
+
+        Args:
+            arrivals: when each came in, milliseconds since 1970; called where that matters.
+            suspects: by place those whose texts may have what is scanned for.
+        """
+        block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
+        refused = block.refused_rows = self._refused_condition.matching_indexes(values, count, block.fallback_rows)
+        children = [
+            place
+            for place in self._child_condition.matching_indexes(values, count, block.fallback_rows)
+            if place not in refused
+        ]
+        original_values = {slot: values[slot] for slot in self._fields.child_fields} if children else {}
+        excluded = {*refused, *children}
+        raw: FieldValues = {}
+        for tokens in self._token_fields:
+            held = values[tokens.slot] = _null_out(values[tokens.slot], excluded)
+            if held.count(None) < count:
+                raw[tokens.slot], values[tokens.slot] = held, tokens.tokenize(held, block)
+        for slot, change in self._other_transforms:
+            held = values[slot] = _null_out(values[slot], excluded)
+            if held.count(None) < count:
+                values[slot] = _transform_values(held, change, block)
+        if children:
+            self._redact_children(values, original_values, children, arrivals(), block)
+        block.count_found_tokens()
+        self._scan_texts(values, scan_candidates, block)
+        self._defer_suppressed(values, raw, block)
+        if block.counts[:, _TOKENS_INDEX].any():
+            self._record_identities(values, raw, arrivals(), block)
+        return block
+
+    def _redact_children(
+        self,
+        values: FieldValues,
+        original_values: FieldValues,
+        indexes: Sequence[int],
+        arrivals: Sequence[int],
+        block: RedactedBlock,
+    ) -> None:
+        if self._fields.child_needs_row_parser:
+            block.fallback_rows.update(indexes)
+            return
+        columns = {slot: list(values[slot]) for slot in original_values}
+        for place in indexes:
+            fields = self._redactor.fields_of_child(arrivals[place])
+            met = block.child_tokens[place] = []
+            block.counts[place, _CHILD_INDEX] = 1
+            for slot, held in original_values.items():
+                value = held[place]
+                if value is None:
+                    continue
+                if _may_exceed_64_bits(value):
+                    block.fallback_rows.add(place)
+                kept = fields.at(slot)(value, met)
+                columns[slot][place] = None if kept is DROPPED else kept
+        values.update(columns)
+
+    def _scan_texts(self, values: FieldValues, scan_candidates: ScanCandidates, block: RedactedBlock) -> None:
+        scanner = self._redactor.scanner
+        if scanner is None or not scan_candidates:
+            return
+        if self._scanned is None:  # once all fields have their slots
+            self._scanned = [*leaf_paths(self._tree), *([] if self._name_path is None else [self._name_path])]
+        for place, record in scan_candidates.items():
+            if place in block.refused_rows:
+                continue
+            texts: dict[Any, Any] = {slot: values[slot][place] for slot in self._scanned}
+            if record is not None:
+                # An event has its record there, whatever it had itself; others have the same one.
+                texts[RECORD_FIELD,] = copy.deepcopy(dict(record))
+            counts: Counter[str] = Counter()
+            scanner.scan(texts, counts)
+            for kind, hits in counts.items():
+                if kind in COUNT_KINDS:
+                    block.counts[place, COUNT_KINDS.index(kind)] += hits
+                else:
+                    block.fallback_rows.add(place)
+
+    def _defer_suppressed(self, values: FieldValues, raw: FieldValues, block: RedactedBlock) -> None:
+        """Leave events of erased subjects to the row path, which knows until when they are not taken."""
+        if not self._redactor.suppresses:
+            return
+        for slot in raw:
+            made = values[slot]
+            named = self._redactor.suppressed_among({token for token in made if type(token) is str})
+            if named:
+                block.fallback_rows.update(
+                    place for place, token in enumerate(made) if type(token) is str and token in named
+                )
+        for place, met in chain(block.found_tokens.items(), block.child_tokens.items()):
+            if self._redactor.suppressed_among({token for _, token, _ in met}):
+                block.fallback_rows.add(place)
+
+    def _record_identities(
+        self, values: FieldValues, raw: FieldValues, arrivals: Sequence[int], block: RedactedBlock
+    ) -> None:
+        """Note the identities of the events of which a token was made here, each with when it came in first."""
+        note = self._redaction.note
+        count = len(arrivals)
+        has_made = block.counts[:, _TOKENS_INDEX] > 0
+        has_made[list(block.fallback_rows)] = False
+        subjects = self._event_subjects(values, count)
+        is_adult = has_made.copy()
+        is_adult[list(block.child_tokens)] = False
+        places = np.flatnonzero(is_adult).tolist()
+        if any(one > other for one, other in pairwise(arrivals)):
+            places.sort(key=arrivals.__getitem__)
+        places.reverse()  # of equal ones the last stays
+        place_subjects = [subjects[place] for place in places]
+        at_ms = [arrivals[place] for place in places]
+        for tokens in self._token_fields:
+            if tokens.slot not in raw:
+                continue
+            column, sent = values[tokens.slot], raw[tokens.slot]
+            made = [column[place] if type(sent[place]) is str else None for place in places]
+            if not tokens.goes_to_vault and made == place_subjects:
+                continue
+            sealed = [sent[place] if one else None for place, one in zip(places, made, strict=True)]
+            firsts = dict(
+                zip(
+                    zip(place_subjects, made, sealed if tokens.goes_to_vault else made, strict=True), at_ms, strict=True
+                )
+            )
+            for (subject, token, value), first_ms in firsts.items():
+                if token:
+                    _record_one(note, subject, (tokens.kind, token, None if value == token else value), first_ms)
+        of_children = block.child_tokens if self._redactor.keeps_identities_of_children else {}
+        for place, met in chain(block.found_tokens.items(), of_children.items()):
+            for item in met if has_made[place] else ():
+                _record_one(note, subjects[place], item, arrivals[place])
+
+    def _event_subjects(self, values: FieldValues, count: int) -> list[str | None]:
+        """The token of the subject of each event: the first that is there."""
+        subjects: list[str | None] = [None] * count
+        for subject in self._subjects:
+            own = values[subject.field_path]
+            if not subject.subpath and {str, type(None)}.issuperset(map(type, own)):
+                # A text there is a token by now, or empty.
+                subjects = [first or second or None for first, second in zip(subjects, own, strict=True)]
+                continue
+            for place, before in enumerate(subjects):
+                if before is None:
+                    value = subject.value(values, place)
+                    subjects[place] = value or None if type(value) is str else None
+        return subjects
+
+
+def _transform_values(values: Sequence[Any], transform: Change, block: RedactedBlock) -> list[Any]:
+    """The values, changed one by one."""
+    changed: list[Any] = []
+    for place, value in enumerate(values):
+        kept = None
+        if _may_exceed_64_bits(value):
+            block.fallback_rows.add(place)
+        elif value is not None:
+            met: TokenFindings = []
+            kept = transform(value, met)
+            if met:
+                block.found_tokens.setdefault(place, []).extend(met)
+        changed.append(None if kept is DROPPED else kept)
+    return changed
+
+
+def _record_one(note: RecordIdentity, subject: str | None, met: tuple[str, str, Any], at_ms: int) -> None:
+    kind, token, value = met
+    sealed = value if type(value) is str else None
+    whose = subject or token
+    if sealed is not None or whose != token:
+        note(whose, kind, token, sealed, at_ms)
+
+
+def _null_out(values: Sequence[Any], places: Collection[int]) -> Sequence[Any]:
+    if not places:
+        return values
+    return [None if place in places else value for place, value in enumerate(values)]
+
+
+def _may_exceed_64_bits(value: Any) -> bool:
+    """Whether it is or holds a whole number beyond 64 bits, or is nested too deeply to tell."""
+    if type(value) is not list and type(value) is not dict:
+        return exceeds_64_bits(value)
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return True
+    return False

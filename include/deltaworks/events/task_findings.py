@@ -1,0 +1,206 @@
+"""What a pass over a batch notes beside rows: new fields, warnings of rules, lost objects, why it must stop.
+
+Each task has its own and sends it to the driver as plain data, where they are merged in the order of tasks.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
+from deltaworks.events.reasons import RejectedEvent, to_printable
+
+#: New fields of one table that a task remembers: a producer may invent names without end.
+MAX_NEW_FIELDS = 1_000
+#: Reasons of quarantine that a task counts apart, and those that the ledger keeps of a batch.
+MAX_REASONS, MAX_LEDGER_REASONS = 1_000, 20
+#: Names of events are remembered as far as this.
+MAX_NAME_LENGTH = 200
+#: Keys of lost objects that are reported; quarantine has all of them.
+MAX_EXAMPLES = 10
+OBJECT_MISSING = "object_missing"
+#: What a batch's record calls the numbers of events that it dropped, by the process of the collector that gave them.
+DROPPED_SEQUENCE_NUMBERS = "dropped_sequence_numbers"
+
+#: The class that a task's failure has in the driver, by name; any other error becomes a plain DeltaworksError.
+_FAILURES: Mapping[str, type[DeltaworksError]] = {
+    kind.__name__: kind for kind in (ConfigError, ContractError, TransientError)
+}
+
+Path = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TaskFindings:
+    """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
+
+    `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
+    `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
+    arrived at in place of one of no use. `invalid_addresses`: values of private fields, by path, of which nothing is kept
+    since they are no addresses. `privacy`: what was stripped and scanned, and events dropped for whose they are, by
+    what became of them; `dropped` are their numbers, where a collector gave them any. `sealed`: frames for the vault,
+    with their kinds. `events` were read, those in quarantine among them, which are `rejected` by the code of a reason
+    and the field it is about, never with a value, and `rejected_events` by the code and their name. `refusal` is why
+    some object may not be read, `any_read` whether any payload was.
+    """
+
+    rule_warnings: Counter[str] = field(default_factory=Counter)
+    new_fields: dict[str, dict[Path, set[str]]] = field(default_factory=dict)
+    objects_rejected: Counter[str] = field(default_factory=Counter)
+    objects_missing: list[str] = field(default_factory=list)
+    over_budget: Counter[str] = field(default_factory=Counter)
+    events: int = field(default=0, compare=False)
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
+    rejected_events: Counter[tuple[str, str]] = field(default_factory=Counter, compare=False)
+    unusable_times: int = 0
+    invalid_addresses: Counter[str] = field(default_factory=Counter)
+    privacy: Counter[str] = field(default_factory=Counter)
+    dropped_sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
+    sealed_frames: list[tuple[int, bytes]] = field(default_factory=list, compare=False)
+    failure: DeltaworksError | None = None
+    refusal: DeltaworksError | None = None
+    any_read: bool = field(default=False, compare=False)
+
+    def record_new_field(self, table: str, path: Path, kind: str) -> None:
+        """A field of `table` that no column takes, with a value of this kind."""
+        kinds = self.new_fields.setdefault(table, {})
+        if path in kinds or len(kinds) < MAX_NEW_FIELDS:
+            kinds.setdefault(path, set()).add(kind)
+
+    def record_rejected_object(self, reason: str, key: str) -> None:
+        """An object nothing could be read of."""
+        self.objects_rejected[reason] += 1
+        if reason == OBJECT_MISSING and len(self.objects_missing) < MAX_EXAMPLES:
+            self.objects_missing.append(key)
+
+    def record_over_budget(self, budget: str) -> None:
+        """A payload that went beyond this budget."""
+        self.over_budget[budget] += 1
+
+    def record_events(self, events: int, rejected: Iterable[RejectedEvent]) -> None:
+        """Events that were read, and those of them that go to quarantine."""
+        self.events += events
+        for row in rejected:
+            for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
+                if reason in self.rejected or len(self.rejected) < MAX_REASONS:
+                    self.rejected[reason] += 1
+            event = to_printable(row.event_name or "")[:MAX_NAME_LENGTH]
+            for kind in {(str(reason.code), event) for reason in row.reasons}:
+                if kind in self.rejected_events or len(self.rejected_events) < MAX_REASONS:
+                    self.rejected_events[kind] += 1
+
+    def merge(self, other: TaskFindings) -> None:
+        """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
+        self.rule_warnings.update(other.rule_warnings)
+        self.objects_rejected.update(other.objects_rejected)
+        self.over_budget.update(other.over_budget)
+        self.events += other.events
+        self.rejected.update(other.rejected)
+        self.rejected_events.update(other.rejected_events)
+        self.unusable_times += other.unusable_times
+        self.invalid_addresses.update(other.invalid_addresses)
+        self.privacy.update(other.privacy)
+        self.dropped_sequence_numbers.merge(other.dropped_sequence_numbers)
+        self.sealed_frames += other.sealed_frames
+        self.objects_missing = (self.objects_missing + other.objects_missing)[:MAX_EXAMPLES]
+        for table, paths in other.new_fields.items():
+            for path, kinds in paths.items():
+                for kind in kinds:
+                    self.record_new_field(table, path, kind)
+        self.failure = self.failure or other.failure
+        self.refusal = self.refusal or other.refusal
+        self.any_read = self.any_read or other.any_read
+
+    def ledger_entry(self) -> dict[str, Any]:
+        """What the prepared batch and the ledger keep of it."""
+        facts: dict[str, Any] = {
+            "rule_warnings": _sorted_by_name(self.rule_warnings),
+            "objects_rejected": _sorted_by_name(self.objects_rejected),
+            "objects_missing": self.objects_missing,
+            "over_budget": _sorted_by_name(self.over_budget),
+            "events": self.events,
+            "rejected": [[code, path, events] for (code, path), events in _most_frequent(self.rejected)],
+            "rejected_events": [[code, name, events] for (code, name), events in _most_frequent(self.rejected_events)],
+            "unusable_times": self.unusable_times,
+            "invalid_addresses": _sorted_by_name(self.invalid_addresses),
+            "privacy": _sorted_by_name(self.privacy),
+            DROPPED_SEQUENCE_NUMBERS: self.dropped_sequence_numbers.encode(),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+    def as_record(self) -> dict[str, Any]:
+        """As plain values, to be sent to the driver."""
+        return {
+            "rule_warnings": dict(self.rule_warnings),
+            "new_fields": [
+                [table, list(path), sorted(kinds)]
+                for table, paths in self.new_fields.items()
+                for path, kinds in paths.items()
+            ],
+            "objects_rejected": dict(self.objects_rejected),
+            "objects_missing": self.objects_missing,
+            "over_budget": dict(self.over_budget),
+            "events": self.events,
+            "rejected": [[code, path, events] for (code, path), events in self.rejected.items()],
+            "rejected_events": [[code, name, events] for (code, name), events in self.rejected_events.items()],
+            "unusable_times": self.unusable_times,
+            "invalid_addresses": dict(self.invalid_addresses),
+            "privacy": dict(self.privacy),
+            "dropped": self.dropped_sequence_numbers.encode(),
+            "sealed": [[kind, base64.b64encode(payload).decode()] for kind, payload in self.sealed_frames],
+            "failure": _failure_record(self.failure),
+            "refusal": _failure_record(self.refusal),
+            "any_read": self.any_read,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> TaskFindings:
+        """The reverse of `as_record`."""
+        findings = cls(
+            rule_warnings=Counter(record["rule_warnings"]),
+            objects_rejected=Counter(record["objects_rejected"]),
+            objects_missing=list(record["objects_missing"]),
+            over_budget=Counter(record["over_budget"]),
+            events=record["events"],
+            rejected=Counter({(code, path): events for code, path, events in record["rejected"]}),
+            rejected_events=Counter({(code, name): events for code, name, events in record["rejected_events"]}),
+            unusable_times=record["unusable_times"],
+            invalid_addresses=Counter(record["invalid_addresses"]),
+            privacy=Counter(record["privacy"]),
+            dropped=CollectorSequenceNumbers().add_encoded(record["dropped"]),
+            sealed=[(kind, base64.b64decode(payload)) for kind, payload in record["sealed"]],
+            failure=_failure(record["failure"]),
+            refusal=_failure(record["refusal"]),
+            any_read=record["any_read"],
+        )
+        for table, path, kinds in record["new_fields"]:
+            findings.new_fields.setdefault(table, {})[tuple(path)] = set(kinds)
+        return findings
+
+
+def _most_frequent(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+    return sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:MAX_LEDGER_REASONS]
+
+
+def _failure_record(failure: DeltaworksError | None) -> dict[str, Any] | None:
+    return None if failure is None else failure.as_record() | {"kind": _kind_of(failure)}
+
+
+def _kind_of(failure: DeltaworksError) -> str:
+    return next((name for name, kind in _FAILURES.items() if isinstance(failure, kind)), "")
+
+
+def _failure(record: Mapping[str, Any] | None) -> DeltaworksError | None:
+    if record is None:
+        return None
+    kind = _FAILURES.get(record["kind"], DeltaworksError)
+    return kind(record["condition"], record["message"], hint=record["hint"], retryable=record["retryable"])
+
+
+def _sorted_by_name(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))

@@ -1,0 +1,217 @@
+"""Databases of addresses: what they answer, that one is fixed for a pass, and that damage is never null."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import pickle
+from pathlib import Path
+
+import maxminddb
+import pytest
+
+from deltaworks.control import paths
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConfigError, TransientError
+from deltaworks.events.enrichment import databases as module
+from deltaworks.events.enrichment.addresses import network_text, packed, written
+from deltaworks.events.enrichment.databases import AddressReader, Databases
+from deltaworks.specs.storage import StorageSpec
+from tests.shared_data import SHARED_DATA
+
+MAXMIND = SHARED_DATA / "maxmind"
+CITY, ASN = MAXMIND / "GeoLite2-City-Test.mmdb", MAXMIND / "GeoLite2-ASN-Test.mmdb"
+pytestmark = pytest.mark.skipif(
+    not CITY.exists(), reason=f"no databases at {MAXMIND}; name their folder in DELTAWORKS_SHARED_DATA"
+)
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
+    """An empty lake, and an empty disk of a worker."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    module._warn.cache_clear()
+    return StorageSpec(root=f"file://{tmp_path}/lake")
+
+
+def put(storage: StorageSpec, data: bytes, name: str = "geo/City.mmdb") -> str:
+    """Put a database; its ETag."""
+    objects = LocalObjects(Path(storage.prefix))
+    objects.put(paths.database(name), data)
+    etag = objects.etag(paths.database(name))
+    assert etag is not None
+    return etag
+
+
+def fix(storage: StorageSpec, name: str = "geo/City.mmdb") -> Databases:
+    return Databases.fix([name], storage)
+
+
+def sources() -> list[str]:
+    return sorted(path.stem for path in (MAXMIND / "source-data").glob("*.json"))
+
+
+def test_every_network_of_every_database_gives_its_record(storage: StorageSpec) -> None:
+    networks = same = 0
+    for name in sources():
+        put(storage, (MAXMIND / f"{name}.mmdb").read_bytes(), f"{name}.mmdb")
+        reader = fix(storage, f"{name}.mmdb").reader(f"{name}.mmdb")
+        for item in json.loads((MAXMIND / "source-data" / f"{name}.json").read_text()):
+            for network, record in item.items():
+                address = packed(str(ipaddress.ip_network(network, strict=False)[0]))
+                assert address is not None
+                networks += 1
+                same += reader.record(written(address)) == record
+
+    assert (networks, same) == (4_073, 4_073)
+
+
+def test_masked_addresses_have_other_answers_so_what_is_looked_up_comes_first(storage: StorageSpec) -> None:
+    put(storage, (MAXMIND / "GeoIP2-ISP-Test.mmdb").read_bytes())
+    reader = fix(storage).reader("geo/City.mmdb")
+    networks = [
+        network
+        for item in json.loads((MAXMIND / "source-data" / "GeoIP2-ISP-Test.json").read_text())
+        for network in item
+    ]
+    firsts = [str(ipaddress.ip_network(network, strict=False)[0]) for network in networks]
+
+    changed = sum(reader.record(first) != reader.record(network_text(first) or "") for first in firsts)
+
+    assert (changed, len(firsts)) == (1_879, 2_109)
+
+
+def test_a_pass_keeps_to_the_version_that_was_fixed(storage: StorageSpec) -> None:
+    first = put(storage, CITY.read_bytes())
+    fixed = fix(storage)
+    second = put(storage, ASN.read_bytes())
+
+    travelled = pickle.loads(pickle.dumps(fixed))
+
+    assert travelled.facts() == [
+        {"database": "geo/City.mmdb", "etag": first, "build_epoch": fixed.facts()[0]["build_epoch"]}
+    ]
+    assert "city" in (travelled.reader("geo/City.mmdb").record("81.2.69.142") or {})
+    assert fix(storage).facts()[0]["etag"] == second
+
+
+def test_a_worker_that_has_no_copy_of_the_fixed_version_takes_no_other(
+    storage: StorageSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(storage, CITY.read_bytes())
+    fixed = fix(storage)
+    put(storage, ASN.read_bytes())
+    other_worker = tmp_path / "other"
+    other_worker.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(other_worker))
+
+    with pytest.raises(TransientError, match="ENRICHMENT_REPLACED"):
+        fixed.reader("geo/City.mmdb")
+
+
+def test_a_missing_database_is_refused(storage: StorageSpec) -> None:
+    with pytest.raises(ConfigError, match=r"ENRICHMENT_UNREADABLE.*not in the lake"):
+        fix(storage)
+
+
+def test_ipv6_in_a_database_of_ipv4_has_no_answer(storage: StorageSpec) -> None:
+    put(storage, (MAXMIND / "edge" / "MaxMind-DB-test-ipv4-24.mmdb").read_bytes())
+
+    assert fix(storage).reader("geo/City.mmdb").record("2001:db8::1") is None
+
+
+def test_an_old_database_is_told_of_once(storage: StorageSpec, caplog: pytest.LogCaptureFixture) -> None:
+    put(storage, CITY.read_bytes())
+
+    fix(storage)
+    fix(storage)
+
+    assert [record.getMessage().split(" was built")[0][:22] for record in caplog.records] == ["database=geo/City.mmdb"]
+
+
+def test_a_slow_reader_is_told_of(
+    storage: StorageSpec, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maxminddb, "_extension", None)
+    module._reader.cache_clear()
+    put(storage, CITY.read_bytes())
+
+    fix(storage)
+
+    assert any("Python code" in record.getMessage() for record in caplog.records)
+
+
+def test_copies_nobody_opens_any_more_leave_the_disk(storage: StorageSpec, tmp_path: Path) -> None:
+    put(storage, CITY.read_bytes())
+    fix(storage)
+    (copy,) = (tmp_path / f"deltaworks-databases-{os.getuid()}").iterdir()
+    os.utime(copy, (0, 0))
+
+    put(storage, ASN.read_bytes())
+    fix(storage)
+
+    assert not copy.exists()
+
+
+def test_a_folder_of_copies_that_others_may_write_to_is_refused(storage: StorageSpec, tmp_path: Path) -> None:
+    put(storage, CITY.read_bytes())
+    (tmp_path / f"deltaworks-databases-{os.getuid()}").mkdir(mode=0o700)
+    (tmp_path / f"deltaworks-databases-{os.getuid()}").chmod(0o777)
+
+    with pytest.raises(ConfigError, match="not this user's alone"):
+        fix(storage)
+
+
+def damaged() -> list[Path]:
+    return sorted((MAXMIND / "bad-data").rglob("*.mmdb"))
+
+
+@pytest.mark.parametrize("mode", [maxminddb.MODE_MMAP_EXT, maxminddb.MODE_MMAP], ids=["c", "python"])
+def test_no_damaged_database_answers_where_its_reader_raises(
+    storage: StorageSpec, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them is refused when it is opened, or at a look-up, or answers as the reader alone does: never null."""
+    if mode == maxminddb.MODE_MMAP:
+        monkeypatch.setattr(maxminddb, "_extension", None)
+    module._reader.cache_clear()
+    probes = ["0.0.0.0", "1.1.1.1", "81.2.69.142", "255.255.255.255"]
+    refused = {"opened": 0, "looked up": 0, "never": 0}
+    for path in damaged():
+        put(storage, path.read_bytes(), f"{path.stem}.mmdb")
+        try:
+            reader = fix(storage, f"{path.stem}.mmdb").reader(f"{path.stem}.mmdb")
+        except ConfigError:
+            refused["opened"] += 1
+            continue
+        raised = 0
+        with maxminddb.open_database(path, mode) as plain:
+            for probe in probes:
+                try:
+                    expected = plain.get(probe)
+                except Exception:
+                    with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refusal:
+                        reader.record(probe)
+                    assert probe not in str(refusal.value)
+                    raised += 1
+                else:
+                    assert reader.record(probe) == expected
+        refused["looked up" if raised else "never"] += 1
+
+    assert len(damaged()) == sum(refused.values()) == 21
+    assert refused["opened"] >= 9
+    assert refused["looked up"] >= 6
+
+
+def test_an_answer_is_never_null_for_the_database_s_sake() -> None:
+    class Broken:
+        def metadata(self) -> object:
+            return type("Metadata", (), {"ip_version": 6})()
+
+        def get(self, address: str) -> object:
+            raise maxminddb.InvalidDatabaseError(address)
+
+    with pytest.raises(ConfigError, match="ENRICHMENT_UNREADABLE") as refusal:
+        AddressReader(Broken(), "x.mmdb").record("203.0.113.7")  # type: ignore[arg-type]
+
+    assert "203.0.113.7" not in str(refusal.value)

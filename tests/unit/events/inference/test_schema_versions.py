@@ -1,0 +1,106 @@
+"""Versions of a schema: put if absent, read back, agreed on by those who make them at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deltaworks.control.objects import LocalObjects
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
+from deltaworks.specs.types import parse_type
+
+FIRST = SchemaVersion(
+    number=1,
+    found={"b": parse_type("struct<x:decimal(20,0)>"), "a": parse_type("long")},
+    hints="a STRING, c.d DATE",
+    added=("b struct<x:decimal(20,0)>",),
+    conflicts=("b: 2 text",),
+    sample={"objects": 1, "keys": ["k"]},
+)
+
+
+class Overtaken(LocalObjects):
+    """A store where somebody else makes each of the first `times` versions just before we would."""
+
+    def __init__(self, root: Path, times: int) -> None:
+        super().__init__(root)
+        self._left = times
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if self._left:
+            self._left -= 1
+            other = replace(FIRST, number=int(key[-15:-5]), found={f"other{self._left}": parse_type("int")})
+            super().put_if_absent(key, other.to_record().encode())
+        return super().put_if_absent(key, data)
+
+
+def test_a_version_is_read_as_it_was_written_and_in_the_order_of_its_columns(tmp_path: Path) -> None:
+    versions = SchemaVersions(LocalObjects(tmp_path), "here")
+    assert versions.latest() is None
+    assert versions.change(lambda _: FIRST) == FIRST
+    found = versions.latest()
+    assert found == FIRST
+    assert [(name, str(kind)) for name, kind in found.columns().items()] == [
+        ("b", "struct<x:decimal(20,0)>"),
+        ("a", "string"),
+        ("c", "struct<d:date>"),
+    ]
+
+
+def test_who_is_overtaken_makes_its_version_from_the_other_ones(tmp_path: Path) -> None:
+    seen: list[SchemaVersion | None] = []
+
+    def make(newest: SchemaVersion | None) -> SchemaVersion:
+        seen.append(newest)
+        found = {} if newest is None else newest.found
+        return replace(FIRST, found={**found, "ours": parse_type("date")})
+
+    made = SchemaVersions(Overtaken(tmp_path, times=2), "here").change(make)
+    assert [each and each.number for each in seen] == [None, 1, 2]
+    assert (made.number, list(made.found)) == (3, ["other0", "ours"])
+
+
+def test_streams_that_start_at_once_agree_on_one_first_version(tmp_path: Path) -> None:
+    ready = threading.Barrier(8)
+
+    def begin(name: int) -> SchemaVersion:
+        versions = SchemaVersions(LocalObjects(tmp_path), "here")
+        ready.wait(10)
+        mine = replace(FIRST, found={f"c{name}": parse_type("int")}, hints="")
+        return versions.change(lambda newest: mine if newest is None else None)
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(begin, range(8)))
+    assert len({str(version) for version in made}) == 1
+    assert len(list((tmp_path / "versions").iterdir())) == 1
+
+
+def test_columns_that_several_add_at_once_are_all_there_in_the_end(tmp_path: Path) -> None:
+    def add(name: int) -> None:
+        column = {f"c{name}": parse_type("int")}
+        SchemaVersions(LocalObjects(tmp_path), "here").change(
+            lambda newest: replace(FIRST, found={**({} if newest is None else newest.found), **column})
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, range(6)))
+    newest = SchemaVersions(LocalObjects(tmp_path), "here").latest()
+    assert newest is not None
+    assert (newest.number, sorted(newest.found)) == (6, [f"c{name}" for name in range(6)])
+
+
+def test_who_is_always_overtaken_gives_up_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConcurrencyError, match=r"SCHEMA_CONTENDED.*a place of its own"):
+        SchemaVersions(Overtaken(tmp_path, times=1000), "here").change(lambda _: FIRST)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2}'])
+def test_what_is_no_version_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
+    LocalObjects(tmp_path).put("versions/0000000001.json", data)
+    with pytest.raises(ContractError, match=r"SCHEMA_VERSION_UNREADABLE.*here/versions/0000000001.json"):
+        SchemaVersions(LocalObjects(tmp_path), "here").latest()

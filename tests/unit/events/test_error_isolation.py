@@ -1,0 +1,203 @@
+"""What nobody thought of, raised while events are read: the events that raise it are named, and all others land."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deltaworks.errors import ContractError
+from deltaworks.events.events import EventReader
+from deltaworks.events.parse import BatchStamp, Parser, Payload, TableRows
+from deltaworks.events.reasons import Reason, ReasonCode, RejectedEvent, quarantine_rows
+from deltaworks.events.table_columns import SharedColumns, TableColumns
+from deltaworks.specs.pipeline import PipelineSpec
+from tests.examples import examples
+
+MakeSpec = Callable[..., PipelineSpec]
+STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+KINDS: dict[str, Callable[[], Exception]] = {
+    "RecursionError": RecursionError,
+    "MemoryError": MemoryError,
+    "ArrowInvalid": lambda: pa.ArrowInvalid("a value"),
+    "UnicodeEncodeError": lambda: UnicodeEncodeError("utf-8", "\udce9", 0, 1, "surrogates not allowed"),
+    "KeyError": lambda: KeyError("a value"),
+    "OSError": lambda: OSError("a value"),
+}
+#: An event is good, misfits, cannot be read, cannot be converted, or is one that a writer cannot take.
+EVENTS = st.sampled_from(["good", "good", "good", "misfit"]) | st.tuples(
+    st.sampled_from(["read", "convert", "complete", "write"]), st.sampled_from(sorted(KINDS))
+)
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def line(event: str | tuple[str, str]) -> str:
+    amount = "much" if event == "misfit" else 4.5
+    poison = list(event) if isinstance(event, tuple) else None
+    return json.dumps({"name": "order", "time": 1_700_000_000, "params": {"amount": amount}, "poison": poison})
+
+
+def burst(doing: str, events: Sequence[Mapping[str, Any]]) -> None:
+    """Raise what the first of the events asks for that is poison to what is done with it."""
+    for event in events:
+        where, kind = event.get("poison") or ("", "")
+        if where == doing:
+            raise KINDS[kind]()
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, converting and completing events raise what poison among them asks for."""
+    read, convert, complete = EventReader.read_event, TableColumns.convert, TableColumns.add_undeclared_fields
+
+    def poisoned_event(self: EventReader, value: Any) -> dict[str, Any]:
+        burst("read", [value])
+        return read(self, value)
+
+    def poisoned_convert(self: TableColumns, shared: SharedColumns) -> Any:
+        burst("convert", shared.events)
+        return convert(self, shared)
+
+    def poisoned_complete(self: TableColumns, rows: pa.Table, events: Any, *rest: Any) -> pa.Table:
+        burst("complete", events)
+        return complete(self, rows, events, *rest)
+
+    monkeypatch.setattr(EventReader, "event", poisoned_event)
+    monkeypatch.setattr(TableColumns, "convert", poisoned_convert)
+    monkeypatch.setattr(TableColumns, "complete", poisoned_complete)
+
+
+def proof(parts: Sequence[TableRows]) -> None:
+    """Refuses rows that rescued poison which a writer cannot take."""
+    for name, rows in parts:
+        if name == "events":
+            burst("write", [json.loads(text) for text in rows.column("_rescued").to_pylist() if text])
+
+
+def spec_of(make_spec: MakeSpec) -> PipelineSpec:
+    events = {"name": "events", "catch_all": True, "evolve": "rescue"}
+    amount = {"name": "amount", "path": "params.amount", "type": "double"}
+    return make_spec(tables=[events, {"name": "orders", "when": {"name": "order"}, "columns": [amount]}])
+
+
+def parsed(parser: Parser, payloads: Sequence[Payload]) -> Rows:
+    rows: Rows = defaultdict(list)
+    for name, table in parser.parse(payloads, STAMP):
+        rows[name] += table.to_pylist()
+    return rows
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(EVENTS, max_size=12), min_size=1, max_size=4), st.integers(1, 9), st.booleans())
+def test_only_the_events_that_fail_are_left_out_and_named(
+    make_spec: MakeSpec, poisoned: None, batch: list[list[Any]], chunk_events: int, with_proof: bool
+) -> None:
+    payloads = [Payload(seq, f"k{seq}", "".join(map(line, events)).encode()) for seq, events in enumerate(batch, 1)]
+    if not all(batch):
+        payloads = [payload for payload in payloads if payload.data]
+    parser = Parser(spec_of(make_spec), chunk_events=chunk_events, validate_rows=proof if with_proof else None)
+
+    rows = parsed(parser, payloads)
+
+    # The slow reading: each event by itself.
+    wanted: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    reasons: dict[tuple[int, int], str] = {}
+    for seq, events in enumerate(batch, 1):
+        for position, event in enumerate(events):
+            doing, kind = event if isinstance(event, tuple) else ("", "")
+            if event == "misfit":
+                reasons[seq, position] = ""
+            elif doing and not (doing == "write" and not with_proof):
+                reasons[seq, position] = f"{'converting' if doing != 'read' else 'reading'} it failed: {kind}"
+            else:
+                wanted["events"].append((seq, position))
+                wanted["orders"].append((seq, position))
+    for name in ("events", "orders"):
+        assert [(row["_seq"], row["_position"]) for row in rows[name]] == wanted[name]
+    quarantined = {(row["_seq"], row["_position"]): row["reasons"] for row in rows["quarantine"]}
+    assert len(quarantined) == len(rows["quarantine"])
+    assert quarantined.keys() == reasons.keys()
+    for place, detail in reasons.items():
+        if detail:
+            assert quarantined[place] == [{"code": "malformed", "path": "", "detail": detail}]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_events_before_a_failing_framer_land_and_the_rest_is_one_row(
+    make_spec: MakeSpec, kind: str, taken: int
+) -> None:
+    parser = Parser(spec_of(make_spec), chunk_events=2)
+    find = parser._framer
+
+    def failing(data: bytes) -> Iterator[tuple[Any, bytes]]:
+        for place, value in enumerate(find(data)):
+            if data.startswith(b" ") and place == taken:
+                raise KINDS[kind]()
+            yield value
+
+    parser._framer = failing
+    good = "".join(map(line, ["good"] * 5))
+
+    rows = parsed(parser, [Payload(seq, f"k{seq}", (begin + good).encode()) for seq, begin in ((1, ""), (2, " "))])
+
+    assert Counter(row["_seq"] for row in rows["orders"]) == Counter({1: 5} | ({2: taken} if taken else {}))
+    (row,) = rows["quarantine"]
+    assert (row["_seq"], row["_position"], row["object_key"]) == (2, taken or -1, "k2")
+    said = f"splitting it failed: {kind}"
+    detail = f"the rest cannot be read: {said}" if taken else said
+    assert row["reasons"] == [{"code": "malformed", "path": "", "detail": detail}]
+    assert parser.findings.objects_rejected == Counter({} if taken else {"malformed": 1})
+
+
+def test_nothing_is_noted_twice_where_a_chunk_is_halved(make_spec: MakeSpec, poisoned: None) -> None:
+    spec = spec_of(make_spec)
+    rules = [{"name": "paid", "check": "amount > 100", "on_fail": "warn"}]
+    tables = [table.model_dump() | ({"rules": rules} if table.name == "orders" else {}) for table in spec.tables]
+    parser = Parser(make_spec(tables=tables))
+    events = ["good", "good", ("complete", "KeyError"), "good"]
+
+    rows = parsed(parser, [Payload(1, "k", "".join(map(line, events)).encode())])
+
+    assert len(rows["orders"]) == 3
+    assert parser.findings.rule_warnings == Counter({"orders.paid": 3})
+
+
+def test_what_a_declaration_asks_for_still_stops(make_spec: MakeSpec) -> None:
+    rules = [{"name": "paid", "check": "amount > 100", "on_fail": "fail"}]
+    amount = {"name": "amount", "path": "params.amount", "type": "double"}
+    spec = make_spec(tables=[{"name": "orders", "catch_all": True, "columns": [amount], "rules": rules}])
+
+    with pytest.raises(ContractError, match="RULE_FAILED"):
+        parsed(Parser(spec), [Payload(1, "k", line("good").encode())])
+
+
+def test_a_row_for_quarantine_can_always_be_written() -> None:
+    deep: Any = []
+    for _ in range(2_000):
+        deep = [deep]
+    record = {"key": "\udce9", "deep": deep, "large": 1 << 70, "partition": 3, "\udc80": "name"}
+    reason = Reason(ReasonCode.MALFORMED, "\udce9", "said \udce9")
+    rejected = [
+        RejectedEvent(1, 0, "k\udce9", b"\xff{}", "n\udce9", (reason,), record),
+        RejectedEvent(2, 0, "k", b"", None, ()),
+    ]
+
+    rows = quarantine_rows(rejected, batch_id=1, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10).to_pylist()
+
+    assert [row["object_key"] for row in rows] == ["k\\xe9", "k"]
+    assert (rows[0]["event_name"], rows[0]["raw"]) == ("n\\xe9", "\\xff{}")
+    assert rows[0]["reasons"] == [{"code": "malformed", "path": "\\xe9", "detail": "said \\xe9"}]
+    assert json.loads(rows[0]["record"]) == {
+        "key": "\\xe9",
+        "deep": "(cannot be written)",
+        "large": "(cannot be written)",
+        "partition": 3,
+        "\\x80": "name",
+    }
