@@ -28,7 +28,7 @@ class FollowedTable:
     """The table at the place the engagement pipeline has it, and the same beside it without a feed."""
 
     def __init__(self, spark: SparkSession, storage: StorageSpec, workload: Workload) -> None:
-        declared = load_catalog(tolerant=True)
+        declared = load_catalog(skip_invalid=True)
         environment = declared.environment.model_copy(update={"lake": storage})
         self._spark, self._storage, self.workload = spark, storage, workload
         self._catalog = replace(declared, environment=environment)

@@ -53,7 +53,9 @@ def run(options: Options) -> list[Figure]:
         wrong = ", ".join(answer.question for answer in report.answers if not answer.right)
         raise RuntimeError(f"these answers were wrong: {wrong}")
     sizes = {"events": options.events, "minutes": options.minutes}
-    beside = {name for name, spec in load_catalog(tolerant=True).pipelines.items() if spec.gold.refreshed}
+    beside = {
+        name for name, spec in load_catalog(skip_invalid=True).pipelines.items() if spec.gold.stream_refreshed_tables
+    }
     started = sum(phase.seconds for phase in report.phases if phase.name in ("stack", "streams"))
     options.progress(f"freshness: streams looked for events {started:.0f} s after `deltaworks up`")
     return [*_freshness(report, sizes, beside), *_memory(report, sizes, started)]

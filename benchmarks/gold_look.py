@@ -63,10 +63,10 @@ class _Landed:
         from deltaworks.specs.project import load_catalog
 
         self._spark, self._files = spark, files
-        catalog = load_catalog(tolerant=True)
+        catalog = load_catalog(skip_invalid=True)
         environment = catalog.environment.model_copy(update={"lake": storage, "landing": storage})
         self._catalog = replace(catalog, environment=environment)
-        self._gold = [table.name for table in catalog.pipeline("games").gold.refreshed]
+        self._gold = [table.name for table in catalog.pipeline("games").gold.stream_refreshed_tables]
         self._processor, _ = sides.processor_of(spark, sides.games_spec(), files, storage)
         self._objects = landed_objects(files.landed)
         self._slices, self._batch = self._in_order(), 0

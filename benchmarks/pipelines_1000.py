@@ -150,7 +150,7 @@ class _Health:
     def _catalog(self) -> Catalog:
         from deltaworks.specs.project import load_catalog
 
-        return load_catalog("local", root=self.root, tolerant=True)
+        return load_catalog("local", root=self.root, skip_invalid=True)
 
     def _objects(self, catalog: Catalog) -> ObjectStore:
         """The control area in which every stream has just beaten."""

@@ -35,7 +35,7 @@ def run(options: Options) -> list[Figure]:
     if stripped.privacy is None:
         raise RuntimeError("games declares no personal data")
     # Keys in a folder beside the lake of the benchmark, as a lake on local disk has them.
-    stripped.privacy.use(None)
+    stripped.privacy.bind_service(None)
     plain = stripped.model_copy(update={"privacy": None})
     payloads = _payloads(options.events)
     with places.local_disk().new_root() as storage:

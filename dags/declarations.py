@@ -7,4 +7,4 @@ from __future__ import annotations
 
 from deltaworks.specs.project import load_catalog
 
-load_catalog(tolerant=True).check()
+load_catalog(skip_invalid=True).check()

@@ -12,6 +12,6 @@ for pipeline in catalog.pipelines.values():
     if pipeline.gold.tables:
         dag = gold_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_pipelines("gold").items():
+for name, error in catalog.invalid_pipelines("gold").items():
     dag = invalid_dag(names.gold_dag_id(name), error, task_ids=["rebuild_gold"])
     globals()[dag.dag_id] = dag

@@ -11,6 +11,6 @@ catalog = parsed_catalog()
 for pipeline in catalog.pipelines.values():
     dag = maintenance_dag(pipeline, catalog.environment)
     globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_pipelines().items():
+for name, error in catalog.invalid_pipelines().items():
     dag = invalid_dag(names.maintenance_dag_id(name), error, task_ids=["optimize_tables"])
     globals()[dag.dag_id] = dag

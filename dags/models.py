@@ -12,6 +12,6 @@ for pipeline in catalog.pipelines.values():
     if pipeline.models:
         dag = training_dag(pipeline, catalog.environment)
         globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_pipelines("models").items():
+for name, error in catalog.invalid_pipelines("models").items():
     dag = invalid_dag(names.training_dag_id(name), error, task_ids=["train_model"])
     globals()[dag.dag_id] = dag

@@ -12,6 +12,6 @@ for pipeline in catalog.pipelines.values():
     if pipeline.mutations is not None:
         dag = mutation_dag(pipeline, pipeline.mutations, catalog.environment)
         globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_pipelines("mutations").items():
+for name, error in catalog.invalid_pipelines("mutations").items():
     dag = invalid_dag(names.mutation_dag_id(name), error, task_ids=["mutate_tables"])
     globals()[dag.dag_id] = dag

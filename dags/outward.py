@@ -15,6 +15,6 @@ for spec in catalog.pipelines.values():
 for remediation in catalog.environment.remediations:
     dag = remediation_dag(remediation, catalog.environment)
     globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_pipelines("feeds").items():
+for name, error in catalog.invalid_pipelines("feeds").items():
     dag = invalid_dag(names.feeds_dag_id(name), error, task_ids=["feeds"])
     globals()[dag.dag_id] = dag

@@ -19,9 +19,9 @@ for relay in catalog.relays.values():
     if relay.clean is not None:
         dag = clean_dag(relay, relay.clean, catalog.environment)
         globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_relays().items():
+for name, error in catalog.invalid_relays().items():
     dag = invalid_dag(names.relay_dag_id(name), error, task_ids=["relay"])
     globals()[dag.dag_id] = dag
-for name, error in catalog.wrong_relays("clean").items():
+for name, error in catalog.invalid_relays("clean").items():
     dag = invalid_dag(names.clean_dag_id(name), error, task_ids=["clean_source"])
     globals()[dag.dag_id] = dag

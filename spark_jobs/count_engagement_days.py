@@ -50,7 +50,7 @@ def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", default="engagement.activities")
-    arguments, catalog = parser.parse_args(), load_catalog(tolerant=True)
+    arguments, catalog = parser.parse_args(), load_catalog(skip_invalid=True)
     spark = build_session(catalog.environment, app_name=f"count.{READER}", share=catalog.environment.shares.of("gold"))
     count_days(spark, catalog, arguments.table)
     return 0

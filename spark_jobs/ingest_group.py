@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--group", required=True)
     parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
     arguments = parser.parse_args()
-    load = partial(load_catalog, tolerant=True)
+    load = partial(load_catalog, skip_invalid=True)
     catalog = load()
     with group_backoff(open_objects(catalog.environment.lake), arguments.group).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--available-now", action="store_true", help="read what is there, then end")
     arguments = parser.parse_args()
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     share = stream_share(catalog.pipeline(arguments.pipeline), catalog.environment)
     objects = open_objects(catalog.environment.lake)
     with RestartBackoff(objects, paths.pipeline_control(arguments.pipeline, "failures.json")).run_with_backoff():

@@ -173,7 +173,7 @@ def console_stage(
     elsewhere: Elsewhere | None = None,
 ) -> ConsoleStage:
     """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
-    catalog = load_catalog(root=project, tolerant=True)
+    catalog = load_catalog(root=project, skip_invalid=True)
     objects = open_objects(catalog.environment.lake)
     everyone = {
         "ada": person(),
@@ -187,7 +187,7 @@ def console_stage(
         people=PeopleOfTests(everyone),
         acts=acts,
         records=records,
-        catalog=CatalogCache(lambda: load_catalog(root=project, tolerant=True)),
+        catalog=CatalogCache(lambda: load_catalog(root=project, skip_invalid=True)),
         elsewhere=elsewhere,
     )
     return ConsoleStage(catalog, objects, everyone, acts, TestClient(build_console(console)))

@@ -174,7 +174,7 @@ def served(project: Path, acts: ActsOfTests) -> Iterator[str]:
     root = write_project(project)
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
-    catalog = load_catalog("local", root=root, tolerant=True)
+    catalog = load_catalog("local", root=root, skip_invalid=True)
     objects = open_objects(catalog.environment.lake)
     write_records(objects)
     reports = health_report.reports(health_report.subjects(catalog), objects)

@@ -114,14 +114,14 @@ class Keys:
     def of_key(self, key: str) -> KeyHolder | None:
         """Whose key it is, where it is taken now."""
         holder = self._holders.get(hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
-        return holder if holder is not None and holder.spec.holds_at(self._clock()) else None
+        return holder if holder is not None and holder.spec.is_valid_at(self._clock()) else None
 
     def of_request(self, authorization: bytes | None, query: bytes) -> tuple[KeyHolder | None, bool]:
         """Whose key a request's head has, and whether it has one at all: the user of Basic, else `writeKey`."""
         if authorization:
             holder = self._by_header.get(authorization)
             if holder is not None:
-                return (holder, True) if holder.spec.holds_at(self._clock()) else (None, True)
+                return (holder, True) if holder.spec.is_valid_at(self._clock()) else (None, True)
             key = _user_of(authorization)
             if key:
                 holder = self.of_key(key)

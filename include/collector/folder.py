@@ -23,7 +23,7 @@ import orjson
 
 from collector.segments import first_seq_of
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.specs.collector import MOST_SOURCES
+from deltaworks.specs.collector import MAX_SOURCES
 
 ID_BYTES: Final = 16
 DAMAGED_SUFFIX: Final = ".damaged"
@@ -79,8 +79,8 @@ class SpoolFolder:
         """
         new = [name for name in dict.fromkeys(names) if name not in self._sources]
         if new:
-            if len(self._sources) + len(new) > MOST_SOURCES:
-                raise _damaged(self.path / "sources.json", f"holds {MOST_SOURCES} sources already")
+            if len(self._sources) + len(new) > MAX_SOURCES:
+                raise _damaged(self.path / "sources.json", f"holds {MAX_SOURCES} sources already")
             self._sources = [*self._sources, *new]
             replace_durably(self.path / "sources.json", orjson.dumps(self._sources))
         return {name: number for number, name in enumerate(self._sources)}

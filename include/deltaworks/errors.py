@@ -82,7 +82,7 @@ class FencedError(DeltaworksError):
     exit_code = 30
 
 
-def error_in(text: str) -> DeltaworksError | None:
+def last_error_in(text: str) -> DeltaworksError | None:
     """The last error of ours that a text tells of: Spark brings what its Python processes raise as their tracebacks."""
     reports = _IN_TRACEBACK.findall(text)
     if not reports:

@@ -24,7 +24,7 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.operations.registry import operation
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
-from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.shares import MAINTENANCE_NICENESS, ClusterShares, Share
 from deltaworks.specs.spark_conf import submit_conf
 from tests.dags.airflow_project import environment_of
@@ -171,7 +171,7 @@ def test_a_job_is_submitted_with_its_share_of_the_cluster(project: Path, connect
 
     command = command_of(job(project, share=share))
 
-    launch = launch_of(share, master, load_catalog().environment)
+    launch = launch_settings(share, master, load_catalog().environment)
     assert launch.conf.items() <= conf_of(command).items()
     assert conf_of(command)["spark.executor.memory"] == "5g"
 

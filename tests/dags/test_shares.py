@@ -12,7 +12,7 @@ from deltaworks.airflow.operators import SparkJobOperator
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.share_conf import launch_of, stream_share
+from deltaworks.specs.share_conf import launch_settings, stream_share
 from deltaworks.specs.shares import ClusterShares, JobClass
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -98,7 +98,7 @@ def test_every_spark_job_is_submitted_with_the_share_of_its_class(catalog: Catal
         if job_class == "stream":
             expected = stream_share(catalog.pipelines[dag_id.partition("__")[2]], catalog.environment)
         assert task.share == expected, (dag_id, task.task_id)
-        conf = launch_of(task.share, "spark://master:7077", catalog.environment).conf
+        conf = launch_settings(task.share, "spark://master:7077", catalog.environment).conf
         assert conf["spark.cores.max"] == str(expected.cores), (dag_id, task.task_id)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.specs.known_secrets import weakness
+from deltaworks.specs.weak_secrets import secret_weakness
 from sandbox.demo.answers import EditsTruth
 from tests.integration.containers import edits_sender, table_counts
 from tests.integration.containers.base_images import postgres_programs
@@ -130,7 +130,7 @@ def ports_are_published_on_loopback_alone(project: RunningProject) -> None:
 
 def secrets_are_where_they_are_needed_and_on_no_command_line(project: RunningProject) -> None:
     made = project.secrets()
-    assert {name for name, value in made.items() if weakness(value)} == set()
+    assert {name for name, value in made.items() if secret_weakness(value)} == set()
     folder = project.spec.folder / "docker" / "secrets"
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}

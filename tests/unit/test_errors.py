@@ -15,7 +15,7 @@ from deltaworks.errors import (
     DeltaworksError,
     FencedError,
     TransientError,
-    error_in,
+    last_error_in,
 )
 
 KINDS = [DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError]
@@ -55,7 +55,7 @@ def test_an_error_is_found_in_the_traceback_of_another_process(kind: type[Deltaw
     error = kind("LOG_SET_BACK", "The log ends at 5.", hint="Put it back.")
     said = "".join(traceback.format_exception(error))
 
-    found = error_in(
+    found = last_error_in(
         f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed:\nTraceback ...\n{said}\nJVM stacktrace:\n at x"
     )
 
@@ -64,4 +64,4 @@ def test_an_error_is_found_in_the_traceback_of_another_process(kind: type[Deltaw
 
 
 def test_a_text_without_one_has_none() -> None:
-    assert error_in("java.lang.RuntimeException: [DELTA_X] no error of ours") is None
+    assert last_error_in("java.lang.RuntimeException: [DELTA_X] no error of ours") is None

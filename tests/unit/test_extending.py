@@ -214,7 +214,7 @@ def test_a_model_that_is_added_is_declared_rightly_and_labels_what_was_ordered(p
     write(project, *example("Add a model", 1))
     label = write(project, *example("Add a model", 2)).read_text()
 
-    assert check_project("local", root=project).mistakes == []
+    assert check_project("local", root=project).errors == []
     (model,) = catalog(project).pipeline("orders").models
     assert (model.columns, model.horizon_seconds) == (("orders_1", "orders_7"), 86_400)
     session = duckdb.connect()
@@ -245,7 +245,7 @@ def test_a_dashboard_that_is_added_is_drawn(project: Path) -> None:
     write(project, path, pipeline + example("Add a gold table")[1] + example("Add a dashboard")[1])
     write(project, *example("Add a gold table", 1))
     write(project, *example("Add a dashboard", 1))
-    assert check_project("local", root=project).mistakes == []
+    assert check_project("local", root=project).errors == []
     days = [date(2023, 11, 14), date(2023, 11, 15), date(2023, 11, 16)]
     rows = [{"event_date": day, "country": "NL", "turnover": Decimal("9.50")} for day in days]
     declared = catalog(project)
@@ -264,7 +264,7 @@ def test_a_rule_that_is_added_is_judged(project: Path) -> None:
     path, pipeline = example("Add a pipeline")
     write(project, path, pipeline + example("Add a rule on answers")[1])
     write(project, *example("Add a rule on answers", 1))
-    assert check_project("local", root=project).mistakes == []
+    assert check_project("local", root=project).errors == []
     declared = catalog(project)
     (rule,) = declared.pipeline("orders").alerts
     start = datetime(2026, 3, 2, 10, tzinfo=UTC)

@@ -184,7 +184,7 @@ def _set_lake_keys() -> None:
     """Set the variables of connections that the environment names, without reading what else is declared."""
     from deltaworks.specs.project import load_catalog
 
-    set_environment_keys(load_catalog(tolerant=True, only=()).environment)
+    set_environment_keys(load_catalog(skip_invalid=True, only=()).environment)
 
 
 def build_host() -> FastAPI:

@@ -25,7 +25,7 @@ from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.remediation import RemediationSpec
-from deltaworks.specs.share_conf import stream_share, tasks_beside
+from deltaworks.specs.share_conf import extra_task_slots, stream_share
 from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 
 
@@ -113,7 +113,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
     """
     members = group.members.values()
     share = replace(
-        environment.shares.of_stream(), driver_memory=group.settings.driver_memory, beside=tasks_beside(*members)
+        environment.shares.of_stream(), driver_memory=group.settings.driver_memory, beside=extra_task_slots(*members)
     )
     tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
     with DAG(

@@ -81,11 +81,11 @@ def add_dashboards(app: FastAPI) -> None:
 
     @app.get("/dashboards", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
     def list_dashboards(user: GetUserDep) -> Response:
-        return HTMLResponse(_list_page(load_catalog(tolerant=True), user), headers=HEADERS)
+        return HTMLResponse(_list_page(load_catalog(skip_invalid=True), user), headers=HEADERS)
 
     @app.get("/dashboards/{pipeline}/{name}", dependencies=[Depends(requires_access_view(AccessView.WEBSITE))])
     def show_dashboard(request: Request, pipeline: str, name: str, user: GetUserDep) -> Response:
-        catalog = load_catalog(tolerant=True)
+        catalog = load_catalog(skip_invalid=True)
         # First: who may not read a pipeline learns nothing of it, not even whether it is there.
         if not _may_read(catalog, pipeline, user):
             raise HTTPException(403, "You may not read the DAG of this pipeline's stream.")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.specs.known_secrets import LOCAL, refuse_weak
+from deltaworks.specs.weak_secrets import LOCAL, reject_weak
 
 #: Set to `true`, it lets Airflow start with its simple auth manager outside `local`.
 ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
@@ -46,7 +46,7 @@ def check_deployment(variables: Mapping[str, str] = os.environ, *, command: str 
     if command is None:
         command = sys.argv[1] if len(sys.argv) > 1 else ""
     for place, variable, value in _configured_secrets(variables, command):
-        refuse_weak(value, place=place, variable=variable)
+        reject_weak(value, location=place, variable=variable)
 
 
 def _check_auth_manager(environment: str, *, allowed: bool) -> None:

@@ -90,7 +90,7 @@ class CheckStreamsOperator(BaseOperator):
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.project import load_catalog
 
-        catalog = load_catalog(tolerant=True)
+        catalog = load_catalog(skip_invalid=True)
         set_environment_keys(catalog.environment)
         objects = open_objects(catalog.environment.lake)
         previous = _previous_verdicts(context)

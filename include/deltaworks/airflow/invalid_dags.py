@@ -73,16 +73,16 @@ def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str],
 
 def invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     """The DAGs that stand for those of operations, of every pipeline and relay that is declared wrongly."""
-    with_gold, with_mutations = catalog.wrong_pipelines("gold"), catalog.wrong_pipelines("mutations")
-    with_feeds = catalog.wrong_pipelines("feeds")
-    for name, error in catalog.wrong_pipelines().items():
+    with_gold, with_mutations = catalog.invalid_pipelines("gold"), catalog.invalid_pipelines("mutations")
+    with_feeds = catalog.invalid_pipelines("feeds")
+    for name, error in catalog.invalid_pipelines().items():
         if not catalog.environment.has_operation_dags(name):
             continue
         for declared in pipeline_operations(
             mutable=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds
         ):
             yield _invalid_operation_dag(declared, name, error, gold=name in with_gold)
-    for name, error in catalog.wrong_relays().items():
+    for name, error in catalog.invalid_relays().items():
         for declared in relay_operations():
             yield _invalid_operation_dag(declared, name, error, gold=False)
 

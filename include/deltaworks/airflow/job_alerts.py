@@ -171,7 +171,7 @@ def _open_control() -> tuple[ObjectStore, EnvironmentSpec]:
     from deltaworks.control.objects import open_objects
     from deltaworks.specs.project import load_catalog
 
-    environment = load_catalog(tolerant=True).environment
+    environment = load_catalog(skip_invalid=True).environment
     set_environment_keys(environment)
     return open_objects(environment.lake), environment
 

@@ -13,7 +13,7 @@ from deltaworks.control import paths, provenance
 from deltaworks.operations import registry
 from deltaworks.specs import groups
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.schedules import schedules_hold
+from deltaworks.specs.schedules import schedules_enabled
 from deltaworks.specs.storage import StorageSpec
 
 SPARK_CONNECTION: Final = "spark_default"
@@ -54,7 +54,7 @@ def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
     """A schedule in UTC that begins with the next time it names: a DAG seen for the first time does not run at once
     for a time that has passed, when there may be nothing to build or keep yet. The DAG must have no start date, with
     which Airflow runs the last time passed all the same."""
-    if expression is None or not schedules_hold():
+    if expression is None or not schedules_enabled():
         return None
     return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NO_IMMEDIATE_RUN)
 

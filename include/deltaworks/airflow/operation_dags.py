@@ -132,7 +132,7 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
     """What gold tables are made of, for the graph of assets: tables of the stream, gold of other pipelines."""
     reads = {name for table in spec.gold.tables for name in table.reads}
     bronze = [names.bronze_asset(environment.lake, spec.pipeline, t.name) for t in spec.tables if t.name in reads]
-    return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.of_others]
+    return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs]
 
 
 def available_operations(spec: PipelineSpec) -> list[Operation]:

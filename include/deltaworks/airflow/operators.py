@@ -23,7 +23,7 @@ from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.options import arguments_of, read_options
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.share_conf import Launch, launch_of, master_kind
+from deltaworks.specs.share_conf import Launch, launch_settings, master_kind
 from deltaworks.specs.shares import Share
 from deltaworks.specs.spark_conf import check_master, submit_conf
 
@@ -156,7 +156,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self._configure_tracking(connection)
         master = _master_of(connection)
         check_master(self._environment, master)
-        self._launch = launch_of(self.share, master, self._environment)
+        self._launch = launch_settings(self.share, master, self._environment)
         pods = spark_pod_settings(self._environment, connection, master, self.pipeline)
         settings = pods | submit_conf(self._environment, project_root(), self._launch)
         self._driver_memory = settings.pop("spark.driver.memory")  # an option of its own

@@ -24,7 +24,7 @@ _MULTI_PIPELINE_KINDS = {
 
 def parsed_catalog() -> Catalog:
     """The catalog for the DAG file that is being parsed, without what is declared wrongly."""
-    return load_catalog(tolerant=True, only=needed_pipelines(get_parsing_context().dag_id))
+    return load_catalog(skip_invalid=True, only=needed_pipelines(get_parsing_context().dag_id))
 
 
 def needed_pipelines(dag_id: str | None) -> Collection[str] | None:

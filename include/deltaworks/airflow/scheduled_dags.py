@@ -31,7 +31,7 @@ from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
-from deltaworks.specs.schedules import schedules_hold
+from deltaworks.specs.schedules import schedules_enabled
 
 #: A backfilled run builds its own date, a run by hand those of its form, and any other what has changed.
 DATES_TEMPLATE = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
@@ -80,14 +80,14 @@ def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
 def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
     """By the clock, after any gold table of another pipeline that is read, or both; None for by hand only."""
     timetable = _gold_timetable(spec.gold.schedule)
-    if not spec.gold.of_others or not schedules_hold():
+    if not spec.gold.cross_pipeline_inputs or not schedules_enabled():
         return timetable
-    others = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.of_others))
+    others = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs))
     return others if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=others)
 
 
 def _gold_timetable(expression: str | None) -> Any:
-    if expression is None or not schedules_hold():
+    if expression is None or not schedules_enabled():
         return None
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 

@@ -30,6 +30,6 @@ def spark_pod_settings(
     from deltaworks.kubernetes.spark_pods import driver_variables, pod_settings
     from deltaworks.specs.project import load_catalog
 
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     pipelines = [catalog.pipeline(pipeline)] if pipeline else list(catalog.pipelines.values())
     return pod_settings(spec, driver_variables(environment, pipelines))

@@ -159,7 +159,7 @@ def _age(data: bytes, now: datetime) -> float:
 
 def open_deadman(*, grace: bool = False) -> Deadman:
     """The dead-man check of the environment of this process."""
-    environment = load_catalog(tolerant=True).environment
+    environment = load_catalog(skip_invalid=True).environment
     channels = open_channels(environment.alerts, environment.messaging)
     objects = open_objects(environment.lake)
     return Deadman(objects, channels, after_seconds=environment.alerts.deadman_seconds, grace=grace)

@@ -114,4 +114,4 @@ def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureR
 
 def retention_of(pipelines: Iterable[PipelineSpec]) -> timedelta:
     """For how long files stay that rows of a namespace were taken out of."""
-    return timedelta(hours=max(spec.maintenance.kept_hours for spec in pipelines))
+    return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in pipelines))

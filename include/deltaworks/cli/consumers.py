@@ -22,7 +22,7 @@ def list_consumers(pipeline: PipelineArgument) -> Listing:
     source, stream = _stream(pipeline)
     listing = Listing(("consumer", "state", "registered", "whose"))
     for consumer in stream.consumers():
-        mine = consumer.name == source.name_of_consumer(pipeline)
+        mine = consumer.name == source.consumer_name_for(pipeline)
         created = consumer.created.isoformat(timespec="seconds")
         listing.add(consumer.name, consumer.status, created, "this pipeline's" if mine else "")
     return listing
@@ -36,7 +36,7 @@ def deregister(
 ) -> None:
     """Remove a consumer no longer needed. A stream that reads through it fails; its next start registers it again."""
     source, stream = _stream(pipeline)
-    name = name or source.name_of_consumer(pipeline)
+    name = name or source.consumer_name_for(pipeline)
     consumer = stream.consumer(name)
     if consumer is None:
         line(f"{source.stream} has no consumer {name}: nothing to remove.")

@@ -38,7 +38,7 @@ def catalog(*, needs: Service | None = "lake") -> Catalog:
     from deltaworks.specs.project import load_catalog
 
     use_settings()
-    project = load_catalog(tolerant=True)
+    project = load_catalog(skip_invalid=True)
     if project.broken:
         from deltaworks.cli.output import line
 

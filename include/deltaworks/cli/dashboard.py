@@ -12,7 +12,7 @@ from deltaworks.cli.context import catalog
 from deltaworks.cli.output import Answer, Part, listing_command
 from deltaworks.control.listing import Listing, count_cell, timestamp_cell
 from deltaworks.dashboards.spans import span_of
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
@@ -32,7 +32,7 @@ def dashboard(
     spec = project.pipeline(pipeline)
     if not name:
         return _declared(spec)
-    declared = named(name, {item.name: item for item in spec.dashboards}, "dashboard")
+    declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = span_of(declared, since=since, until=until)
     # Loaded here: it loads DuckDB and Arrow.
     from deltaworks.operations.drawn_dashboard import drawn_dashboard

@@ -23,11 +23,11 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
 
     What goes where is said on standard error: the keys that the Secret needs. No value of a secret is printed or read.
     """
-    from deltaworks.kubernetes.manifests import as_yaml, kubernetes_of, manifests, secret_keys
+    from deltaworks.kubernetes.manifests import manifests, require_kubernetes, secret_keys, to_yaml
 
     catalog, variables = _declared(settings)
-    document(as_yaml(manifests(catalog, variables)))
-    spec = kubernetes_of(catalog)
+    document(to_yaml(manifests(catalog, variables)))
+    spec = require_kubernetes(catalog)
     line(
         f"The Secret {spec.secret} in the namespace {spec.namespace} needs: "
         f"{', '.join(secret_keys(catalog, variables)) or 'nothing'}.",
@@ -37,11 +37,11 @@ def kubernetes(settings: Path = SETTINGS_OPTION) -> None:
 
 def _declared(settings: Path) -> tuple[Catalog, dict[str, str]]:
     """What is declared, as processes with these settings read it: a mistake anywhere is refused."""
-    from deltaworks.kubernetes.settings import read_variables, refuse_secrets
+    from deltaworks.kubernetes.settings import read_variables, reject_secrets
     from deltaworks.specs.project import load_catalog
 
     variables = read_variables(settings)
     os.environ.update(variables)
     catalog = load_catalog()
-    refuse_secrets(variables, settings, catalog)
+    reject_secrets(variables, settings, catalog)
     return catalog, variables

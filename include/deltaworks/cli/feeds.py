@@ -13,7 +13,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -100,6 +100,6 @@ def dead_letters(
 
 def _records(project: Catalog, pipeline: str, feed: str) -> tuple[FeedRecords, ObjectStore]:
     spec = project.pipeline(pipeline)
-    declared = named(feed, {item.name: item for item in spec.feeds}, "feed")
+    declared = find_by_name(feed, {item.name: item for item in spec.feeds}, "feed")
     objects = open_objects(project.environment.lake)
     return FeedRecords(objects, pipeline, declared.name), objects

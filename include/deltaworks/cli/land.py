@@ -38,7 +38,7 @@ def land(
     project = catalog()
     source = require_file_source(project.pipeline(pipeline))
     inputs = find_inputs(files, standard_input=sys.stdin.buffer)
-    store = landing_store(project.environment.landing.of_bucket(source.bucket))
+    store = landing_store(project.environment.landing.with_bucket(source.bucket))
     with progress_bar(_total(inputs)) as report:
         before: dict[str, int] = {}
 
@@ -50,7 +50,7 @@ def land(
         results = land_files(
             inputs, source, store, object_bytes=object_mib << 20, subfolder=under, force=again, progress=note
         )
-    return [_listing(results), *_sentences(pipeline, source.relay, source.place(), results)]
+    return [_listing(results), *_sentences(pipeline, source.relay, source.display_name(), results)]
 
 
 def _total(inputs: Sequence[Input]) -> int | None:

@@ -11,7 +11,7 @@ from deltaworks.cli.output import document, line
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.metrics.readings import Sample, read_samples
+from deltaworks.metrics.samples import Sample, read_samples
 from deltaworks.specs.catalog import Catalog
 
 #: Beside those of other exporters that are registered with Prometheus.
@@ -25,16 +25,16 @@ def metrics(
 ) -> None:
     """Serve figures of streams, relays, collectors, gold and alerts to Prometheus, until it is stopped."""
     from deltaworks.console.catalog_cache import CatalogCache
-    from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
+    from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
 
     # What is declared is read again where a file of it has changed: a scrape must not cost what reading it does.
     cache = CatalogCache(lambda: catalog(needs=None))
     cache.current()
-    figures = Figures(lambda: _read(cache.current()))
+    figures = MetricsCollector(lambda: _read(cache.current()))
     if once:
         from prometheus_client import generate_latest
 
-        document(generate_latest(registry_of(figures)).decode().rstrip())
+        document(generate_latest(build_registry(figures)).decode().rstrip())
         return
     try:
         server, thread = serve_metrics(figures, host=host, port=port)

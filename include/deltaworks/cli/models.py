@@ -12,7 +12,7 @@ from deltaworks.control.listing import Listing
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
 from deltaworks.operations.models import fold_listing
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -23,7 +23,7 @@ def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help=
     """List the models of a pipeline with every training: as of when, what came of it, and by how much it gains."""
     spec = catalog().pipeline(pipeline)
     declared = {model.name: model for model in spec.models}
-    models = [named(name, declared, "model")] if name else list(spec.models)
+    models = [find_by_name(name, declared, "model")] if name else list(spec.models)
     listing = Listing(("model", "as of", "outcome", "algorithm", "PR-AUC", "gains", "trained", "why"))
     for model in models:
         runs = _runs(pipeline).all(model.name)
@@ -51,7 +51,7 @@ def show(
     number: int = typer.Argument(0, help="The training; without it the newest."),
 ) -> Answer:
     """Show one training: what it was made of, and how it and its baselines did in each fold."""
-    named(name, {model.name: model for model in catalog().pipeline(pipeline).models}, "model")
+    find_by_name(name, {model.name: model for model in catalog().pipeline(pipeline).models}, "model")
     runs = _runs(pipeline)
     numbers = runs.numbers(name)
     run = runs.read(name, number or max(numbers, default=0))

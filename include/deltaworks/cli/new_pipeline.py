@@ -74,7 +74,7 @@ def _project() -> Catalog:
     """What is declared, but for what is broken: that need not be mended before a new pipeline is made."""
     from deltaworks.specs.project import load_catalog
 
-    return load_catalog(tolerant=True, only=())
+    return load_catalog(skip_invalid=True, only=())
 
 
 def _overrides(*, time_format: str, time: str, **fields: str) -> Overrides:
@@ -108,7 +108,7 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
     from deltaworks.specs.project import load_catalog
 
     path = write_pipeline(project, inferred)
-    load_catalog(root=project.root, tolerant=True, only=[inferred.name]).pipeline(inferred.name)
+    load_catalog(root=project.root, skip_invalid=True, only=[inferred.name]).pipeline(inferred.name)
     line(f"Written: {path}")
     _say(inferred)
 

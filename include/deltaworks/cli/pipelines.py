@@ -16,8 +16,8 @@ from deltaworks.control.listing import Cell, Listing
 from deltaworks.errors import ConfigError, ContractError
 
 if TYPE_CHECKING:
-    from deltaworks.specs.changes import SpecChange
-    from deltaworks.specs.mistakes import Mistake
+    from deltaworks.specs.spec_diff import SpecChange
+    from deltaworks.specs.spec_errors import SpecError
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -26,9 +26,9 @@ app = typer.Typer(no_args_is_help=True)
 @listing_command
 def check() -> Answer:
     """Look through every spec and all gold SQL, and list every mistake with its file and line; exits with 10 on any."""
-    from deltaworks.specs.checks.sound_project import project_answer
+    from deltaworks.specs.checks.check_cache import cached_project_check
 
-    project = project_answer()
+    project = cached_project_check()
     pipelines = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"), title="pipelines")
     for facts in project.pipelines:
         counts = (facts.tables, facts.live, facts.gold)
@@ -37,15 +37,15 @@ def check() -> Answer:
         f"{_number(len(project.pipelines), 'pipeline')} and {_number(project.relays, 'relay')} are declared correctly."
     )
     parts: list[str | Listing] = [
-        _mistakes("mistakes", project.mistakes),
-        _mistakes("remarks", project.remarks),
+        _mistakes("mistakes", project.errors),
+        _mistakes("remarks", project.warnings),
         pipelines,
         sound,
     ]
-    if not project.mistakes:
+    if not project.errors:
         return Answer(parts)
-    files = {mistake.file for mistake in project.mistakes}
-    parts.append(f"{_number(len(project.mistakes), 'mistake')} in {_number(len(files), 'file')}: mend the lines named.")
+    files = {mistake.file for mistake in project.errors}
+    parts.append(f"{_number(len(project.errors), 'mistake')} in {_number(len(files), 'file')}: mend the lines named.")
     return Answer(parts, exit_code=ConfigError.exit_code)
 
 
@@ -53,7 +53,7 @@ def _number(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
-def _mistakes(title: str, mistakes: list[Mistake]) -> Listing:
+def _mistakes(title: str, mistakes: list[SpecError]) -> Listing:
     records = [{"file": str(m.file), "line": m.line, "key": m.key, "mistake": m.text} for m in mistakes]
     listing = Listing(("place", "key", "mistake"), records=records, title=title, layout="lines")
     for mistake in mistakes:
@@ -68,11 +68,11 @@ def show(pipeline: PipelineArgument) -> None:
 
     from deltaworks.specs.project import load_catalog
 
-    spec = load_catalog(tolerant=True).pipeline(pipeline)
+    spec = load_catalog(skip_invalid=True).pipeline(pipeline)
     text = io.StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
-    yaml.dump(spec.as_mapping(), text)
+    yaml.dump(spec.to_dict(), text)
     document(text.getvalue())
 
 
@@ -88,9 +88,9 @@ def schema() -> None:
 def pools() -> None:
     """Print the pools that the DAGs of this environment use, as `airflow pools import` reads them."""
     from deltaworks.specs.project import load_catalog
-    from deltaworks.specs.shares import pools_for_import
+    from deltaworks.specs.shares import airflow_pools
 
-    data(pools_for_import(load_catalog(tolerant=True, only=()).environment.shares))
+    data(airflow_pools(load_catalog(skip_invalid=True, only=()).environment.shares))
 
 
 app.command("infer")(infer)
@@ -109,7 +109,7 @@ def diff(
     Exits with 11 where the stream would refuse to start.
     """
     from deltaworks.control.home import PipelineHome
-    from deltaworks.specs.changes import unsafe
+    from deltaworks.specs.spec_diff import unsafe_changes
 
     project = catalog()
     spec = project.pipeline(pipeline)
@@ -126,7 +126,7 @@ def diff(
     if accept:
         accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
         parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
-    refused = unsafe(changes)
+    refused = unsafe_changes(changes)
     try:
         records.check(spec)
     except ContractError as error:

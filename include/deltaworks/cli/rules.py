@@ -18,7 +18,7 @@ from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.listing import Cell, Listing, count_cell
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 
 if TYPE_CHECKING:
     from deltaworks.rules.backtest import Backtest
@@ -93,7 +93,7 @@ def backtest(
     """Judge a rule over a time that has passed: its episodes, its notices, how soon it told, what it made up."""
     project = catalog()
     spec = project.pipeline(pipeline)
-    declared = named(rule, {item.name: item for item in spec.alerts}, "rule")
+    declared = find_by_name(rule, {item.name: item for item in spec.alerts}, "rule")
     start, end = _span(since, until)
     from deltaworks.rules.backtest import backtest as run
     from deltaworks.rules.incidents import read_incidents

@@ -72,7 +72,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
 
 def _explained(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
     """The error of a query: that of a pipeline it names and that is declared wrongly, or what DuckDB says."""
-    for name, wrong in project.wrong_pipelines().items():
+    for name, wrong in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
             return wrong
     return _refused(error, query, project, names)

@@ -43,7 +43,7 @@ def lake_status() -> Answer:
         TransientError: STORAGE_UNREACHABLE.
     """
     use_settings()
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     check_service(catalog.environment, "lake")
     objects = open_objects(catalog.environment.lake)
     now = utc_now()

@@ -19,7 +19,7 @@ _FOLDERS = ("pipelines", "relays", "environments", "collectors")
 def _read() -> Catalog:
     from deltaworks.specs.project import load_catalog
 
-    return load_catalog(tolerant=True)
+    return load_catalog(skip_invalid=True)
 
 
 class CatalogCache:

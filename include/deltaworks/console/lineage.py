@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from deltaworks.specs.gold import place_in_other
+from deltaworks.specs.gold import cross_pipeline_table
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
@@ -87,7 +87,7 @@ def _add_pipeline(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> None:
     for table, kind, reads in _derived(spec):
         target = graph.add(Node(f"{name}.{table}", kind, name))
         for read in reads:
-            other = place_in_other(read)
+            other = cross_pipeline_table(read)
             of, table_name = other if other is not None else (name, read)
             graph.join(graph.nodes.get(f"{of}.{table_name}") or Node(f"{of}.{table_name}", "gold", of), target)
 
@@ -123,7 +123,7 @@ def _derived(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Tables that are made of other tables: name, kind, and what is read."""
     for keyed in spec.keyed_tables:
         yield keyed.name, "keyed", (keyed.history,)
-    for live in spec.counted_tables:
+    for live in spec.aggregation_tables:
         yield live.name, "live", (live.reads,)
     if spec.mutations is not None:
         for kept in (spec.mutations.names, spec.mutations.intervals):

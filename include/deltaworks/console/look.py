@@ -48,7 +48,7 @@ class Look:
 
     def pipelines(self) -> list[str]:
         """The pipelines that the person may see, sorted, those that are declared wrongly among them."""
-        declared = {*self.catalog.pipelines, *self.catalog.wrong_pipelines()}
+        declared = {*self.catalog.pipelines, *self.catalog.invalid_pipelines()}
         return [name for name in sorted(declared) if self.person.may_read(self.stream_dag(name))]
 
     @property

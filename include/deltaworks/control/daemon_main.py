@@ -112,7 +112,7 @@ def _run(
     name, touch_heartbeat = options.name, options.beat_file.touch if options.beat_file is not None else lambda: None
     label = f"{kind.noun.capitalize()} {name}"
     try:
-        catalog = load_catalog(tolerant=True)
+        catalog = load_catalog(skip_invalid=True)
         # Before it waits: what is declared wrongly is an error, and not something that is stopped.
         program = kind.build(catalog, name, touch_heartbeat)
         if options.wait_while_stopped:

@@ -20,7 +20,7 @@ from deltaworks.errors import (
     DeltaworksError,
     FencedError,
     TransientError,
-    error_in,
+    last_error_in,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """The error as a DeltaworksError: itself or the one it wraps, a known error of Spark or a server, or JOB_FAILED."""
     chain = list(_cause_chain(error))
     text = "\n".join(_text_of(link) for link in chain)
-    own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or error_in(text)
+    own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
     if own is not None:
         return own
     if (named := _spark_error(text, error) or _source_error(text)) is not None:

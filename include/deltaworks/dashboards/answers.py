@@ -160,7 +160,7 @@ class _Questions:
             raise
         except duckdb.Error as error:
             return dataclasses.replace(answered, problem=describe_error(error))
-        missing = [name for _, name in panel.columns() if name not in columns]
+        missing = [name for _, name in panel.result_columns() if name not in columns]
         if missing:
             return dataclasses.replace(answered, problem=f"the answer of {panel.sql} has no column {missing[0]!r}")
         shown = tuple(rows[: bounds.rows])

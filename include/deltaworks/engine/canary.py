@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.events.parse import Payload
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import SourceSpec
+from deltaworks.specs.sources.selection import SourceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

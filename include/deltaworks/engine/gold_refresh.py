@@ -45,7 +45,7 @@ def fresh_gold(
         host: names the scheduler pool of the builds.
         once: the run is over what is there and ends by itself. It builds none.
     """
-    if once or not spec.gold.refreshed:
+    if once or not spec.gold.stream_refreshed_tables:
         yield
         return
     module, _, name = GOLD_LOOP.partition(":")
@@ -54,7 +54,12 @@ def fresh_gold(
         heartbeat.update(gold_failures=tuple(dict(failure) for failure in failures))
 
     loop = getattr(importlib.import_module(module), name)(
-        spark, catalog, spec.pipeline, pool=host.pool("gold"), holds_lease=lambda: not lease.lost, report_failures=report
+        spark,
+        catalog,
+        spec.pipeline,
+        pool=host.pool("gold"),
+        holds_lease=lambda: not lease.lost,
+        report_failures=report,
     )
     loop.start()
     try:

@@ -73,8 +73,8 @@ def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
     types = spec.table(live.reads).column_types()
     window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
     groups = {name: types[name] for name in live.group_by}
-    distinct = dict.fromkeys(live.distinct_counts, "long")
-    return window | groups | {"events": "long"} | live.sums(types) | distinct | {"updated_at": "timestamp"}
+    distinct = dict.fromkeys(live.distinct_columns, "long")
+    return window | groups | {"events": "long"} | live.sum_columns(types) | distinct | {"updated_at": "timestamp"}
 
 
 def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
@@ -118,7 +118,7 @@ def start_live_query(
     lake = Lake(catalog.environment.lake)
     source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
-    counts = _windowed_counts(_events(spark, source), live, live.sums(spec.table(live.reads).column_types()))
+    counts = _windowed_counts(_events(spark, source), live, live.sum_columns(spec.table(live.reads).column_types()))
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
     write = merging.LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
     writer = (
@@ -178,7 +178,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
     ]
     different = [
         _different(name, live.distinct_error_percent).cast("bigint").alias(column)
-        for name, column in zip(live.distinct, live.distinct_counts, strict=True)
+        for name, column in zip(live.distinct, live.distinct_columns, strict=True)
     ]
     return (
         events.withWatermark("event_time", f"{live.watermark_minutes} minutes")
@@ -191,7 +191,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
             *live.group_by,
             "events",
             *sums,
-            *live.distinct_counts,
+            *live.distinct_columns,
             F.current_timestamp().alias("updated_at"),
         )
     )

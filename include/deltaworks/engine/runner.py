@@ -251,7 +251,7 @@ class IngestRun:
 
         return [
             start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
-            for live in self._spec.counted_tables
+            for live in self._spec.aggregation_tables
         ]
 
     def _schedule_in(self, pool: str) -> None:

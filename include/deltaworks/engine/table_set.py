@@ -68,7 +68,7 @@ class TableSet:
         if spec.archive is not None:
             self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
-        self.writer_by_table |= dict.fromkeys(spec.own_tables, "fan_out")
+        self.writer_by_table |= dict.fromkeys(spec.engine_tables, "fan_out")
         #: By notification table, the table whose rows have to be there before it announces them.
         self.announced = announced(spec)
         self.handles: dict[str, DeltaTable] = {}

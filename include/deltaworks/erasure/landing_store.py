@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.bucket import (
     list_pages,
 )
 from deltaworks.sources.outages import error_code, retry_outages
-from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 _PATIENCE_SECONDS: Final = 120.0
@@ -100,7 +100,7 @@ class LandingStore:
                     bucket=bucket, key=event.key, etag=event.etag, size=event.size, made_at=event.event_time
                 )
         if self._client is not None and self._keeps_versions(bucket):
-            fits = key_pattern(glob)
+            fits = key_matcher(glob)
             yield from (version for version in self._behind(bucket, prefix) if fits(version.key))
 
     def read(self, landed: LandedObject) -> tuple[bytes, dict[str, Any]] | None:

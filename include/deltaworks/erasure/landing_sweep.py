@@ -22,7 +22,7 @@ from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectS
 from deltaworks.erasure.namespace import Namespace, privacy_of
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConfigError
-from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 
@@ -75,7 +75,7 @@ class _Place:
     glob: str | None
 
     def has(self, key: str) -> bool:
-        return key.startswith(self.prefix) and bool(key_pattern(self.glob)(key))
+        return key.startswith(self.prefix) and bool(key_matcher(self.glob)(key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Namespace:
     @property
     def retention(self) -> timedelta:
         """For how long the slowest of its pipelines keeps files that newer versions have done without."""
-        return timedelta(hours=max(spec.maintenance.kept_hours for spec in self.pipelines))
+        return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in self.pipelines))
 
     def home(self, pipeline: str) -> PipelineHome:
         """The home of one of its pipelines."""

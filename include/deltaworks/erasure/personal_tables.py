@@ -39,7 +39,7 @@ def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTabl
     kept = {table.name: table.erase_reason for table in spec.tables if table.erase == "keep"}
     following = {keyed.name: keyed.history for keyed in (*spec.keyed_tables, *spec.latest_tables)}
     kept |= {name: f"it follows {of}: {kept[of]}" for name, of in following.items() if of in kept}
-    written = dict.fromkeys([*(table.name for table in spec.tables), *spec.own_tables, *following], True)
+    written = dict.fromkeys([*(table.name for table in spec.tables), *spec.engine_tables, *following], True)
     others = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     written |= dict.fromkeys((name for name in others if name not in written), False)
     tables = [PersonalTable(name=name, turn=turn, kept_because=kept.get(name, "")) for name, turn in written.items()]
@@ -51,5 +51,5 @@ def _copies(spec: PipelineSpec, home: PipelineHome, kept: Mapping[str, str]) -> 
     for name in reprocess_ids(home.objects, spec.pipeline):
         plan = home.reprocess(name).plan()
         if plan is not None and plan.mode == "shadow":
-            for table in dict.fromkeys([*plan.tables, *(spec.own_tables if plan.whole else ())]):
+            for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.whole else ())]):
                 yield PersonalTable(name=f"{table}__{plan.id}", turn=False, kept_because=kept.get(table, ""))

@@ -32,8 +32,8 @@ from deltaworks.events.source_fields import RECORD_FIELD, reads_record_fields
 from deltaworks.events.table_columns import ColumnKey, EventColumn, TableColumns
 from deltaworks.events.undeclared_fields import ReadFields, undeclared_fields
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import partition_columns_of
-from deltaworks.specs.times import TimeForm
+from deltaworks.specs.sources.selection import partition_columns_of
+from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 #: What was counted of each event as it was stripped, as of `slot_stripping.COUNTED`.
@@ -99,7 +99,7 @@ class EventPlan:
     tree: FieldTree
     columns: tuple[PlannedColumn, ...]
     time: tuple[Path, ...]
-    time_form: TimeForm
+    time_form: TimeFormat
     ids: tuple[Path, ...]
     name_path: Path | None
     undeclared_paths: frozenset[Path]
@@ -152,7 +152,7 @@ class EventPlan:
                 for key, one in planned.items()
             ),
             time=time,
-            time_form=spec.event.time.form,
+            time_form=spec.event.time.time_format,
             ids=ids,
             name_path=name_path,
             nulls=nulls,

@@ -19,7 +19,7 @@ from deltaworks.events.lossless_numbers import FIRST_INEXACT_DOUBLE
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.times import time_reader
 from deltaworks.events.vectorized_casts import MAX_DOUBLE_DIGITS, NotVectorizable, cast_column
-from deltaworks.specs.times import ISO_8601, TimeForm
+from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
@@ -32,7 +32,7 @@ Converter = Callable[[Any], Any]
 
 
 def convert_column(
-    values: Sequence[Any], kind: ColumnType, *, times: TimeForm = ISO_8601, types_checked: bool = False
+    values: Sequence[Any], kind: ColumnType, *, times: TimeFormat = ISO_8601, types_checked: bool = False
 ) -> tuple[pa.Array, ConversionErrors]:
     """The values as one Arrow array, and the misfits by index (null in the array).
 
@@ -49,7 +49,7 @@ def convert_column(
 
 
 def _convert_in_blocks(
-    values: Sequence[Any], kind: ColumnType, times: TimeForm, size: int
+    values: Sequence[Any], kind: ColumnType, times: TimeFormat, size: int
 ) -> tuple[pa.Array, ConversionErrors]:
     """One bad value among thousands costs its block, not all of them."""
     arrays: list[pa.Array] = []
@@ -61,7 +61,7 @@ def _convert_in_blocks(
     return pa.concat_arrays(arrays), misfits
 
 
-def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, typed: bool) -> pa.Array:
+def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, typed: bool) -> pa.Array:
     """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
     try:
         return cast_column(values, kind, times, types_checked=typed)
@@ -91,7 +91,7 @@ def _convert_one_by_one(
     return pa.array(converted, target), misfits
 
 
-def _converter(kind: ColumnType, times: TimeForm) -> Converter:
+def _converter(kind: ColumnType, times: TimeFormat) -> Converter:
     """What turns one value into what Arrow takes for `kind`, or raises `Misfit`."""
     if isinstance(kind, Primitive):
         return _primitive_converters(times)[kind.name]
@@ -107,7 +107,7 @@ def _converter(kind: ColumnType, times: TimeForm) -> Converter:
     return lambda value: _to_map(value, held, kind)
 
 
-def _primitive_converters(times: TimeForm) -> dict[str, Converter]:
+def _primitive_converters(times: TimeFormat) -> dict[str, Converter]:
     reader = time_reader(times)
     return {
         "string": _to_text,

@@ -39,7 +39,7 @@ class EventTimes:
         declared = spec.event.time
         self._paths = [tuple(path.split(".")) for path in declared.path]
         self._path_text = ", ".join(declared.path)
-        self._form = declared.form
+        self._form = declared.time_format
         # In text an epoch is digits, and digits are read fastest as numbers.
         self._as_text = spec.source.format in TEXT_FORMATS and declared.unit != "iso8601"
         self._arrival = declared.arrival

@@ -37,8 +37,8 @@ from deltaworks.events.redaction import RedactionKeys, create_redaction
 from deltaworks.events.source_fields import PARTITION_FIELD, RECORD_FIELD, create_lookups_and_masks, partition_fields
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import partition_columns_of
 from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.selection import partition_columns_of
 
 if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import Databases

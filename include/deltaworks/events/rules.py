@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ContractError
-from deltaworks.specs.rules import RuleSpec, open_duckdb, selected
 from deltaworks.specs.table import TableSpec
+from deltaworks.specs.table_rules import TableRuleSpec, open_duckdb, select_item
 
 _ROWS = "rows_"
 
@@ -53,7 +53,7 @@ class RuleChecker:
         self._table = table.name
         self._engine = engine
 
-    def failed_rows(self, rows: pa.Table) -> list[tuple[RuleSpec, list[int]]]:
+    def failed_rows(self, rows: pa.Table) -> list[tuple[TableRuleSpec, list[int]]]:
         """Each rule that some row fails, with the places of those rows.
 
         Raises:
@@ -62,7 +62,9 @@ class RuleChecker:
         if not self.rules or not rows.num_rows:
             return []
         try:
-            verdicts = self._engine.evaluate(rows, [f"CAST({selected(rule.check)} AS BOOLEAN)" for rule in self.rules])
+            verdicts = self._engine.evaluate(
+                rows, [f"CAST({select_item(rule.check)} AS BOOLEAN)" for rule in self.rules]
+            )
         except duckdb.Error:
             verdicts = [self._evaluate_leniently(rows, rule) for rule in self.rules]
         failures = []
@@ -73,9 +75,9 @@ class RuleChecker:
                 failures.append((rule, places))
         return failures
 
-    def _evaluate_leniently(self, rows: pa.Table, rule: RuleSpec) -> pa.ChunkedArray:
+    def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:
         """The verdicts of one rule, with what cannot be evaluated as false."""
-        answered = f"TRY(coalesce(CAST({selected(rule.check)} AS BOOLEAN), true))"
+        answered = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
         try:
             (verdict,) = self._engine.evaluate(rows, [f"coalesce({answered}, false)"])
         except duckdb.Error as error:
@@ -87,7 +89,7 @@ class RuleChecker:
         return verdict
 
 
-def rule_failed_error(table: str, rule: RuleSpec, *, seq: int, position: int) -> ContractError:
+def rule_failed_error(table: str, rule: TableRuleSpec, *, seq: int, position: int) -> ContractError:
     """What ends the stream where a rule says `on_fail: fail`."""
     return ContractError(
         "RULE_FAILED",

@@ -47,7 +47,7 @@ def reads_record_fields(spec: PipelineSpec) -> bool:
 
 def lookup_fields(spec: PipelineSpec) -> frozenset[str]:
     """The fields below which events have what is looked up of them."""
-    return frozenset(look_up.field for look_up in spec.enrich)
+    return frozenset(look_up.output_field for look_up in spec.enrich)
 
 
 def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:

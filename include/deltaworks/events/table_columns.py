@@ -29,12 +29,12 @@ from deltaworks.events.undeclared_fields import (
 from deltaworks.specs.event import EventSpec
 from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import ENVELOPE_COLUMNS, RESCUED_COLUMN, ColumnSpec, TableSpec
-from deltaworks.specs.times import ISO_8601, TimeForm
+from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import ColumnType, parse_type
 from deltaworks.tables.arrow_types import arrow_schema
 
 Reasons = dict[int, list[Reason]]
-ColumnKey = tuple[tuple[str, ...], ColumnType, TimeForm, bool]
+ColumnKey = tuple[tuple[str, ...], ColumnType, TimeFormat, bool]
 
 
 def add_errors(reasons: Reasons, misfits: ConversionErrors, path: str) -> None:
@@ -60,7 +60,7 @@ class EventColumn:
     name: str
     path: tuple[str, ...]
     kind: ColumnType
-    times: TimeForm = ISO_8601
+    times: TimeFormat = ISO_8601
     required: bool = False
     values_are_text: bool = False
 
@@ -211,4 +211,4 @@ class TableColumns:
 def _event_column(spec: ColumnSpec, *, of_text: bool, answers: Collection[str]) -> EventColumn:
     path = tuple(spec.path.split("."))
     texts = (of_text and path[0] not in answers) or path[0] == PARTITION_FIELD
-    return EventColumn(spec.name, path, parse_type(spec.type), spec.form, spec.required, texts)
+    return EventColumn(spec.name, path, parse_type(spec.type), spec.time_format, spec.required, texts)

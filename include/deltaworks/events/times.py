@@ -16,7 +16,7 @@ from deltaworks.events.conversion_errors import ConversionError, describe_value,
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import NoMatch, pattern_reader
 from deltaworks.events.time_zones import EPOCH, MICROSECOND, Integers, NonexistentTime, instant_us, instants_us
-from deltaworks.specs.times import TimeForm
+from deltaworks.specs.times import TimeFormat
 
 INSTANT = pa.timestamp("us", tz="UTC")
 #: Spark and Delta dates end with year 9999; anything before 1900 is a clock that was never set.
@@ -28,7 +28,7 @@ _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
 
 
 @lru_cache(maxsize=1024)
-def time_reader(form: TimeForm) -> TimeReader:
+def time_reader(form: TimeFormat) -> TimeReader:
     """The reader of times of this form; made once in a process."""
     return TimeReader(form)
 
@@ -36,7 +36,7 @@ def time_reader(form: TimeForm) -> TimeReader:
 class TimeReader:
     """Reads times of one form. Safe to share between threads."""
 
-    def __init__(self, form: TimeForm) -> None:
+    def __init__(self, form: TimeFormat) -> None:
         self._form = form
         self._reader = None if form.format is None else pattern_reader(form.format)
         pattern = form.pattern

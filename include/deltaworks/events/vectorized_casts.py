@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from deltaworks.events.times import time_reader
-from deltaworks.specs.times import TimeForm
+from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
@@ -39,7 +39,7 @@ class NotVectorizable(Exception):
     """No way here is sure of these values."""
 
 
-def cast_column(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, types_checked: bool = False) -> pa.Array:
+def cast_column(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, types_checked: bool = False) -> pa.Array:
     """All values as one array; null where a value is None.
 
     Args:
@@ -62,7 +62,7 @@ def cast_column(values: Sequence[Any], kind: ColumnType, times: TimeForm, *, typ
     return _require_finite(pa.array(values, arrow_type(kind)))
 
 
-def _cast_primitive(values: Sequence[Any], kind: Primitive, times: TimeForm) -> pa.Array:
+def _cast_primitive(values: Sequence[Any], kind: Primitive, times: TimeFormat) -> pa.Array:
     if kind.name in _UNCONVERTED_TYPES:
         return pa.array(values, arrow_type(kind))
     if kind.name in _EXACT_TYPES:
@@ -76,7 +76,7 @@ def _cast_primitive(values: Sequence[Any], kind: Primitive, times: TimeForm) -> 
     raise NotVectorizable
 
 
-def _cast_dates(texts: Sequence[Any], times: TimeForm) -> pa.Array:
+def _cast_dates(texts: Sequence[Any], times: TimeFormat) -> pa.Array:
     """Dates without a pattern, each distinct text read once."""
     encoded = pa.array(texts, pa.string()).dictionary_encode()
     read = time_reader(times).date

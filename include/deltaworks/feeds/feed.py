@@ -81,7 +81,7 @@ class Feed:
         """The record of a feed that is new."""
         current = self._reading.current()
         empty = Position(kind=current.kind)
-        return self._records.write(FeedRecord.first(empty if self._feed.begins == "all" else current))
+        return self._records.write(FeedRecord.first(empty if self._feed.start == "all" else current))
 
     def _deliver_changes(self, record: FeedRecord) -> FeedRecord:
         target = self._reading.current()

@@ -19,7 +19,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.gold.model_tables import ScoredInput
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN
-from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, place_in_other
+from deltaworks.specs.gold import DedupeSpec, GoldTableSpec, cross_pipeline_table
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
@@ -74,7 +74,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
     time_columns = {table.name: table.grain.column for table in spec.gold.tables if table.grain}
     time_columns |= {table.name: TIME_COLUMN for table in spec.tables if TIME_COLUMN in table.column_types()}
     for name in names:
-        external_place = place_in_other(name)
+        external_place = cross_pipeline_table(name)
         key = paths.table(*(external_place or (spec.pipeline, name)))
         table = lake.open(key)
         if external_place is not None and table is not None:
@@ -99,7 +99,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
 
 def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
     """The columns of a table that gold may read, with their types; none are declared of a gold table."""
-    if place_in_other(name) is not None or name in {table.name for table in spec.gold.tables}:
+    if cross_pipeline_table(name) is not None or name in {table.name for table in spec.gold.tables}:
         return {}
     if spec.mutations is not None and name == spec.mutations.names:
         return NAMES_COLUMNS

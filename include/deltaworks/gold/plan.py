@@ -73,12 +73,12 @@ class GoldPlan:
     def input_of(self, name: str) -> Part:
         """What is read of the input called `name`."""
         if self.table.grain is not None:
-            affects = self.table.affects_of(name)
+            affects = self.table.affects_for_input(name)
             everything = Part(DATE_COLUMN, None, None, frozenset())
             return required_part(self.output, affects) if isinstance(affects, AffectsSpec) else everything
         if isinstance(self.table.affects, str | AffectsSpec):
             return self.input
-        affects = self.table.affects_of(name)
+        affects = self.table.affects_for_input(name)
         if not isinstance(affects, AffectsSpec) or self.output_dates is None:
             return Part(DATE_COLUMN, None)
         back = [-offset for offset in affects.days]
@@ -103,7 +103,7 @@ def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
 
 def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
     """Rebuild these dates, changed or not. Nothing is to be done where a table is not made of dates."""
-    if not table.by_date:
+    if not table.is_partitioned_by_date:
         return GoldPlan(table, frozenset(), frozenset(), "it is not built by date")
     return GoldPlan(
         table,
@@ -151,7 +151,7 @@ def _plan_dates(
     since: dt.date | None = None
     window = dedupe.across_days if dedupe else 0
     for name, change in changes.items():
-        affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
+        affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
             return full_plan(table, f"{name} changed, and any change of it affects all")
         dates = _changed_dates(change, column)
@@ -224,7 +224,7 @@ def _plan_hours(
     output: set[dt.datetime] = set()
     since: dt.date | None = None
     for name, change in changes.items():
-        affects, column = table.affects_of(name), date_columns.get(name, DATE_COLUMN)
+        affects, column = table.affects_for_input(name), date_columns.get(name, DATE_COLUMN)
         if affects == "all" and change:
             return full_plan(table, f"{name} changed, and any change of it affects all")
         hours = hours_of_changes(change, column)

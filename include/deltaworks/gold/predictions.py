@@ -71,7 +71,7 @@ def _rows_above_threshold(lake: Lake, spec: PipelineSpec, model: ModelSpec, now:
     horizon = dt.timedelta(seconds=model.horizon_seconds)
     columns = [*model.of, model.at, "model", "score", "threshold"]
     since = (now - horizon).date() - dt.timedelta(days=1)
-    filters = pc.field(declared.partition_by) >= since if declared.by_date else None
+    filters = pc.field(declared.partition_by) >= since if declared.is_partitioned_by_date else None
     table = lake.rows(paths.table(spec.pipeline, declared.name), columns=columns, filters=filters)
     newest: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in [] if table is None else table.to_pylist():

@@ -218,7 +218,7 @@ class _TableRefresh:
 
     def _failed_checks(self, key: str, job: TableJob) -> list[str]:
         """What the whole shadow breaks of the table's checks, held against the table that readers have."""
-        if not self._table.checks.before_commit:
+        if not self._table.checks.has_result_checks:
             return []
         rows = self._spark.read.format("delta").load(self._lake.storage.spark_uri(key))
         everything = full_plan(job.plan.table, "")

@@ -67,7 +67,7 @@ class GoldRefreshLoop:
         self._job_group = f"gold.{pipeline}"
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self._next_refresh_at = dict.fromkeys((table.name for table in self._spec.gold.refreshed), 0.0)
+        self._next_refresh_at = dict.fromkeys((table.name for table in self._spec.gold.stream_refreshed_tables), 0.0)
         self._failures: dict[str, dict[str, Any]] = {}
         self._overtaken_counts: dict[str, int] = {}
         self._next_compaction_at = time.monotonic() + COMPACTION_INTERVAL_SECONDS
@@ -119,7 +119,11 @@ class GoldRefreshLoop:
         """
         from deltaworks.gold.build import rebuild_gold
 
-        due = [table for table in self._spec.gold.refreshed if self._next_refresh_at[table.name] <= time.monotonic()]
+        due = [
+            table
+            for table in self._spec.gold.stream_refreshed_tables
+            if self._next_refresh_at[table.name] <= time.monotonic()
+        ]
         if self._closing.is_set() or not due:
             return
         began = time.monotonic()
@@ -144,7 +148,9 @@ class GoldRefreshLoop:
         if self._next_compaction_at > time.monotonic():
             return
         try:
-            compact_inputs(self._lake, self._spec, self._spec.gold.refreshed, should_continue=self._should_continue)
+            compact_inputs(
+                self._lake, self._spec, self._spec.gold.stream_refreshed_tables, should_continue=self._should_continue
+            )
         except Exception as error:
             log.warning("pipeline=%s small files of gold's inputs were not merged: %s", self._pipeline, error)
         self._next_compaction_at = time.monotonic() + COMPACTION_INTERVAL_SECONDS

@@ -187,7 +187,7 @@ def _plan(
             continue
         before = built.versions.get(name)
         columns[name] = pinned.date_column
-        if pinned.diff_column and table.affects_of(name) == "onwards":
+        if pinned.diff_column and table.affects_for_input(name) == "onwards":
             columns[name] = pinned.diff_column
             changes[name] = changes_by_row_diff(
                 lake, pinned.key, column=pinned.diff_column, before=before, after=pinned.version
@@ -221,7 +221,7 @@ def build_table(
     if state is not None and not has_same_columns(state, answer):
         job, state = replace(job, plan=full_plan(table, "the columns of its answer changed"), previous_build=None), None
         answer = _answer(spark, job, views)
-    run_checks = run_checks and table.checks.before_commit
+    run_checks = run_checks and table.checks.has_result_checks
     if run_checks:
         # Looked at several times and then written: computed once.
         answer = answer.persist()

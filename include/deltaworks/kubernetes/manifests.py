@@ -11,12 +11,12 @@ from deltaworks.kubernetes.pods import Manifest
 from deltaworks.kubernetes.settings import settings_maps
 from deltaworks.kubernetes.vault_jobs import vault_jobs
 from deltaworks.kubernetes.workloads import workloads
-from deltaworks.specs.base import references_of
+from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
 
 
-def kubernetes_of(catalog: Catalog) -> KubernetesSpec:
+def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
     """What the environment says of its cluster.
 
     Raises:
@@ -42,7 +42,7 @@ def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
     Raises:
         ConfigError: KUBERNETES_UNDECLARED.
     """
-    spec = kubernetes_of(catalog)
+    spec = require_kubernetes(catalog)
     vault = list(vault_jobs(catalog, spec, settings))
     made = [*accounts(spec, vault=bool(vault)), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
     return [*made, *vault]
@@ -56,10 +56,10 @@ def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
         *catalog.pipelines.values(),
         *catalog.collectors.values(),
     ]
-    return sorted({reference.name for _, reference in references_of(declared)} - set(settings))
+    return sorted({reference.name for _, reference in find_references(declared)} - set(settings))
 
 
-def as_yaml(objects: Iterable[Manifest]) -> str:
+def to_yaml(objects: Iterable[Manifest]) -> str:
     """The objects as a stream of YAML documents."""
     from ruamel.yaml import YAML
 

@@ -11,8 +11,8 @@ from typing import Final
 from deltaworks.errors import ConfigError
 from deltaworks.kubernetes.pods import SETTINGS, Manifest, metadata
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.known_secrets import secrets_of
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.weak_secrets import find_secrets
 
 AIRFLOW_SETTINGS_MAP: Final = "deltaworks-airflow"
 #: As docker-compose.yaml has them, for the reasons that stand there; what Airflow's own chart sets is left to it.
@@ -54,14 +54,14 @@ def read_variables(path: Path) -> dict[str, str]:
     return variables
 
 
-def refuse_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -> None:
+def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -> None:
     """Refuse settings among which there is a secret, by its name or by what declarations use it for.
 
     Raises:
         ConfigError: KUBERNETES_SETTINGS_INVALID. No value is in the message.
     """
     declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
-    secrets = {reference.name for spec in declared for _, reference in secrets_of(spec)}
+    secrets = {reference.name for spec in declared for _, reference in find_secrets(spec)}
     named = sorted(name for name in variables if name in secrets or _SECRET_NAME.search(name))
     if named:
         raise _invalid(

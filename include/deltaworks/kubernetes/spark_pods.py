@@ -23,19 +23,19 @@ from deltaworks.kubernetes.pods import (
     labels,
     pod_security,
 )
-from deltaworks.specs.base import references_of, resolve_text
+from deltaworks.specs.base import find_references, resolve_text
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: Starts a driver or an executor as Spark asks for it; of docker/kubernetes.Dockerfile.
-_START = ("/usr/bin/dumb-init", "--", "bash", "/opt/deltaworks/spark_pod.sh")
+_ENTRY_POINT = ("/usr/bin/dumb-init", "--", "bash", "/opt/deltaworks/spark_pod.sh")
 
 
 def driver_variables(environment: EnvironmentSpec, pipelines: Iterable[PipelineSpec]) -> set[str]:
     """The variables that the driver of some pipelines refers to."""
     stores = [environment.lake, environment.landing, environment.messaging, environment.lineage, environment.privacy]
-    return {reference.name for _, reference in references_of([*stores, *pipelines])}
+    return {reference.name for _, reference in find_references([*stores, *pipelines])}
 
 
 def driver_pod(spec: KubernetesSpec, variables: Iterable[str]) -> Manifest:
@@ -63,7 +63,7 @@ def _template(spec: KubernetesSpec, role: str, account: str, variables: list[Man
             "containers": [
                 {
                     "name": f"spark-{role}",
-                    "command": list(_START),
+                    "command": list(_ENTRY_POINT),
                     "workingDir": "/tmp",  # noqa: S108
                     "envFrom": from_settings(),
                     "env": variables,
@@ -85,14 +85,14 @@ def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, st
         "spark.kubernetes.container.image": resolve_text(spec.image),
         "spark.kubernetes.authenticate.driver.serviceAccountName": DRIVER_ACCOUNT,
         "spark.kubernetes.authenticate.executor.serviceAccountName": ACCOUNT,
-        "spark.kubernetes.driver.podTemplateFile": _written(driver_pod(spec, variables)),
+        "spark.kubernetes.driver.podTemplateFile": _write_template(driver_pod(spec, variables)),
         "spark.kubernetes.driver.podTemplateContainerName": "spark-driver",
-        "spark.kubernetes.executor.podTemplateFile": _written(executor_pod(spec)),
+        "spark.kubernetes.executor.podTemplateFile": _write_template(executor_pod(spec)),
         "spark.kubernetes.executor.podTemplateContainerName": "spark-executor",
     }
 
 
-def _written(template: Manifest) -> str:
+def _write_template(template: Manifest) -> str:
     """The path of a file with a template. Its name is that of its content, so that there is one of a kind."""
     data = json.dumps(template, indent=1)
     path = Path(tempfile.gettempdir()) / f"spark-pod-{hashlib.sha256(data.encode()).hexdigest()[:16]}.yaml"

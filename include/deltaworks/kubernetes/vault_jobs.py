@@ -18,7 +18,7 @@ from deltaworks.kubernetes.pods import (
     pod,
     secret_names,
 )
-from deltaworks.specs.base import references_of
+from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
@@ -32,7 +32,7 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
     if environment.privacy is None:
         return
     refers_to = [environment.lake, environment.landing, environment.privacy]
-    variables = from_secret(spec, secret_names(references_of(refers_to), settings))
+    variables = from_secret(spec, secret_names(find_references(refers_to), settings))
     for namespace in catalog.namespaces:
         for operation, schedule in VAULT_SCHEDULES.items():
             arguments = ["python", f"{_JOBS}/{operation}.py", "--namespace", namespace, "--no-dry-run"]

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deltaworks.kubernetes.pods import Manifest, container, from_secret, labels, metadata, pod, secret_names
-from deltaworks.specs.base import references_of
+from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import WEBHOOK_VARIABLE
 from deltaworks.specs.kubernetes import CollectorPodsSpec, KubernetesSpec
 from deltaworks.specs.relay import RelaySpec
 
-_BEAT_FILE = "/tmp/beat"  # noqa: S108
+_HEARTBEAT_FILE = "/tmp/beat"  # noqa: S108
 #: A relay waits for its storage for five minutes before it gives up by itself.
 _RELAY_SILENT_SECONDS = 600
 _DEADMAN_EVERY_SECONDS, _DEADMAN_SILENT_SECONDS = 30, 120
@@ -37,14 +37,14 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
     """One pod and never two: a second one would wait for the lease in vain, and fail."""
     environment = catalog.environment
     refers_to = [environment.lake, environment.landing, environment.messaging, relay]
-    names = secret_names(references_of(refers_to), settings)
-    beat = _is_fresh(_RELAY_SILENT_SECONDS)
+    names = secret_names(find_references(refers_to), settings)
+    beat = _heartbeat_probe(_RELAY_SILENT_SECONDS)
     main = container(
         spec,
         "relay",
         [
             *("python", "-m", "deltaworks.sources.objects.relay", "--relay", relay.relay),
-            *("--beat-file", _BEAT_FILE, "--wait-while-stopped"),
+            *("--beat-file", _HEARTBEAT_FILE, "--wait-while-stopped"),
         ],
         size=spec.relay,
         variables=from_secret(spec, names),
@@ -60,19 +60,19 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
 def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Manifest:
     environment = catalog.environment
     refers_to = [environment.lake, environment.messaging, environment.alerts]
-    names = secret_names(references_of(refers_to), settings) - {WEBHOOK_VARIABLE}
+    names = secret_names(find_references(refers_to), settings) - {WEBHOOK_VARIABLE}
     webhook = set() if WEBHOOK_VARIABLE in settings else {WEBHOOK_VARIABLE}
     main = container(
         spec,
         "deadman",
         [
             *("python", "-m", "deltaworks.alerts.deadman", "--every", str(_DEADMAN_EVERY_SECONDS)),
-            *("--beat-file", _BEAT_FILE),
+            *("--beat-file", _HEARTBEAT_FILE),
         ],
         size=spec.deadman,
         variables=[*from_secret(spec, names), *from_secret(spec, webhook, optional=True)],
-        startupProbe={**_is_fresh(_DEADMAN_SILENT_SECONDS), "periodSeconds": 5, "failureThreshold": 60},
-        livenessProbe={**_is_fresh(_DEADMAN_SILENT_SECONDS), "periodSeconds": 30},
+        startupProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 5, "failureThreshold": 60},
+        livenessProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 30},
     )
     # Two of them would claim each notice once all the same; one that is replaced is silent for seconds.
     return _deployment(spec, "deadman", "deadman", pod(spec, [main]), settings, strategy={"type": "Recreate"})
@@ -96,15 +96,15 @@ def _collector(
             *("--host", "0.0.0.0", "--port", str(_COLLECTOR_PORT), "--metrics-port", str(_METRICS_PORT)),
         ],
         size=declared,
-        variables=from_secret(spec, secret_names(references_of(refers_to), settings)),
+        variables=from_secret(spec, secret_names(find_references(refers_to), settings)),
         ports=[
             {"name": "http", "containerPort": _COLLECTOR_PORT},
             {"name": "metrics", "containerPort": _METRICS_PORT},
         ],
         # Recovery reads what a crash has left before anything is taken.
-        startupProbe={**_gets("/health"), "periodSeconds": 2, "failureThreshold": 150},
-        readinessProbe={**_gets("/ready"), "periodSeconds": 5},
-        livenessProbe={**_gets("/health"), "periodSeconds": 20, "failureThreshold": 3},
+        startupProbe={**_http_probe("/health"), "periodSeconds": 2, "failureThreshold": 150},
+        readinessProbe={**_http_probe("/ready"), "periodSeconds": 5},
+        livenessProbe={**_http_probe("/health"), "periodSeconds": 20, "failureThreshold": 3},
     )
     main["volumeMounts"] = [*main["volumeMounts"], {"name": "spool", "mountPath": _SPOOL}]
     spread = {
@@ -116,7 +116,7 @@ def _collector(
     details = pod(
         spec, [main], topologySpreadConstraints=[spread], terminationGracePeriodSeconds=_COLLECTOR_GRACE_SECONDS
     )
-    yield _stateful(spec, declared, details, settings)
+    yield _stateful_set(spec, declared, details, settings)
     yield _service(spec, "collector", {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]})
     # By this one pods have names of their own, as a StatefulSet asks.
     yield _service(spec, "collector-pods", {"clusterIP": "None", "ports": [{"name": "metrics", "port": _METRICS_PORT}]})
@@ -129,7 +129,7 @@ def _collector(
         }
 
 
-def _stateful(
+def _stateful_set(
     spec: KubernetesSpec, declared: CollectorPodsSpec, details: Manifest, settings: Mapping[str, str]
 ) -> Manifest:
     chosen = labels("collector")
@@ -171,7 +171,7 @@ def _service(spec: KubernetesSpec, name: str, more: Manifest) -> Manifest:
     }
 
 
-def _gets(path: str) -> dict[str, Any]:
+def _http_probe(path: str) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 5}
 
 
@@ -208,7 +208,7 @@ def _digest(settings: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(settings), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _is_fresh(seconds: int) -> dict[str, Any]:
+def _heartbeat_probe(seconds: int) -> dict[str, Any]:
     """A probe: the process has touched its file within so many seconds."""
-    test = f'test "$(( $(date +%s) - $(stat -c %Y {_BEAT_FILE}) ))" -lt {seconds}'
+    test = f'test "$(( $(date +%s) - $(stat -c %Y {_HEARTBEAT_FILE}) ))" -lt {seconds}'
     return {"exec": {"command": ["sh", "-c", test]}, "timeoutSeconds": 5}

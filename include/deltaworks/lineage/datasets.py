@@ -40,21 +40,21 @@ class Dataset:
         return Column(self.namespace, self.name, name)
 
 
-def stored(storage: StorageSpec, key: str = "") -> Dataset:
+def storage_dataset(storage: StorageSpec, key: str = "") -> Dataset:
     """What lies at a key of a storage. A bucket is a namespace; local disk is one."""
     if storage.scheme == "s3":
         return Dataset(f"s3://{storage.bucket}", "/".join(filter(None, (storage.prefix, key))) or "/")
     return Dataset("file", "/".join(filter(None, (storage.prefix, key))))
 
 
-def bronze_table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
+def table_dataset(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
     """A table of a pipeline with the columns it is declared with; of one that is not bronze, without any."""
     types: dict[str, str] = {}
     for table in spec.tables:
         types = table.column_types() if table.name == name else types
     for keyed in (*spec.keyed_tables, *spec.latest_tables):
         types = dict(keyed.types) if keyed.name == name else types
-    return replace(stored(catalog.environment.lake, paths.table(spec.pipeline, name)), fields=types)
+    return replace(storage_dataset(catalog.environment.lake, paths.table(spec.pipeline, name)), fields=types)
 
 
 def stream_inputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
@@ -62,34 +62,34 @@ def stream_inputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     fields: dict[str, str] = {}
     for table in spec.event_tables:
         types = table.column_types()
-        for name, sources in _origins(spec, table).items():
+        for name, sources in _source_paths(spec, table).items():
             fields |= {path: types[name] for path in sources if path not in fields}
-    return [replace(dataset, fields=fields) for dataset in _sources(catalog, spec)]
+    return [replace(dataset, fields=fields) for dataset in _source_datasets(catalog, spec)]
 
 
 def stream_outputs(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     """What a stream writes: bronze tables, what is in quarantine, keyed and live tables."""
-    inputs = _sources(catalog, spec)
-    tables = {table.name: bronze_table(catalog, spec, table.name) for table in spec.tables}
+    inputs = _source_datasets(catalog, spec)
+    tables = {table.name: table_dataset(catalog, spec, table.name) for table in spec.tables}
     for table in spec.event_tables:
         origins = {
             name: tuple(dataset.column(path) for dataset in inputs for path in event_paths)
-            for name, event_paths in _origins(spec, table).items()
+            for name, event_paths in _source_paths(spec, table).items()
         }
         tables[table.name] = replace(tables[table.name], columns=origins)
     for keyed in (*spec.keyed_tables, *spec.latest_tables):
-        dataset, history = bronze_table(catalog, spec, keyed.name), tables[keyed.history]
+        dataset, history = table_dataset(catalog, spec, keyed.name), tables[keyed.history]
         same = {name: (history.column(name),) for name in dataset.fields if name in history.fields}
         tables[keyed.name] = replace(dataset, columns=same)
-    others = ["quarantine", *(live.name for live in spec.counted_tables)]
-    return [*tables.values(), *(bronze_table(catalog, spec, name) for name in others)]
+    others = ["quarantine", *(live.name for live in spec.aggregation_tables)]
+    return [*tables.values(), *(table_dataset(catalog, spec, name) for name in others)]
 
 
 def mutation_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
     """What a run of mutations reads: requests, and the tables whose rows they change."""
     spec = catalog.pipeline(pipeline)
     requests = [spec.mutations.requests] if spec.mutations is not None else []
-    return [bronze_table(catalog, spec, name) for name in [*requests, *(written or _mutable(spec))]]
+    return [table_dataset(catalog, spec, name) for name in [*requests, *(written or _mutable(spec))]]
 
 
 def mutation_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
@@ -97,7 +97,7 @@ def mutation_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int 
     spec = catalog.pipeline(pipeline)
     outputs = []
     for name in written or _mutable(spec):
-        dataset = bronze_table(catalog, spec, name)
+        dataset = table_dataset(catalog, spec, name)
         same = {column: (dataset.column(column),) for column in dataset.fields}
         outputs.append(replace(dataset, columns=same, rows=written.get(name)))
     return outputs
@@ -107,7 +107,7 @@ def _mutable(spec: PipelineSpec) -> list[str]:
     return [table.name for table in spec.tables if table.mutable is not None]
 
 
-def _origins(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, ...]]:
+def _source_paths(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, ...]]:
     """The paths in events that each column of a table is made of."""
     event = spec.event
     origins = {
@@ -119,7 +119,7 @@ def _origins(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, ...]]
     return {name: event_paths for name, event_paths in origins.items() if event_paths}
 
 
-def _sources(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
+def _source_datasets(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     source = spec.source
     if isinstance(source, KafkaSourceSpec):
         # One of the brokers stands for all of them, as the client's own naming has it.
@@ -129,9 +129,11 @@ def _sources(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
         return [Dataset(f"kinesis://{catalog.environment.messaging.region}", source.stream)]
     if isinstance(source, DeltaSourceSpec):
         if source.uri is not None:
-            return [stored(StorageSpec(root=source.uri))]
-        return [stored(catalog.environment.lake, paths.table(source.pipeline or spec.pipeline, source.table or ""))]
-    return [stored(catalog.environment.landing.of_bucket(source.bucket), source.prefix.rstrip("/"))]
+            return [storage_dataset(StorageSpec(root=source.uri))]
+        return [
+            storage_dataset(catalog.environment.lake, paths.table(source.pipeline or spec.pipeline, source.table or ""))
+        ]
+    return [storage_dataset(catalog.environment.landing.with_bucket(source.bucket), source.prefix.rstrip("/"))]
 
 
 def unique(datasets: Iterable[Dataset]) -> Iterator[Dataset]:

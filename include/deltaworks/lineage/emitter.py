@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 #: Events that wait; each is small until it is made.
 CAPACITY = 100
 #: Makes an event. Called in the emitter's thread.
-Made = Callable[[], Any]
+EventFactory = Callable[[], Any]
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Emitter:
 
     def __init__(self, open_sender: Callable[[], Callable[[Any], None]], *, capacity: int = CAPACITY) -> None:
         self._open_sender = open_sender
-        self._waiting: queue.Queue[Made | None] = queue.Queue(capacity)
+        self._queue: queue.Queue[EventFactory | None] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self.counts = Counts()
@@ -48,10 +48,10 @@ class Emitter:
         self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
         self._thread.start()
 
-    def emit(self, made: Made) -> None:
+    def emit(self, create_event: EventFactory) -> None:
         """Have an event made and sent, or dropped where too many wait."""
         try:
-            self._waiting.put_nowait(made)
+            self._queue.put_nowait(create_event)
         except queue.Full:
             self._count("dropped")
 
@@ -60,14 +60,14 @@ class Emitter:
         deadline = time.monotonic() + seconds
         self._closing.set()
         try:
-            self._waiting.put(None, timeout=seconds)
+            self._queue.put(None, timeout=seconds)
         except queue.Full:
             pass
         else:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if self._thread.is_alive():
-                self.counts.dropped += sum(1 for made in self._waiting.queue if made is not None) + 1
+                self.counts.dropped += sum(1 for made in self._queue.queue if made is not None) + 1
             lost = self.counts.failed + self.counts.dropped
             if lost:
                 log.warning(
@@ -80,10 +80,10 @@ class Emitter:
 
     def _run(self) -> None:
         send: Callable[[Any], None] | None = None
-        while (made := self._waiting.get()) is not None:
+        while (create_event := self._queue.get()) is not None:
             try:
                 send = send or self._open_sender()
-                send(made())
+                send(create_event())
                 self._count("sent")
             except Exception as error:  # whatever happens to lineage, the job goes on
                 self._count("failed")

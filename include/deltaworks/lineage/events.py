@@ -29,7 +29,7 @@ def open_client(spec: LineageSpec) -> Callable[[Any], None]:
     return OpenLineageClient(config={"transport": spec.resolved_transport()}).emit
 
 
-def event(
+def build_event(
     state: str,
     *,
     at: str,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from deltaworks.control import paths
-from deltaworks.lineage.datasets import Dataset, bronze_table, stored
+from deltaworks.lineage.datasets import Dataset, storage_dataset, table_dataset
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.gold import GoldTableSpec, place_in_other, view_name
+from deltaworks.specs.gold import GoldTableSpec, cross_pipeline_table, view_name
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
@@ -17,25 +17,27 @@ from deltaworks.tables.lake import Lake
 def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
     """The tables that some gold tables read; before any is written, those that all of them do."""
     spec = catalog.pipeline(pipeline)
-    names = dict.fromkeys(name for table in _chosen(spec, written) for name in table.reads if name not in written)
+    names = dict.fromkeys(
+        name for table in _selected_tables(spec, written) for name in table.reads if name not in written
+    )
     return [_table(catalog, spec, name) for name in names]
 
 
 def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
     """The gold tables that were written; before any is, all that may be."""
     # Loaded here: it loads the parser of SQL.
-    from deltaworks.lineage.gold_columns import columns_of_query
+    from deltaworks.lineage.gold_columns import column_origins
 
     spec = catalog.pipeline(pipeline)
     outputs = []
-    for table in _chosen(spec, written):
+    for table in _selected_tables(spec, written):
         sql = (catalog.folder(pipeline) / table.sql).read_text(encoding="utf-8")
-        columns = columns_of_query(sql, {view_name(name): _table(catalog, spec, name) for name in table.reads})
+        columns = column_origins(sql, {view_name(name): _table(catalog, spec, name) for name in table.reads})
         outputs.append(replace(_table(catalog, spec, table.name), columns=columns, rows=written.get(table.name)))
     return outputs
 
 
-def _chosen(spec: PipelineSpec, written: Mapping[str, int | None]) -> list[GoldTableSpec]:
+def _selected_tables(spec: PipelineSpec, written: Mapping[str, int | None]) -> list[GoldTableSpec]:
     return [table for table in spec.gold.tables if not written or table.name in written]
 
 
@@ -45,8 +47,8 @@ def _table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
     Of another pipeline (`games.daily`) it is a gold table, whose columns the table alone has.
     """
     lake = catalog.environment.lake
-    other = place_in_other(name)
-    dataset = stored(lake, paths.table(*other)) if other is not None else bronze_table(catalog, spec, name)
+    other = cross_pipeline_table(name)
+    dataset = storage_dataset(lake, paths.table(*other)) if other is not None else table_dataset(catalog, spec, name)
     if dataset.fields:
         return dataset
     opened = Lake(lake).open(paths.table(*(other or (spec.pipeline, name))))

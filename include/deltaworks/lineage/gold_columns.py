@@ -10,14 +10,14 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import Node, lineage
 
 from deltaworks.lineage.datasets import Column, Dataset
-from deltaworks.specs.checks.query_mistakes import parsed_query
+from deltaworks.specs.checks.query_errors import parse_query
 
 #: Gold SQL is written in it.
 _DIALECT = "spark"
 log = logging.getLogger(__name__)
 
 
-def columns_of_query(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Column, ...]]:
+def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Column, ...]]:
     """The columns that each column of the answer is made of; those that are made of none, such as counts, are left out.
 
     A query that cannot be followed has none.
@@ -27,18 +27,18 @@ def columns_of_query(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[
     """
     schema = {name: {column: kind or "string" for column, kind in read.fields.items()} for name, read in reads.items()}
     try:
-        query = parsed_query(sql)
+        query = parse_query(sql)
         if query is None:
             return {}
         nodes = lineage(None, query, {name: columns for name, columns in schema.items() if columns}, dialect=_DIALECT)
-        origins = {name: tuple(dict.fromkeys(_leaves(node, reads))) for name, node in nodes.items()}
+        origins = {name: tuple(dict.fromkeys(_origin_columns(node, reads))) for name, node in nodes.items()}
     except (SqlglotError, ValueError, KeyError, RecursionError) as error:
         log.debug("the columns of a query cannot be followed: %s", error)
         return {}
     return {name: columns for name, columns in origins.items() if columns}
 
 
-def _leaves(node: Node, reads: Mapping[str, Dataset]) -> Iterator[Column]:
+def _origin_columns(node: Node, reads: Mapping[str, Dataset]) -> Iterator[Column]:
     for below in node.walk():
         table = below.expression
         if isinstance(table, exp.Table) and table.name.lower() in reads:

@@ -38,18 +38,18 @@ _ERROR_LENGTH = 2_000
 #: The datasets of a run, by the tables it has written with their rows.
 Datasets = Callable[[Mapping[str, int | None]], Sequence[Dataset]]
 #: The same of any pipeline.
-DatasetsOf = Callable[[Catalog, str, Mapping[str, int | None]], Sequence[Dataset]]
+PipelineDatasets = Callable[[Catalog, str, Mapping[str, int | None]], Sequence[Dataset]]
 #: A job that ends, as its name ends: builds of gold tables, batches of mutations.
 BatchJob = Literal["gold", "mutations"]
 
 
-class Written:
+class WrittenTables:
     """What a block has written so far: the end of its run names it."""
 
     def __init__(self) -> None:
         self.tables: dict[str, int | None] = {}
 
-    def note(self, table: str, rows: int | None = None) -> None:
+    def add(self, table: str, rows: int | None = None) -> None:
         """A table was written, with so many rows."""
         before = self.tables.get(table)
         self.tables[table] = rows if before is None else before + (rows or 0)
@@ -65,21 +65,21 @@ class LineageRun:
     kind: str
     inputs: Datasets
     outputs: Datasets
-    written: Written = field(default_factory=Written)
+    written: WrittenTables = field(default_factory=WrittenTables)
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     _reported_at: float = field(default_factory=time.monotonic)
     _ended: bool = False
 
-    def tell(self, state: str, *, error: str = "") -> None:
+    def emit(self, state: str, *, error: str = "") -> None:
         """Emit an event of the run, now."""
         self._ended = state in ("COMPLETE", "FAIL")
         at, written = iso_now(), dict(self.written.tables)
         parent = os.environ.get(PARENT_VARIABLE, "")
 
         def made() -> Any:
-            from deltaworks.lineage.events import event
+            from deltaworks.lineage.events import build_event
 
-            return event(
+            return build_event(
                 state,
                 at=at,
                 run_id=self.run_id,
@@ -94,16 +94,16 @@ class LineageRun:
 
         self.emitter.emit(made)
 
-    def tell_running(self) -> None:
+    def emit_running(self) -> None:
         """Emit that it runs, where that was not said a short while ago. Nothing once it has ended."""
         now = time.monotonic()
         if not self._ended and now - self._reported_at >= self.spec.every_seconds:
             self._reported_at = now
-            self.tell("RUNNING")
+            self.emit("RUNNING")
 
 
 @contextlib.contextmanager
-def _emitting(spec: LineageSpec) -> Iterator[Emitter]:
+def _open_emitter(spec: LineageSpec) -> Iterator[Emitter]:
     def open_sender() -> Callable[[Any], None]:
         from deltaworks.lineage.events import open_client
 
@@ -117,17 +117,17 @@ def _emitting(spec: LineageSpec) -> Iterator[Emitter]:
 
 
 @contextlib.contextmanager
-def _running(runs: Sequence[LineageRun]) -> Iterator[None]:
+def _reported(runs: Sequence[LineageRun]) -> Iterator[None]:
     for run in runs:
-        run.tell("START")
+        run.emit("START")
     try:
         yield
     except BaseException as error:
         for run in runs:
-            run.tell("FAIL", error=redact_values(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH])
+            run.emit("FAIL", error=redact_values(f"{type(error).__name__}: {error}")[:_ERROR_LENGTH])
         raise
     for run in runs:
-        run.tell("COMPLETE")
+        run.emit("COMPLETE")
 
 
 @contextlib.contextmanager
@@ -145,17 +145,17 @@ def stream_lineage(spark: SparkSession, catalog: Catalog, pipelines: Sequence[st
         return
     from deltaworks.engine.queries import IngestListener, listening
 
-    with _emitting(spec) as emitter, contextlib.ExitStack() as stack:
+    with _open_emitter(spec) as emitter, contextlib.ExitStack() as stack:
         runs = [_stream_run(spec, emitter, catalog, name) for name in pipelines]
         for name, run in zip(pipelines, runs, strict=True):
             listener = IngestListener(
                 f"{name}.ingest",
-                on_progress=lambda _progress, run=run: run.tell_running(),  # type: ignore[misc]
+                on_progress=lambda _progress, run=run: run.emit_running(),  # type: ignore[misc]
                 on_idle=lambda: None,
                 on_terminated=lambda _error: None,
             )
             stack.enter_context(listening(spark, listener))
-        stack.enter_context(_running(runs))
+        stack.enter_context(_reported(runs))
         yield
 
 
@@ -172,17 +172,17 @@ def _stream_run(spec: LineageSpec, emitter: Emitter, catalog: Catalog, name: str
 
 
 @contextlib.contextmanager
-def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[Written]:
+def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[WrittenTables]:
     """Emit a run of a job that ends: its start, and at its end the tables it wrote, with the origin of each column.
 
     Nothing where the environment declares no lineage.
     """
     spec = catalog.environment.lineage
     if spec is None:
-        yield Written()
+        yield WrittenTables()
         return
     inputs, outputs = _datasets_of(job)
-    with _emitting(spec) as emitter:
+    with _open_emitter(spec) as emitter:
         run = LineageRun(
             spec,
             emitter,
@@ -191,11 +191,11 @@ def batch_lineage(catalog: Catalog, pipeline: str, job: BatchJob) -> Iterator[Wr
             inputs=lambda written: inputs(catalog, pipeline, written),
             outputs=lambda written: outputs(catalog, pipeline, written),
         )
-        with _running([run]):
+        with _reported([run]):
             yield run.written
 
 
-def _datasets_of(job: BatchJob) -> tuple[DatasetsOf, DatasetsOf]:
+def _datasets_of(job: BatchJob) -> tuple[PipelineDatasets, PipelineDatasets]:
     """What a job reads and what it writes."""
     if job == "mutations":
         return mutation_inputs, mutation_outputs

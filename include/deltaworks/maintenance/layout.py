@@ -87,10 +87,10 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
     tables += [OptimizedTable(name=table.name, merged=True) for table in (*spec.keyed_tables, *spec.latest_tables)]
     tables += [
         OptimizedTable(name=live.name, only_closed=True, settles_after=_settles_after(live))
-        for live in spec.counted_tables
+        for live in spec.aggregation_tables
     ]
     tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
-    tables += [OptimizedTable(name=own, only_closed=own == ARCHIVE) for own in spec.own_tables]
+    tables += [OptimizedTable(name=own, only_closed=own == ARCHIVE) for own in spec.engine_tables]
     return {table.name: table for table in tables}
 
 

@@ -106,7 +106,7 @@ def remove_orphans(
         )
     removable = [table.name for table in spec.tables]
     removable += [keyed.name for keyed in (*spec.keyed_tables, *spec.latest_tables)]
-    removable += spec.own_tables
+    removable += spec.engine_tables
     unknown = sorted(set(tables or ()) - set(removable))
     if unknown:
         raise ConfigError(

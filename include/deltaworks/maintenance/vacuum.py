@@ -342,7 +342,7 @@ def _selected(spec: PipelineSpec, tables: Sequence[str] | None) -> list[str]:
     names += [gold.name for gold in spec.gold.tables]
     names += [reference.name for reference in spec.references] + [model.name for model in spec.models]
     names += [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
-    names += spec.own_tables
+    names += spec.engine_tables
     unknown = sorted(set(tables or ()) - set(names))
     if unknown:
         raise ConfigError(

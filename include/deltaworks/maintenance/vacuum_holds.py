@@ -119,7 +119,7 @@ def _first_offset_of(home: PipelineHome) -> dict[str, Any] | None:
 def _live(catalog: Catalog, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
     """Queries of live tables that read the table, with the version each reads next."""
     generation = home.generations.current()
-    for live in catalog.pipeline(home.pipeline).counted_tables:
+    for live in catalog.pipeline(home.pipeline).aggregation_tables:
         if live.reads != table:
             continue
         offset = _checkpoint_offset(home.objects, paths.live_checkpoint(home.pipeline, generation, live.name))

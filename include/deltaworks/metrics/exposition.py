@@ -16,12 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from deltaworks.metrics.families import FAMILIES
-from deltaworks.metrics.readings import Sample
+from deltaworks.metrics.samples import Sample
 
-KEEP_SECONDS = 5.0
+CACHE_SECONDS = 5.0
 
 
-class Figures(Collector):
+class MetricsCollector(Collector):
     """The figures as Prometheus' client asks for them. Safe from many threads: one reads, and all get what it read.
 
     Args:
@@ -29,9 +29,9 @@ class Figures(Collector):
         keep_seconds: answers within so much time are of one reading, however many ask.
     """
 
-    def __init__(self, read: Callable[[], Sequence[Sample]], *, keep_seconds: float = KEEP_SECONDS) -> None:
+    def __init__(self, read: Callable[[], Sequence[Sample]], *, cache_seconds: float = CACHE_SECONDS) -> None:
         self._read = read
-        self._keep_seconds = keep_seconds
+        self._keep_seconds = cache_seconds
         self._lock = threading.Lock()
         self._read_at = float("-inf")
         self._samples: Sequence[Sample] = ()
@@ -66,17 +66,17 @@ class Figures(Collector):
             return self._samples
 
 
-def registry_of(figures: Figures) -> CollectorRegistry:
+def build_registry(figures: MetricsCollector) -> CollectorRegistry:
     """A registry with these figures alone: those of this process are of no interest to anybody."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
     return registry
 
 
-def serve_metrics(figures: Figures, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+def serve_metrics(figures: MetricsCollector, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Answer `GET /metrics` from threads of its own; port 0 takes a free one.
 
     Raises:
         OSError: the port is taken.
     """
-    return start_wsgi_server(port, addr=host, registry=registry_of(figures))
+    return start_wsgi_server(port, addr=host, registry=build_registry(figures))

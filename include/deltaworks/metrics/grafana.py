@@ -15,7 +15,7 @@ from deltaworks.metrics.families import FAMILIES
 
 #: Of the dashboard, for links to it and for an import that replaces the last one.
 UID: Final = "deltaworks"
-_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
 
 
@@ -34,7 +34,7 @@ class Panel:
 _PIPELINES = '{pipeline=~"$pipeline"}'
 
 
-def _of_pipelines(title: str, family: str, *, rate: bool = False) -> Panel:
+def _pipeline_panel(title: str, family: str, *, rate: bool = False) -> Panel:
     series = f"{family}{_PIPELINES}"
     if rate:
         return Panel(title, f"rate({series}[5m])", "{{pipeline}}", family, unit="cps")
@@ -57,23 +57,23 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
         "Streams",
         (
             Panel("State", f"deltaworks_stream_state{_PIPELINES} == 1", "{{pipeline}}: {{state}}", "", "stat", "short"),
-            _of_pipelines("Lag", "deltaworks_stream_lag_seconds"),
-            _of_pipelines("Time left in the source", "deltaworks_stream_time_left_seconds"),
+            _pipeline_panel("Lag", "deltaworks_stream_lag_seconds"),
+            _pipeline_panel("Time left in the source", "deltaworks_stream_time_left_seconds"),
             Panel(
                 "Freshness of bronze",
                 f"deltaworks_stream_freshness_seconds{_PIPELINES}",
                 "{{pipeline}} {{quantile}}",
                 "deltaworks_stream_freshness_seconds",
             ),
-            _of_pipelines("Rows a second", "deltaworks_stream_rows_total", rate=True),
-            _of_pipelines("Quarantined a second", "deltaworks_stream_quarantined_total", rate=True),
-            _of_pipelines("Share in quarantine", "deltaworks_stream_quarantined_share"),
-            _of_pipelines("Records that wait", "deltaworks_stream_backlog_records"),
-            _of_pipelines("Files that wait", "deltaworks_stream_backlog_files"),
-            _of_pipelines("Bytes that wait", "deltaworks_stream_backlog_bytes"),
-            _of_pipelines("Age of the heartbeat", "deltaworks_stream_heartbeat_age_seconds"),
-            _of_pipelines("Held tables", "deltaworks_stream_held_tables"),
-            _of_pipelines("Objects lost", "deltaworks_stream_lost_files"),
+            _pipeline_panel("Rows a second", "deltaworks_stream_rows_total", rate=True),
+            _pipeline_panel("Quarantined a second", "deltaworks_stream_quarantined_total", rate=True),
+            _pipeline_panel("Share in quarantine", "deltaworks_stream_quarantined_share"),
+            _pipeline_panel("Records that wait", "deltaworks_stream_backlog_records"),
+            _pipeline_panel("Files that wait", "deltaworks_stream_backlog_files"),
+            _pipeline_panel("Bytes that wait", "deltaworks_stream_backlog_bytes"),
+            _pipeline_panel("Age of the heartbeat", "deltaworks_stream_heartbeat_age_seconds"),
+            _pipeline_panel("Held tables", "deltaworks_stream_held_tables"),
+            _pipeline_panel("Objects lost", "deltaworks_stream_lost_files"),
         ),
     ),
     (
@@ -174,9 +174,9 @@ def dashboard() -> dict[str, Any]:
     }
 
 
-def expressions(made: dict[str, Any]) -> list[str]:
+def expressions(dashboard: dict[str, Any]) -> list[str]:
     """Every expression of a dashboard."""
-    return [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
+    return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
 def _variables() -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ def _variables() -> list[dict[str, Any]]:
             "name": "pipeline",
             "type": "query",
             "label": "Pipeline",
-            "datasource": _SOURCE,
+            "datasource": _DATASOURCE,
             "query": {"query": query, "refId": "pipelines"},
             "definition": query,
             "refresh": 2,
@@ -205,19 +205,19 @@ def _row(title: str, *, number: int, top: int) -> dict[str, Any]:
 def _panel(panel: Panel, *, number: int, left: int, top: int) -> dict[str, Any]:
     family = FAMILIES.get(panel.family)
     unit = panel.unit or (family.unit if family is not None else "short")
-    target = {"refId": "A", "datasource": _SOURCE, "expr": panel.expression, "legendFormat": panel.legend}
+    target = {"refId": "A", "datasource": _DATASOURCE, "expr": panel.expression, "legendFormat": panel.legend}
     return {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
         "description": family.help if family is not None else "",
-        "datasource": _SOURCE,
+        "datasource": _DATASOURCE,
         "gridPos": {"h": _HEIGHT, "w": _WIDTH, "x": left, "y": top},
         "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
         "targets": [target],
     }
 
 
-def written() -> str:
+def dashboard_json() -> str:
     """The file as it is kept in the docs."""
     return json.dumps(dashboard(), indent=1) + "\n"

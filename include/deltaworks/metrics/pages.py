@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from deltaworks.metrics.families import table
-from deltaworks.metrics.grafana import written
+from deltaworks.metrics.families import markdown_table
+from deltaworks.metrics.grafana import dashboard_json
 
 _BEGIN: Final = "<!-- generated: metrics -->\n"
 _END: Final = "\n<!-- end of metrics -->"
@@ -17,8 +17,8 @@ def write_pages(docs: Path) -> None:
     """Write both anew. Idempotent."""
     page = docs / "reference/metrics.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
-    page.write_text(f"{before}{_BEGIN}{table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")
-    (docs / "reference" / "grafana" / "deltaworks.json").write_text(written(), encoding="utf-8")
+    page.write_text(f"{before}{_BEGIN}{markdown_table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")
+    (docs / "reference" / "grafana" / "deltaworks.json").write_text(dashboard_json(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from deltaworks.models.baselines import LabelledRows
 from deltaworks.models.labels import HOLDS, LABEL, LAST, NEXT, label_query
 from deltaworks.models.metrics import Floats
 from deltaworks.models.spans import AT, Rows
-from deltaworks.specs.gold import place_in_other, view_name
+from deltaworks.specs.gold import cross_pipeline_table, view_name
 from deltaworks.specs.models import instant_sql
 from deltaworks.tables.versions import Versions
 
@@ -81,14 +81,14 @@ def pinned_versions(lake: Lake, pipeline: str, model: ModelSpec) -> dict[str, in
             raise ContractError(
                 "MODEL_INPUT_MISSING",
                 f"{model.name!r} is made from {name!r}, which is not built yet.",
-                hint=f"Build it: `deltaworks gold build {(place_in_other(name) or (pipeline,))[0]}`.",
+                hint=f"Build it: `deltaworks gold build {(cross_pipeline_table(name) or (pipeline,))[0]}`.",
             )
         versions[name] = table.version()
     return versions
 
 
 def _key(pipeline: str, name: str) -> str:
-    return paths.table(*(place_in_other(name) or (pipeline, name)))
+    return paths.table(*(cross_pipeline_table(name) or (pipeline, name)))
 
 
 def labelled_frame(

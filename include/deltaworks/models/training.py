@@ -23,7 +23,7 @@ from deltaworks.control.records.model import FoldReport, ModelRun, Outcome, Publ
 from deltaworks.models.evaluation import ChosenModel, choose, falls_short, iso, judge_fold
 from deltaworks.models.frames import LabelledFrame, labelled_frame, pinned_versions
 from deltaworks.models.spans import Fold, end_of_labels, rolling_folds, training_span
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.models import ModelSpec
 from deltaworks.tables.lake import Lake
 
@@ -172,7 +172,7 @@ def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:
     Raises:
         ConfigError: MODEL_UNKNOWN.
     """
-    return named(name, {model.name: model for model in catalog.pipeline(pipeline).models}, "model")
+    return find_by_name(name, {model.name: model for model in catalog.pipeline(pipeline).models}, "model")
 
 
 @functools.cache

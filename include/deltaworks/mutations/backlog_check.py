@@ -61,7 +61,7 @@ def _note(catalog: Catalog, waiting: Iterable[Backlog], *, now: datetime) -> Non
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     waiting = backlogs(catalog)
     print_results(waiting)
     _note(catalog, waiting, now=utc_now())

@@ -166,7 +166,7 @@ def read_changes(
         ConfigError: PIPELINE_UNKNOWN, TABLE_UNKNOWN, CHANGES_NOT_ANNOUNCED, CHANGES_POSITION_UNKNOWN, CHANGE_FEED_OFF.
         ContractError: CHANGES_EXPIRED, CHANGES_STARTED_OVER.
     """
-    followed = followed_table(spark, catalog or load_catalog(tolerant=True), table)
+    followed = followed_table(spark, catalog or load_catalog(skip_invalid=True), table)
     position = ChangePosition.parse(since) if isinstance(since, str) else since
     if through == "change_feed":
         return _read_feed(followed, position, tombstones=tombstones)

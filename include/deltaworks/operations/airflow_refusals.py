@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from deltaworks.errors import ConfigError
 from deltaworks.operations.airflow_answers import Dag, ImportProblem
 from deltaworks.operations.airflow_login import AirflowLogin
-from deltaworks.specs.base import nearest_of
+from deltaworks.specs.base import suggest_name
 
 FORBIDDEN = 403
 NOT_FOUND = 404
@@ -63,7 +63,7 @@ def dag_unknown(
     kind = dag_id.partition("__")[0]
     files = {dag.file for dag in dags if dag.file and dag.dag_id.partition("__")[0] == kind}
     own = [problem for problem in problems if any(problem.filename.endswith(file) for file in files)] or list(problems)
-    message = f"Airflow at {login.url} has no DAG {dag_id}; {nearest_of(dag_id, [dag.dag_id for dag in dags])}."
+    message = f"Airflow at {login.url} has no DAG {dag_id}; {suggest_name(dag_id, [dag.dag_id for dag in dags])}."
     if own:
         listed = "; ".join(f"{problem.filename}: {problem.last_line}" for problem in own[:_SHOWN])
         return ConfigError(

@@ -33,7 +33,7 @@ def history(*, pipeline: str, table: str) -> Rows:
     from deltaworks.tables.lake import Lake
     from deltaworks.tables.log import commit_history
 
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     key = next((one.key for one in declared_tables(catalog, pipeline=pipeline) if one.name == table), None)
     if key is None:
         raise ConfigError("TABLE_UNKNOWN", f"{pipeline} declares no table {table!r}.", hint="See the list of tables.")
@@ -62,7 +62,7 @@ def samples(*, pipeline: str) -> Rows:
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
 
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     catalog.pipeline(pipeline)
     rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MOST_SAMPLES)
     return [
@@ -94,7 +94,7 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
 
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     declared = catalog.pipeline(pipeline).mutations
     if declared is None:
         raise ConfigError("MUTATIONS_UNDECLARED", f"{pipeline} declares no mutations.", hint="Look at one that does.")
@@ -122,7 +122,7 @@ def certificates(*, namespace: str) -> Rows:
     from deltaworks.control.records.certificate import Certificates
     from deltaworks.specs.project import load_catalog
 
-    catalog = load_catalog(tolerant=True)
+    catalog = load_catalog(skip_invalid=True)
     catalog.namespace(namespace)
     return [{"certificates": Certificates(open_objects(catalog.environment.lake), namespace).check()}]
 

@@ -73,6 +73,6 @@ class _Reload:
 @cache
 def _gateway() -> Gateway:
     root = Path(os.environ.get("LAMBDA_TASK_ROOT", Path.cwd()))
-    catalog = load_catalog(root=root, tolerant=True)
+    catalog = load_catalog(root=root, skip_invalid=True)
     spec = catalog.collector(os.environ.get("COLLECTOR") or next(iter(catalog.collectors), "edge"))
     return stripping_gateway(spec, catalog, open_objects(catalog.environment.lake))

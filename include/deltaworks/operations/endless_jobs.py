@@ -25,7 +25,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.operations.running_tasks import RunsApi, running_task
-from deltaworks.specs.catalog import named
+from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _place_of_feeds(catalog: Catalog, name: str, to_start: bool) -> _Place:
 
 
 def _place_of_remediation(catalog: Catalog, name: str, _to_start: bool) -> _Place:
-    named(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
+    find_by_name(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
     return _Place(outbound_paths.remediation_control(name), f"remediation__{name}")
 
 
@@ -305,7 +305,7 @@ def group_job(catalog: Catalog, name: str) -> EndlessJob:
     """
     declared = stream_group(catalog, name)
     objects = open_objects(catalog.environment.lake)
-    folders = [paths.pipeline_control(pipeline) for pipeline in (*declared.members, *declared.wrong)]
+    folders = [paths.pipeline_control(pipeline) for pipeline in (*declared.members, *declared.invalid_members)]
     return EndlessJob(
         name=f"the group {name}",
         argument=f"--group {name}",

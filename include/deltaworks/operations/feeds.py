@@ -34,10 +34,10 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
     from deltaworks.control.objects import open_objects
     from deltaworks.control.records.feeds import FeedRecords, Position, ReplayRequest
     from deltaworks.feeds.reading import reading_of
-    from deltaworks.specs.catalog import named
+    from deltaworks.specs.catalog import find_by_name
 
     spec = context.catalog.pipeline(context.subject)
-    feed = named(options.feed, {item.name: item for item in spec.feeds}, "feed")
+    feed = find_by_name(options.feed, {item.name: item for item in spec.feeds}, "feed")
     name = f"{spec.pipeline}.{feed.name}"
     if options.everything == (options.since is not None):
         raise ConfigError("OPTION_INVALID", "Give --since with a delivery, or --everything.", hint=_LIST.format(name))

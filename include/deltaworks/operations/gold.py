@@ -42,7 +42,7 @@ def build(context: OperationContext, options: BuildOptions) -> Report:
         )
         for table in result.tables:
             if table.version is not None:
-                lineage.note(table.table, table.rows)
+                lineage.add(table.table, table.rows)
     return Report(results=result.tables)
 
 
@@ -66,7 +66,7 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
             refreshed = refresh_gold(context.spark(), context.catalog, context.subject, tables=tables, dry_run=False)
             for table in refreshed:
                 if table.swapped:
-                    lineage.note(table.table, table.rows)
+                    lineage.add(table.table, table.rows)
         return Report(results=refreshed)
     from deltaworks.gold.shadow import plan_refresh
 

@@ -28,7 +28,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         subject = arguments.pop(declared.scope)
-        report = run_operation(declared, load_catalog(tolerant=True), subject, arguments)
+        report = run_operation(declared, load_catalog(skip_invalid=True), subject, arguments)
         print_report(report)
         return report.exit_code
 

@@ -53,7 +53,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
         )
         ends = [*done.completed, *done.batches]
         for table in (table for end in ends for table in end.tables):
-            lineage.note(table.table, table.rows)
+            lineage.add(table.table, table.rows)
     with failing_nobody(f"The summary of the mutations of {context.subject}"):
         note_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
     return Report(parts=[batch_listing(ends)] if ends else [_NOTHING], results=ends)

@@ -12,7 +12,7 @@ from deltaworks.events.inference.pipeline_proposal import PipelineProposal, Prop
 from deltaworks.events.inference.time_formats import is_of_date_alone, names_offset
 from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.times import ISO_8601, TimeForm
+from deltaworks.specs.times import ISO_8601, TimeFormat
 
 #: What YAML reads as the text it is, unquoted and in brackets.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
@@ -174,7 +174,7 @@ def _column(column: ProposedColumn, table: ProposedTable) -> str:
     return f"{{{', '.join(parts)}}}" + (f" # in {share:.2g} % of events" if share < 100 else "")
 
 
-def _form(form: TimeForm) -> str:
+def _form(form: TimeFormat) -> str:
     return f"unit: {form.unit}" if form.format is None else f"format: {quoted(form.format)}"
 
 

@@ -16,7 +16,7 @@ from deltaworks.remediation.notices import Unusable, notice_of
 from deltaworks.remediation.remediator import Remediator
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.catalog import Catalog, named
+from deltaworks.specs.catalog import Catalog, find_by_name
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.remediation import RemediationSpec
 
@@ -147,4 +147,4 @@ def remediation_named(catalog: Catalog, name: str) -> RemediationSpec:
             f"There is no remediation called {name!r}: {catalog.environment.environment} declares none.",
             hint="Declare it under `remediations` of the environment.",
         )
-    return named(name, declared, "remediation")
+    return find_by_name(name, declared, "remediation")

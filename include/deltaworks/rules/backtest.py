@@ -26,7 +26,7 @@ from deltaworks.rules.observing import RuleQuery, rule_query
 from deltaworks.rules.subjects import FIRING, Labels
 from deltaworks.rules.telling import HeldBy, Telling, Tellings, held_by_none
 from deltaworks.rules.verdicts import Baseline
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -57,7 +57,7 @@ class Point:
 class Backtest:
     """What a rule comes to over a span. `optimistic_until`: up to then today's data stood in for those known then."""
 
-    rule: BusinessAlertSpec
+    rule: RuleSpec
     first: int
     last: int
     episodes: list[Episode] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Backtest:
         return judged_at(self.rule, minute)
 
 
-def judged_at(rule: BusinessAlertSpec, minute: int) -> dt.datetime:
+def judged_at(rule: RuleSpec, minute: int) -> dt.datetime:
     """When the process judges a minute of a rule, where nothing is late."""
     return start_of(minute + rule.step_minutes) + dt.timedelta(seconds=rule.settle_seconds)
 
@@ -85,7 +85,7 @@ def judged_at(rule: BusinessAlertSpec, minute: int) -> dt.datetime:
 def backtest(
     catalog: Catalog,
     pipeline: str,
-    rule: BusinessAlertSpec,
+    rule: RuleSpec,
     *,
     since: dt.datetime,
     until: dt.datetime,
@@ -139,7 +139,7 @@ def _keep(result: Backtest, judging: Judging, observed: Minute) -> None:
 class _Past:
     """The tables as they are now, or as they were when a minute was judged."""
 
-    def __init__(self, catalog: Catalog, pipeline: str, rules: Sequence[BusinessAlertSpec], *, as_known: bool) -> None:
+    def __init__(self, catalog: Catalog, pipeline: str, rules: Sequence[RuleSpec], *, as_known: bool) -> None:
         self._catalog, self._spec, self._rules = catalog, catalog.pipeline(pipeline), rules
         lake = Lake(catalog.environment.lake)
         self.objects = open_objects(catalog.environment.lake)
@@ -163,7 +163,7 @@ class _Past:
             self._connection = connected(self._catalog, self._spec, self._rules, self._opened)
         return self._connection
 
-    def text(self, rule: BusinessAlertSpec) -> RuleQuery:
+    def text(self, rule: RuleSpec) -> RuleQuery:
         """The query of a rule."""
         file = self._catalog.folder(self.pipeline) / rule.sql
         return rule_query(rule, file.read_text(encoding="utf-8"), self.connection())
@@ -193,7 +193,7 @@ class _Past:
 class _Judged:
     """One rule of a backtest, with what is usual of it on each date."""
 
-    def __init__(self, past: _Past, rule: BusinessAlertSpec) -> None:
+    def __init__(self, past: _Past, rule: RuleSpec) -> None:
         self.rule = rule
         self.query = past.text(rule)
         self.judging = Judging(rule)
@@ -229,14 +229,14 @@ class _Judged:
         """What was usual in a minute."""
         return self._dates.get(start_of(minute).date(), {}).get((labels, minute % _DAY_MINUTES // 60))
 
-    def fires(self, rule: BusinessAlertSpec, labels: Labels) -> bool:
+    def fires(self, rule: RuleSpec, labels: Labels) -> bool:
         """Whether it fires now with the labels that another rule shares with it."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         return any(all(own[at] == labels[to] for at, to in shared) for own in self.judging.firing)
 
     def _learn(self, date: dt.date) -> None:
         baseline = self.rule.baseline
-        if baseline is None or not baseline.is_learned or date in self._dates:
+        if baseline is None or not baseline.is_historical or date in self._dates:
             return
         record = self._fixed(date) if self._past.as_known else None
         if record is not None:
@@ -259,7 +259,7 @@ class _Judged:
 class _Notices:
     """The notices that people would have had: by cooldowns, reminders and limits as alerts have them."""
 
-    def __init__(self, rule: BusinessAlertSpec) -> None:
+    def __init__(self, rule: RuleSpec) -> None:
         self._rule = rule
         self._cause = cause_of(FIRING)
         self._standings: dict[str, Standing] = {}

@@ -13,13 +13,13 @@ from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.states import TellingRecord
 from deltaworks.rules.subjects import BROKEN, MOST_LISTED, TOO_WIDE, UNKNOWN, Labels, RuleDetail, subject_of
 from deltaworks.rules.wording import labels_text
-from deltaworks.specs.business_alert import MOST_LABEL_SETS, BusinessAlertSpec
+from deltaworks.specs.business_alert import MAX_LABEL_SETS, RuleSpec
 
 
 class Conditions:
     """The open alerts of one rule itself: by cause, since when."""
 
-    def __init__(self, pipeline: str, rule: BusinessAlertSpec, open_: dict[str, str]) -> None:
+    def __init__(self, pipeline: str, rule: RuleSpec, open_: dict[str, str]) -> None:
         self.open = open_
         self._pipeline = pipeline
         self._rule = rule
@@ -62,9 +62,9 @@ class Conditions:
     def too_wide(self, width: int, now: dt.datetime) -> list[TellingRecord]:
         """So many label sets were there in one minute; 0 where they were not too many."""
         if not width:
-            return self._over(TOO_WIDE, f"{self._rule.name} has {MOST_LABEL_SETS:,} label sets at most.")
+            return self._over(TOO_WIDE, f"{self._rule.name} has {MAX_LABEL_SETS:,} label sets at most.")
         text = (
-            f"{self._rule.name} had {width:,} label sets in one minute, and {MOST_LABEL_SETS:,} are judged: those with "
+            f"{self._rule.name} had {width:,} label sets in one minute, and {MAX_LABEL_SETS:,} are judged: those with "
             "the most samples. Name fewer labels, or leave out what is small."
         )
         return self._begun(TOO_WIDE, text, now)

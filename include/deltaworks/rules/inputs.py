@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import duckdb
 from deltalake import DeltaTable
 
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, age_of
@@ -79,7 +79,7 @@ class Reach:
     kinds: tuple[str, ...] = ()
 
 
-def reach_of(spec: PipelineSpec, rule: BusinessAlertSpec, tables: OpenTables) -> Reach:
+def reach_of(spec: PipelineSpec, rule: RuleSpec, tables: OpenTables) -> Reach:
     """How far the tables of a rule reach that bring new rows; reference tables and names do not."""
     keys, still = table_keys(spec), _still_tables(spec)
     times: list[dt.datetime | None] = []
@@ -109,7 +109,7 @@ def tables_behind(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
 
 
 def connected(
-    catalog: Catalog, spec: PipelineSpec, rules: Collection[BusinessAlertSpec], opened: Opened
+    catalog: Catalog, spec: PipelineSpec, rules: Collection[RuleSpec], opened: Opened
 ) -> duckdb.DuckDBPyConnection:
     """A connection that reads what these rules read and nothing else, within bounds."""
     own = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from deltaworks.rules.machine import START, FigureState, step
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, Bounds, Observation, peer_baselines
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 
 #: What is usual of a label set in a minute, None where nothing is known.
 Usual = Callable[[Labels, int], Baseline | None]
@@ -64,7 +64,7 @@ class Minute:
 class Judging:
     """One rule as it stands after `last_minute`; None before the first."""
 
-    rule: BusinessAlertSpec
+    rule: RuleSpec
     last_minute: int | None = None
     figures: dict[Labels, Figure] = field(default_factory=dict)
     #: Those that fire, by labels.

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
 from deltaworks.rules.inputs import Opened, tables_behind
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -21,7 +21,7 @@ from deltaworks.tables.versions import Versions
 class KnownTables:
     """The tables that rules read, with the times of their commits."""
 
-    def __init__(self, lake: Lake, spec: PipelineSpec, rules: Sequence[BusinessAlertSpec]) -> None:
+    def __init__(self, lake: Lake, spec: PipelineSpec, rules: Sequence[RuleSpec]) -> None:
         self._lake = lake
         keys = table_keys(spec)
         self._keys = [keys[name] for name in tables_behind(spec, [read for rule in rules for read in rule.reads])]

@@ -16,8 +16,8 @@ from deltaworks.errors import ContractError
 from deltaworks.rules.judge import Minute
 from deltaworks.rules.minutes import start_of
 from deltaworks.rules.verdicts import Observation
-from deltaworks.specs.business_alert import BUCKET, MINUTE, MOST_LABEL_SETS, SAMPLES, TOGETHER_STEPS, VALUE
-from deltaworks.specs.business_alert import BusinessAlertSpec as Rule
+from deltaworks.specs.business_alert import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_SETS, MINUTE, SAMPLES, VALUE
+from deltaworks.specs.business_alert import RuleSpec as Rule
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
 
 #: A rule that is asked for a minute and takes longer is broken.
@@ -34,7 +34,7 @@ class RuleQuery:
     @property
     def lookback_steps(self) -> int:
         """How many steps before a minute its value may be made of."""
-        return TOGETHER_STEPS[-1] - 1 if self.rule.samples is not None else 0
+        return AGGREGATION_MINUTES[-1] - 1 if self.rule.samples is not None else 0
 
     def observe(
         self, connection: duckdb.DuckDBPyConnection, first: int, last: int, *, seconds: float = QUERY_SECONDS
@@ -93,7 +93,7 @@ class RuleQuery:
               FROM valued WHERE step BETWEEN $first_step AND $last_step
             )
             SELECT step, labels, value, samples, steps, width FROM ranked
-            WHERE place <= {MOST_LABEL_SETS} ORDER BY step, place"""
+            WHERE place <= {MAX_LABEL_SETS} ORDER BY step, place"""
 
     def _parts(self) -> str:
         """The answer by step: of each label set the sum of values weighted by samples, or its buckets."""
@@ -119,14 +119,14 @@ class RuleQuery:
         if samples is None:
             return "SELECT step, labels, total / n AS value, NULL::DOUBLE AS samples, 1 AS steps FROM parts"
         sums, cases, counts, used = [], [], [], []
-        for steps in TOGETHER_STEPS:
+        for steps in AGGREGATION_MINUTES:
             span = f"RANGE BETWEEN {(steps - 1) * step} PRECEDING AND CURRENT ROW"
             window = f"OVER (PARTITION BY labels ORDER BY step {span})"
             sums.append(f"sum(total) {window} AS total_{steps}, sum(n) {window} AS n_{steps}")
             cases.append(f"WHEN n_{steps} >= {samples} THEN total_{steps} / n_{steps}")
             counts.append(f"WHEN n_{steps} >= {samples} THEN n_{steps}")
             used.append(f"WHEN n_{steps} >= {samples} THEN {steps}")
-        last = TOGETHER_STEPS[-1]
+        last = AGGREGATION_MINUTES[-1]
         return (
             f"SELECT step, labels, CASE {' '.join(cases)} END AS value, "
             f"CASE {' '.join(counts)} ELSE n_{last} END AS samples, CASE {' '.join(used)} ELSE {last} END AS steps "
@@ -135,8 +135,8 @@ class RuleQuery:
 
     def _percentiles(self) -> str:
         samples, step, share = self.rule.samples, self.rule.step_minutes, self.rule.percentile
-        windows = ", ".join(f"({steps})" for steps in TOGETHER_STEPS)
-        last = TOGETHER_STEPS[-1]
+        windows = ", ".join(f"({steps})" for steps in AGGREGATION_MINUTES)
+        last = AGGREGATION_MINUTES[-1]
         return f"""
             WITH there AS (SELECT DISTINCT step, labels FROM parts), together AS (
               SELECT there.step, there.labels, steps, bucket, sum(n) AS n

@@ -22,7 +22,7 @@ from deltaworks.rules.rule_judge import RuleJudge
 from deltaworks.rules.states import rule_states
 from deltaworks.rules.telling import Tellings
 from deltaworks.rules.wording import telling_record
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.catalog import Catalog
 
 _LOGGER = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class PipelineJudge:
         for state in rule_states(self._objects, self._spec.pipeline):
             if state.rule in self._rules:
                 continue
-            stand_in = BusinessAlertSpec.model_validate(
+            stand_in = RuleSpec.model_validate(
                 {"name": state.rule, "reads": ["gone"], "sql": "", "labels": state.labels, "fire": {"above": 0}}
             )
             tellings = Tellings(self._spec.pipeline, stand_in, state.open_alerts()).end_all(0)
@@ -85,7 +85,7 @@ class PipelineJudge:
             deliver(self._objects, [*state.outbox, *tellings_left])
             self._objects.delete(rule_paths.rule_state(self._spec.pipeline, state.rule))
 
-    def _make(self, rule: BusinessAlertSpec) -> None:
+    def _make(self, rule: RuleSpec) -> None:
         file = self._catalog.folder(self._spec.pipeline) / rule.sql
         try:
             query = rule_query(rule, file.read_text(encoding="utf-8"), self._parser)
@@ -126,7 +126,7 @@ class PipelineJudge:
 class _Connections:
     """One connection for all rules, which opens their tables once; where that fails, one a rule."""
 
-    def __init__(self, catalog: Catalog, pipeline: str, tables: OpenTables, rules: list[BusinessAlertSpec]) -> None:
+    def __init__(self, catalog: Catalog, pipeline: str, tables: OpenTables, rules: list[RuleSpec]) -> None:
         self._catalog, self._spec, self._tables, self._rules = catalog, catalog.pipeline(pipeline), tables, rules
         self._open = ExitStack()
         self._shared: duckdb.DuckDBPyConnection | None = None
@@ -138,7 +138,7 @@ class _Connections:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def of(self, rule: BusinessAlertSpec) -> duckdb.DuckDBPyConnection:
+    def of(self, rule: RuleSpec) -> duckdb.DuckDBPyConnection:
         """A connection that reads what the rule reads.
 
         Raises:
@@ -157,11 +157,11 @@ class _Connections:
         except duckdb.Error as error:
             raise broken(rule, str(error)) from error
 
-    def _connected(self, rules: list[BusinessAlertSpec]) -> duckdb.DuckDBPyConnection:
+    def _connected(self, rules: list[RuleSpec]) -> duckdb.DuckDBPyConnection:
         return self._open.enter_context(connected(self._catalog, self._spec, rules, self._tables.opened))
 
 
-def ordered(rules: Iterable[BusinessAlertSpec]) -> list[BusinessAlertSpec]:
+def ordered(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
     """The rules, each after those that could hold it back."""
     declared = {rule.name: rule for rule in rules}
     sorter = TopologicalSorter({name: rule.unless for name, rule in declared.items()})

@@ -89,7 +89,7 @@ class JudgingProcess:
             try:
                 changed = declared_stamp(catalog.root)
                 if changed != stamp:
-                    catalog, stamp = load_catalog(tolerant=True), changed
+                    catalog, stamp = load_catalog(skip_invalid=True), changed
                     self._declare(catalog, self._objects, tables)
                 self._look(tables)
                 failing_since = None

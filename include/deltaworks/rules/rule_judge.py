@@ -27,7 +27,7 @@ from deltaworks.rules.states import RuleState, TellingRecord, episode_of
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.telling import Tellings
 from deltaworks.rules.wording import telling_record
-from deltaworks.specs.business_alert import MOST_LABEL_SETS, BusinessAlertSpec
+from deltaworks.specs.business_alert import MAX_LABEL_SETS, RuleSpec
 
 #: After an outage minutes are judged that lie at most this far back; of older ones nothing is known.
 CATCH_UP_MINUTES = 360
@@ -49,7 +49,7 @@ class RuleJudge:
     """One rule of a pipeline, with what is on record of it. Used by one thread; others may judge the same rule."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
-        self.rule: BusinessAlertSpec = query.rule
+        self.rule: RuleSpec = query.rule
         self.query = query
         self._objects = objects
         self._pipeline = pipeline
@@ -136,7 +136,7 @@ class RuleJudge:
                     telling, judging, reads=reach.kinds, data_to=_text(reach.newest_at), before=before
                 )
                 outbox.append(record)
-        outbox += conditions.too_wide(widest if widest > MOST_LABEL_SETS else 0, now)
+        outbox += conditions.too_wide(widest if widest > MAX_LABEL_SETS else 0, now)
         outbox += conditions.works(now)
         if due.skipped is None:
             outbox += conditions.unknown(judging, reach, now)
@@ -183,7 +183,7 @@ class RuleJudge:
         if self._is_learned and now.hour >= _EVENING:
             self._baselines.ensure(connection, now.date() + dt.timedelta(days=1), self._fired())
 
-    def fires(self, rule: BusinessAlertSpec, labels: Labels, minute: int) -> bool:
+    def fires(self, rule: RuleSpec, labels: Labels, minute: int) -> bool:
         """Whether this one fired in a minute with the labels that another rule shares with it."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         for episode in self._fired():
@@ -198,7 +198,7 @@ class RuleJudge:
 
     @property
     def _is_learned(self) -> bool:
-        return self.rule.baseline is not None and self.rule.baseline.is_learned
+        return self.rule.baseline is not None and self.rule.baseline.is_historical
 
     def _fired(self) -> list[Episode]:
         return [episode_of(record) for record in self.state.episodes]
@@ -254,7 +254,7 @@ class RuleJudge:
 class _Held:
     """Which of the rules that hold another one back fires."""
 
-    def __init__(self, rule: BusinessAlertSpec, holders: Sequence[RuleJudge]) -> None:
+    def __init__(self, rule: RuleSpec, holders: Sequence[RuleJudge]) -> None:
         self._rule, self._holders = rule, holders
 
     def __call__(self, labels: Labels, minute: int) -> str | None:

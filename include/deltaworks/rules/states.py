@@ -20,7 +20,7 @@ from deltaworks.rules.minutes import minute_text, parse_minute
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.telling import OpenAlert
 from deltaworks.rules.verdicts import Baseline, Observation
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.environment import Severity
 
 #: Ended episodes that are kept, the newest ones, and for how long: baselines leave their minutes out.
@@ -101,7 +101,7 @@ class RuleState(Record):
     data_to: str = ""
     problem: str = ""
 
-    def judging(self, rule: BusinessAlertSpec) -> Judging:
+    def judging(self, rule: RuleSpec) -> Judging:
         """The rule as it stands, to be judged further."""
         judging = Judging(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
         for figure in self.figures:

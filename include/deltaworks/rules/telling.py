@@ -12,7 +12,7 @@ from typing import Literal
 from deltaworks.rules.judge import Episode, Judging
 from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.subjects import Labels, subject_of
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 
 #: The rule that fires in a minute with labels these share with, and so holds this one back; None where none does.
 HeldBy = Callable[[Labels, int], str | None]
@@ -48,7 +48,7 @@ class Tellings:
     """The open alerts of one rule, by subject."""
 
     pipeline: str
-    rule: BusinessAlertSpec
+    rule: RuleSpec
     open: dict[str, OpenAlert] = field(default_factory=dict)
 
     def follow(self, judging: Judging, minute: int, held_by: HeldBy = held_by_none) -> list[Telling]:

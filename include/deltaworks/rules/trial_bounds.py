@@ -9,14 +9,14 @@ import yaml
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import nearest_of
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.base import suggest_name
+from deltaworks.specs.business_alert import RuleSpec
 
 #: What a trial may not change: it would be another rule.
 _FIXED = ("name", "sql", "reads")
 
 
-def with_settings(rule: BusinessAlertSpec, settings: Sequence[str]) -> BusinessAlertSpec:
+def with_settings(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
     """The rule with some of its keys set, each as `key=value` or `key.below=value`; `null` takes one away.
 
     Raises:
@@ -28,9 +28,9 @@ def with_settings(rule: BusinessAlertSpec, settings: Sequence[str]) -> BusinessA
         keys = path.strip().split(".")
         if not separator or not path:
             raise _invalid(f"{setting!r} has no value", "Write --set fire.above=0.07.")
-        if keys[0] not in BusinessAlertSpec.model_fields or keys[0] in _FIXED:
-            settable = [name for name in BusinessAlertSpec.model_fields if name not in _FIXED]
-            raise _invalid(f"there is no key {keys[0]!r} to set", f"{nearest_of(keys[0], settable).capitalize()}.")
+        if keys[0] not in RuleSpec.model_fields or keys[0] in _FIXED:
+            settable = [name for name in RuleSpec.model_fields if name not in _FIXED]
+            raise _invalid(f"there is no key {keys[0]!r} to set", f"{suggest_name(keys[0], settable).capitalize()}.")
         node = data
         for key in keys[:-1]:
             below = node.setdefault(key, {})
@@ -43,7 +43,7 @@ def with_settings(rule: BusinessAlertSpec, settings: Sequence[str]) -> BusinessA
         else:
             node[keys[-1]] = value
     try:
-        return BusinessAlertSpec.model_validate(data)
+        return RuleSpec.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

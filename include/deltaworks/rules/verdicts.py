@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from deltaworks.rules.machine import Verdict
 from deltaworks.rules.subjects import Labels
-from deltaworks.specs.business_alert import BoundsSpec, BusinessAlertSpec
+from deltaworks.specs.business_alert import BoundsSpec, RuleSpec
 
 #: From a median absolute deviation to a standard deviation, of values that are spread as a normal distribution.
 SPREAD_OF_MAD: Final = 1.4826
@@ -36,7 +36,7 @@ Crossed = Callable[[float, Baseline | None], bool]
 def crossing(bounds: BoundsSpec) -> Crossed:
     """Whether a value crosses all bounds that are named. Without a baseline those that need one are not crossed."""
     tests: list[Crossed] = []
-    for name, bound in bounds.declared.items():
+    for name, bound in bounds.named_bounds.items():
         tests.append(_TESTS[name if name != "spreads" or bounds.is_upper else "spreads_below"](bound))
     return lambda value, baseline: all(crossed(value, baseline) for crossed in tests)
 
@@ -88,10 +88,10 @@ _TESTS: Final[Mapping[str, Callable[[float], Crossed]]] = {
 class Bounds:
     """The bounds of a rule, made ready once."""
 
-    def __init__(self, rule: BusinessAlertSpec) -> None:
+    def __init__(self, rule: RuleSpec) -> None:
         self._fire = crossing(rule.fire)
         self._clear = crossing(rule.clear_bounds)
-        self._needs_baseline = bool(rule.fire.relative)
+        self._needs_baseline = bool(rule.fire.relative_bounds)
 
     def verdict(self, observation: Observation | None, baseline: Baseline | None) -> Verdict:
         """What a minute says."""
@@ -106,7 +106,7 @@ class Bounds:
         return Verdict.BETWEEN if self._clear(observation.value, baseline) else Verdict.CLEAR
 
 
-def peer_baselines(rule: BusinessAlertSpec, observations: Sequence[Observation]) -> dict[Labels, Baseline]:
+def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[Labels, Baseline]:
     """What the others of the same minute come to, for each label set that has enough of them.
 
     Values are weighted by their samples, so that of ratios it is the others' sum over their sum.

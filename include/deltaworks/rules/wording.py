@@ -9,7 +9,7 @@ from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.states import TellingRecord
 from deltaworks.rules.subjects import FIRING, MOST_LISTED, Labels, RuleDetail
 from deltaworks.rules.telling import OpenAlert, Telling
-from deltaworks.specs.business_alert import BoundsSpec, BusinessAlertSpec
+from deltaworks.specs.business_alert import BoundsSpec, RuleSpec
 
 _WORDS: Mapping[str, str] = {
     "above": "above {0:g}",
@@ -24,10 +24,10 @@ _WORDS: Mapping[str, str] = {
 
 def bounds_text(bounds: BoundsSpec) -> str:
     """Bounds in words: above 1.1 times the baseline and above it by 20."""
-    return " and ".join(_WORDS[name].format(value) for name, value in bounds.declared.items())
+    return " and ".join(_WORDS[name].format(value) for name, value in bounds.named_bounds.items())
 
 
-def labels_text(rule: BusinessAlertSpec, labels: Labels) -> str:
+def labels_text(rule: RuleSpec, labels: Labels) -> str:
     """A label set in words: cdn a, region eu; `all` of a rule without labels."""
     pairs = (f"{name} {'unknown' if value is None else value}" for name, value in zip(rule.labels, labels, strict=True))
     return ", ".join(pairs) or "all"
@@ -85,7 +85,7 @@ def telling_record(
     )
 
 
-def _summary(rule: BusinessAlertSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
+def _summary(rule: RuleSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
     compared = "" if detail.baseline is None else f", usual is {number(detail.baseline)}"
     of = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
     sentences = [
@@ -127,6 +127,6 @@ def _worst(judging: Judging, alert: OpenAlert) -> tuple[Labels, Figure]:
     return labels, judging.figures[labels]
 
 
-def _listed(rule: BusinessAlertSpec, judging: Judging, alert: OpenAlert) -> list[dict[str, str | None]]:
+def _listed(rule: RuleSpec, judging: Judging, alert: OpenAlert) -> list[dict[str, str | None]]:
     members = sorted(alert.members & judging.firing.keys(), key=lambda labels: [text or "" for text in labels])
     return [dict(zip(rule.labels, labels, strict=True)) for labels in members[:MOST_LISTED]]

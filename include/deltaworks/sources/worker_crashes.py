@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConfigError, error_in
+from deltaworks.errors import ConfigError, last_error_in
 from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missing_variables
 
 _CRASHED = re.compile(r"Python worker exited unexpectedly|Python worker process .{0,40}terminated")
@@ -41,7 +41,7 @@ def crash_cause(error: BaseException) -> str | None:
     """
     stack = getattr(error, "_stackTrace", None) or getattr(error, "stackTrace", None) or ""
     text = f"{error}\n{stack}"
-    if error_in(text) is not None:
+    if last_error_in(text) is not None:
         return None
     if _CRASHED.search(text):
         return "the Python worker crashed, or was ended"

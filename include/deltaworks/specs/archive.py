@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from deltaworks.specs.base import Problem, Spec
-from deltaworks.specs.effects import NEXT_UPKEEP
 from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.spec_change_effects import NEXT_MAINTENANCE
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
@@ -21,7 +21,7 @@ ARCHIVE = "archive"
 class ArchiveSpec(Spec):
     """For how long payloads are kept as they came. There is no default: what is kept raw may name people."""
 
-    retain_days: Annotated[int, NEXT_UPKEEP] = Field(
+    retain_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         ge=1, le=36_500, description="after which maintenance removes payloads, by whole dates"
     )
 

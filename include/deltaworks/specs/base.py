@@ -15,10 +15,10 @@ from deltaworks.errors import ConfigError
 
 NAME_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,62}$")
 #: How variables begin that Airflow sets for jobs, with the keys of a connection.
-CONNECTION_VARIABLES = "DELTAWORKS_CONNECTION_"
+CONNECTION_VARIABLE_PREFIX = "DELTAWORKS_CONNECTION_"
 _BYTES_PATTERN = re.compile(r"^(\d+)\s*(B|KiB|MiB|GiB)?$")
 #: An element of a list, as JSONPath has it.
-_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
+_LIST_INDEX = re.compile(r"\[(?:\d+|\*|'[^']*'|\"[^\"]*\")?\]")
 _BYTE_UNITS = {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -50,7 +50,7 @@ def parse_bytes(value: Any) -> Any:
     return int(match.group(1)) * _BYTE_UNITS[match.group(2)]
 
 
-def check_path(value: str) -> str:
+def check_field_path(value: str) -> str:
     """The path, where it can be declared.
 
     Raises:
@@ -59,7 +59,7 @@ def check_path(value: str) -> str:
     if value == "$" or value.startswith(("$.", "$[")):
         bare = value[1:].lstrip(".") or "page"
         raise ValueError(f"a path begins with the name of a field and not with $: write {bare}")
-    index = _INDEX.search(value)
+    index = _LIST_INDEX.search(value)
     if index is not None:
         before = value[: index.start()].rstrip(".") or "items"
         raise ValueError(
@@ -71,8 +71,8 @@ def check_path(value: str) -> str:
     return value
 
 
-def _check_paths(value: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(check_path, value))
+def _check_field_paths(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(check_field_path, value))
 
 
 def as_tuple(value: Any) -> Any:
@@ -81,12 +81,12 @@ def as_tuple(value: Any) -> Any:
 
 
 #: A place in a declaration: keys, and numbers of items.
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 #: A place and what is wrong there, with other places that have to do with it.
-Problem = tuple[Place, str] | tuple[Place, str, tuple[Place, ...]]
+Problem = tuple[KeyPath, str] | tuple[KeyPath, str, tuple[KeyPath, ...]]
 
 
-def raise_located(problems: Sequence[Problem]) -> None:
+def raise_problems(problems: Sequence[Problem]) -> None:
     """Refuse a declaration for what is wrong at places below it; nothing where there is none.
 
     Raises:
@@ -97,7 +97,7 @@ def raise_located(problems: Sequence[Problem]) -> None:
             "declaration",
             [
                 InitErrorDetails(
-                    type=PydanticCustomError("declared", "{problem}", _context(problem)),
+                    type=PydanticCustomError("declared", "{problem}", _error_context(problem)),
                     loc=problem[0],
                     input=None,
                 )
@@ -106,34 +106,34 @@ def raise_located(problems: Sequence[Problem]) -> None:
         )
 
 
-def _context(problem: Problem) -> dict[str, Any]:
+def _error_context(problem: Problem) -> dict[str, Any]:
     """What a problem's error carries. Its other places are below the same model, which `depth` keys lead back to."""
     others = problem[2] if len(problem) == 3 else ()
     return {"problem": problem[1], "depth": len(problem[0]), "others": others}
 
 
-def nearest_of(name: str, candidates: Iterable[str]) -> str:
+def suggest_name(name: str, candidates: Iterable[str]) -> str:
     """Which known name was meant, or all there are, as the end of a message."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(names) or 'none'}"
 
 
-def later_key(default: Any, **more: Any) -> Any:
+def exclude_if_default(default: Any, **options: Any) -> Any:
     """A key that came with a later release: where it has its default it is not written out.
 
     So a declaration that does not use it keeps its fingerprint, and an upgrade is no change of it.
     """
-    return Field(default=default, exclude_if=lambda value: value == default, **more)
+    return Field(default=default, exclude_if=lambda value: value == default, **options)
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
-FieldPath = Annotated[str, AfterValidator(check_path)]
+FieldPath = Annotated[str, AfterValidator(check_field_path)]
 #: One path, or several; one is written out as it is declared, without a list around it.
 FieldPaths = Annotated[
     tuple[str, ...],
     BeforeValidator(as_tuple),
-    AfterValidator(_check_paths),
+    AfterValidator(_check_field_paths),
     PlainSerializer(lambda paths: paths[0] if len(paths) == 1 else list(paths)),
 ]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0)]
@@ -156,12 +156,12 @@ class Reference(Spec):
             raise ConfigError(
                 "REFERENCE_UNRESOLVED",
                 f"The reference env:{self.name} has no value: the environment variable is not set.",
-                hint=self._how_to_set(),
+                hint=self._resolution_hint(),
             )
         return value
 
-    def _how_to_set(self) -> str:
-        if self.name.startswith(CONNECTION_VARIABLES):
+    def _resolution_hint(self) -> str:
+        if self.name.startswith(CONNECTION_VARIABLE_PREFIX):
             return (
                 "Airflow sets it for its own tasks and jobs, from the connection that aws_conn_id names. "
                 f"Anywhere else, set {self.name} to that key yourself."
@@ -181,7 +181,7 @@ def _parse_reference(value: Any) -> Any:
     return Reference(scheme=scheme, name=name)
 
 
-def references_of(declared: object, place: str = "") -> Iterator[tuple[str, Reference]]:
+def find_references(declared: object, place: str = "") -> Iterator[tuple[str, Reference]]:
     """Every reference at or below something declared, by the keys that lead to it, such as `channels[0].url`.
 
     Settings that are handed on as they are, such as those of a transport, hold theirs as texts.
@@ -192,11 +192,11 @@ def references_of(declared: object, place: str = "") -> Iterator[tuple[str, Refe
         yield place, Reference(scheme="env", name=declared.removeprefix("env:"))
     elif isinstance(declared, tuple | list):
         for at, part in enumerate(declared):
-            yield from references_of(part, f"{place}[{at}]")
+            yield from find_references(part, f"{place}[{at}]")
     elif isinstance(declared, dict | BaseModel):
         parts = declared.items() if isinstance(declared, dict) else iter(declared)
         for name, part in parts:
-            yield from references_of(part, f"{place}.{name}".lstrip("."))
+            yield from find_references(part, f"{place}.{name}".lstrip("."))
 
 
 SecretReference = Annotated[Reference, BeforeValidator(_parse_reference)]

@@ -16,14 +16,14 @@ from ruamel.yaml.events import AliasEvent, ScalarEvent
 from ruamel.yaml.nodes import MappingNode, ScalarNode
 from ruamel.yaml.reader import ReaderError
 
-from deltaworks.specs.yaml_problems import UnreadableYaml, plain_problem
+from deltaworks.specs.yaml_errors import InvalidYamlError, explain_yaml_error
 
 #: More than any declaration has.
-MOST_VALUES, MOST_DEPTH = 200_000, 100
-_MOST_SHOWN = 200
+MAX_VALUES, MAX_DEPTH = 200_000, 100
+_MAX_MESSAGE_LENGTH = 200
 
 
-class _PlainKeys(Composer):
+class _ScalarKeyComposer(Composer):
     """Refuses keys that are no scalars, as they come."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -48,39 +48,39 @@ def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise UnreadableYaml(data.count(b"\n", 0, error.start) + 1, "bytes that are no UTF-8") from error
+        raise InvalidYamlError(data.count(b"\n", 0, error.start) + 1, "bytes that are no UTF-8") from error
     # The parser in C, which `safe` takes otherwise, has no bounds.
     yaml = YAML(typ=kind, pure=True)
-    yaml.Composer = _PlainKeys
-    yaml.max_depth = MOST_DEPTH
+    yaml.Composer = _ScalarKeyComposer
+    yaml.max_depth = MAX_DEPTH
     try:
         document = yaml.load(text)
-        _check_extent(document)
+        _check_size(document)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column) if mark else (1, None)
-        problem = plain_problem(str(error.problem or error.context), line=line, column=column, text=text)
-        raise UnreadableYaml(line, problem) from error
+        problem = explain_yaml_error(str(error.problem or error.context), line=line, column=column, text=text)
+        raise InvalidYamlError(line, problem) from error
     except ReaderError as error:
         problem = f"the character #x{error.character:04x}, which YAML does not allow"
-        raise UnreadableYaml(text.count("\n", 0, error.position) + 1, problem) from error
+        raise InvalidYamlError(text.count("\n", 0, error.position) + 1, problem) from error
     except Exception as error:  # what a text makes of tags, dates and numbers is the parser's own affair
-        raise UnreadableYaml(1, f"a value that cannot be read: {error}"[:_MOST_SHOWN]) from error
+        raise InvalidYamlError(1, f"a value that cannot be read: {error}"[:_MAX_MESSAGE_LENGTH]) from error
     return document
 
 
-def _check_extent(document: Any) -> None:
+def _check_size(document: Any) -> None:
     """Refuse what aliases make endless or huge: every reading of it would take as long."""
     values, depth, level = 1, 0, [document]
     while level:
-        level = [value for node in level for value in _inside(node)]
+        level = [value for node in level for value in _children(node)]
         values, depth = values + len(level), depth + 1
-        if values > MOST_VALUES or depth > MOST_DEPTH:
-            bound = f"{MOST_VALUES} values" if values > MOST_VALUES else f"{MOST_DEPTH} levels"
+        if values > MAX_VALUES or depth > MAX_DEPTH:
+            bound = f"{MAX_VALUES} values" if values > MAX_VALUES else f"{MAX_DEPTH} levels"
             raise MarkedYAMLError(problem=f"with its aliases it has more than {bound}")
 
 
-def _inside(node: Any) -> Iterable[Any]:
+def _children(node: Any) -> Iterable[Any]:
     if isinstance(node, Mapping):
         return node.values()
     return node if isinstance(node, list | tuple | set) else ()

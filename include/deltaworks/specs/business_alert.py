@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
+from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
 from deltaworks.specs.environment import Severity
-from deltaworks.specs.gold import circle_in
+from deltaworks.specs.gold import find_cycle
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 #: More label sets than this in one minute are no rule that people could be told of: RULE_TOO_WIDE.
-MOST_LABEL_SETS: Final = 1_000
+MAX_LABEL_SETS: Final = 1_000
 #: Minutes that are taken together, one after the other, where a single one has too few samples.
-TOGETHER_STEPS: Final = (1, 5, 15)
+AGGREGATION_MINUTES: Final = (1, 5, 15)
 #: Columns of the answer of a rule that are no labels.
 MINUTE, VALUE, SAMPLES, BUCKET = "minute", "value", "samples", "bucket"
 Names = Annotated[tuple[Name, ...], BeforeValidator(as_tuple)]
@@ -53,7 +53,7 @@ class BoundsSpec(Spec):
         if not up and not down:
             text = "name a bound, such as above: 0.05 or above_baseline: 1.1"
             problems.append((("spreads",) if self.spreads is not None else (), text))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @property
@@ -62,12 +62,12 @@ class BoundsSpec(Spec):
         return any(getattr(self, name) is not None for name in _UPWARDS)
 
     @property
-    def declared(self) -> dict[str, float]:
+    def named_bounds(self) -> dict[str, float]:
         """The bounds that are named."""
         return {name: value for name in BoundsSpec.model_fields if (value := getattr(self, name)) is not None}
 
     @property
-    def relative(self) -> tuple[str, ...]:
+    def relative_bounds(self) -> tuple[str, ...]:
         """The bounds that say nothing without a baseline."""
         return tuple(name for name in _RELATIVE if getattr(self, name) is not None)
 
@@ -88,7 +88,7 @@ class BaselineSpec(Spec):
     value: float | None = Field(default=None, description="of fixed: the number")
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> Self:
+    def _check_kind_keys(self) -> Self:
         kinds = {
             "weeks": ("hour_of_week", "hour_of_day"),
             "min_weeks": ("hour_of_week",),
@@ -105,16 +105,16 @@ class BaselineSpec(Spec):
             problems.append((("value",), "name the number that values are compared with"))
         if self.of == "hour_of_week" and self.min_weeks > self.weeks:
             problems.append((("min_weeks",), f"only {self.weeks} weeks are looked at; write {self.weeks} at most"))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @property
-    def is_learned(self) -> bool:
+    def is_historical(self) -> bool:
         """Whether it is made of the past."""
         return self.of in ("hour_of_week", "hour_of_day")
 
 
-class TogetherSpec(Spec):
+class GroupingSpec(Spec):
     """Storms: where so many label sets with the same values of `by` fire at once, one alert tells of all of them."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -123,7 +123,7 @@ class TogetherSpec(Spec):
     start: int = Field(default=20, ge=2, alias="from", description="so many at once are told as one")
 
 
-class BusinessAlertSpec(Spec):
+class RuleSpec(Spec):
     """A rule: SQL whose answer has a row for each minute and label set, judged minute by minute.
 
     Its SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The
@@ -150,13 +150,13 @@ class BusinessAlertSpec(Spec):
     )
     no_data: Literal["unknown", "hold", "ok"] = "unknown"
     severity: Severity = "warning"
-    together: TogetherSpec = TogetherSpec.defaults()
+    together: GroupingSpec = GroupingSpec.defaults()
     unless: Names = Field(default=(), description="while one of these rules fires, nobody is told of this one")
     runbook: str = Field(default="", description="what to do, as people are to read it")
 
     @model_validator(mode="after")
-    def _holds_together(self) -> Self:
-        raise_located([*self._bound_problems(), *self._label_problems(), *self._step_problems()])
+    def _check_consistency(self) -> Self:
+        raise_problems([*self._bound_problems(), *self._label_problems(), *self._step_problems()])
         return self
 
     @property
@@ -182,7 +182,7 @@ class BusinessAlertSpec(Spec):
 
     def _bound_problems(self) -> Iterator[Problem]:
         for key, bounds in (("fire", self.fire), ("clear", self.clear)):
-            for name in bounds.relative if bounds is not None else ():
+            for name in bounds.relative_bounds if bounds is not None else ():
                 if self.baseline is None:
                     yield (key, name), f"{name} says nothing without a baseline; declare `baseline`"
                 elif self.samples is None:
@@ -190,10 +190,10 @@ class BusinessAlertSpec(Spec):
                     yield (key, name), f"{name} compares with a baseline, and {text}"
                 elif name == "spreads" and self.baseline.of == "fixed":
                     yield (key, name), "a fixed baseline has no spread; write and_above_by or and_below_by"
-        if self.baseline is not None and not self.fire.relative:
+        if self.baseline is not None and not self.fire.relative_bounds:
             yield ("baseline",), "no bound compares with it; write above_baseline in `fire`, or leave it out"
         if self.clear is not None:
-            yield from _beyond(self.fire, self.clear)
+            yield from _hysteresis_problems(self.fire, self.clear)
 
     def _label_problems(self) -> Iterator[Problem]:
         for index, label in enumerate(self.labels):
@@ -205,11 +205,11 @@ class BusinessAlertSpec(Spec):
         within = self.baseline.within if self.baseline is not None else ()
         if of_peers and not set(self.labels) - {*within}:
             yield ("baseline", "of"), "peers are told apart by a label that is not among `within`; name it in `labels`"
-        places: list[tuple[Place, str]] = [(("baseline", "within", index), name) for index, name in enumerate(within)]
+        places: list[tuple[KeyPath, str]] = [(("baseline", "within", index), name) for index, name in enumerate(within)]
         places += [(("together", "by", index), name) for index, name in enumerate(self.together.by)]
         for place, name in places:
             if name not in self.labels:
-                yield place, f"{name!r} is no label of this rule; {nearest_of(name, self.labels)}"
+                yield place, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
 
     def _step_problems(self) -> Iterator[Problem]:
         for key in ("for_minutes", "keep_minutes"):
@@ -222,17 +222,17 @@ class BusinessAlertSpec(Spec):
             yield ("samples",), "a percentile of few values says nothing; declare how many it needs"
 
 
-def _beyond(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
+def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
     """Where what is clear would fire."""
-    for name, bound in clear.declared.items():
-        at = fire.declared.get(name)
+    for name, bound in clear.named_bounds.items():
+        at = fire.named_bounds.get(name)
         if at is None:
             yield ("clear", name), f"`fire` has no {name}; write bounds of `fire` that lie nearer to what is usual"
         elif (bound < at) if name in ("below", "below_baseline") else (bound > at):
             yield ("clear", name), f"{bound:g} lies beyond {at:g} of `fire`: it would be clear and fire at once"
 
 
-def alert_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
+def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
     """What does not fit between the rules of a pipeline, its tables and its private fields.
 
     Args:
@@ -241,19 +241,19 @@ def alert_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterato
     first: dict[str, int] = {}
     for index, alert in enumerate(pipeline.alerts):
         if alert.name in first:
-            others: tuple[Place, ...] = (("alerts", first[alert.name], "name"),)
+            others: tuple[KeyPath, ...] = (("alerts", first[alert.name], "name"),)
             yield ("alerts", index, "name"), f"rule {alert.name} is declared twice; rename one", others
         first.setdefault(alert.name, index)
         for position, read in enumerate(alert.reads):
             if read not in readable:
-                place: Place = ("alerts", index, "reads", position)
-                yield place, f"{alert.name!r} reads {read!r}, no table here; {nearest_of(read, readable)}"
-        yield from _private_labels(pipeline, index, alert)
-        yield from _settling_problems(pipeline, index, alert)
-    yield from _unless_problems(pipeline)
+                place: KeyPath = ("alerts", index, "reads", position)
+                yield place, f"{alert.name!r} reads {read!r}, no table here; {suggest_name(read, readable)}"
+        yield from _private_label_problems(pipeline, index, alert)
+        yield from _delay_problems(pipeline, index, alert)
+    yield from _inhibition_problems(pipeline)
 
 
-def _private_labels(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec) -> Iterator[Problem]:
+def _private_label_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec) -> Iterator[Problem]:
     private = {field.path for field in pipeline.private}
     columns = {
         column.name: column.path for table in pipeline.tables for column in table.columns if column.path in private
@@ -264,14 +264,14 @@ def _private_labels(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec
             yield ("alerts", index, "labels", position), f"{text}; name another column"
 
 
-def _settling_problems(pipeline: PipelineSpec, index: int, alert: BusinessAlertSpec) -> Iterator[Problem]:
-    slowest = max(((refresh_seconds(pipeline, name), name) for name in _tables_behind(pipeline, alert)), default=None)
+def _delay_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec) -> Iterator[Problem]:
+    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, alert)), default=None)
     if slowest is not None and alert.settle_seconds < slowest[0]:
         text = f"{slowest[1]!r} is brought up to date every {slowest[0]:g} s"
         yield ("alerts", index, "settle_seconds"), f"{text}: a minute is whole only after that; write no less"
 
 
-def _tables_behind(pipeline: PipelineSpec, alert: BusinessAlertSpec) -> set[str]:
+def _source_tables(pipeline: PipelineSpec, alert: RuleSpec) -> set[str]:
     """The tables a rule reads, by itself and through views."""
     views = {view.name: view.reads for view in pipeline.views}
     waiting, tables = [*alert.reads], set[str]()
@@ -310,14 +310,14 @@ def _schedule_seconds(schedule: str) -> float:
     return 60 * int(step) if head == "*" and step.isdigit() else 3_600
 
 
-def _unless_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     names = [alert.name for alert in pipeline.alerts]
     for index, alert in enumerate(pipeline.alerts):
         for position, name in enumerate(alert.unless):
             if name not in names:
-                text = f"there is no rule {name!r} in this pipeline; {nearest_of(name, names)}"
+                text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
                 yield ("alerts", index, "unless", position), text
-    circle = circle_in([_Held(alert) for alert in pipeline.alerts])
+    circle = find_cycle([_InhibitionNode(alert) for alert in pipeline.alerts])
     if circle:
         places = {alert.name: ("alerts", index, "unless") for index, alert in enumerate(pipeline.alerts)}
         head, *others = sorted(places[name] for name in {*circle})
@@ -325,9 +325,9 @@ def _unless_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         yield head, text, tuple(others)
 
 
-class _Held:
+class _InhibitionNode:
     """A rule as what it waits for, for the search for circles."""
 
-    def __init__(self, alert: BusinessAlertSpec) -> None:
+    def __init__(self, alert: RuleSpec) -> None:
         self.name = alert.name
         self.reads = alert.unless

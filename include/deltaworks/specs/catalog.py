@@ -19,7 +19,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project_folder import PROJECT_ROOT, project_root
 from deltaworks.specs.relay import RelaySpec
 
-__all__ = ["PROJECT_ROOT", "Catalog", "named", "project_root"]
+__all__ = ["PROJECT_ROOT", "Catalog", "find_by_name", "project_root"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Catalog:
     def __post_init__(self) -> None:
         for pipeline in self.pipelines.values():
             if pipeline.privacy is not None:
-                pipeline.privacy.use(self.environment.privacy)
+                pipeline.privacy.bind_service(self.environment.privacy)
 
     def pipeline(self, name: str) -> PipelineSpec:
         """The pipeline called `name`.
@@ -50,8 +50,8 @@ class Catalog:
         Raises:
             ConfigError: PIPELINE_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
-        self._check_sound("pipeline", name)
-        return named(name, self.pipelines, "pipeline")
+        self._raise_if_invalid("pipeline", name)
+        return find_by_name(name, self.pipelines, "pipeline")
 
     def relay(self, name: str) -> RelaySpec:
         """The relay called `name`.
@@ -59,8 +59,8 @@ class Catalog:
         Raises:
             ConfigError: RELAY_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
-        self._check_sound("relay", name)
-        return named(name, self.relays, "relay")
+        self._raise_if_invalid("relay", name)
+        return find_by_name(name, self.relays, "relay")
 
     def collector(self, name: str) -> CollectorSpec:
         """The collector called `name`.
@@ -68,8 +68,8 @@ class Catalog:
         Raises:
             ConfigError: COLLECTOR_UNKNOWN with the nearest one, or what is wrong with its declaration.
         """
-        self._check_sound("collector", name)
-        return named(name, self.collectors, "collector")
+        self._raise_if_invalid("collector", name)
+        return find_by_name(name, self.collectors, "collector")
 
     @property
     def namespaces(self) -> dict[str, tuple[PipelineSpec, ...]]:
@@ -86,26 +86,26 @@ class Catalog:
         Raises:
             ConfigError: NAMESPACE_UNKNOWN with the nearest one.
         """
-        return named(name, self.namespaces, "namespace")
+        return find_by_name(name, self.namespaces, "namespace")
 
     def declares(self, kind: Literal["pipeline", "relay"], name: str) -> bool:
         """Whether there is a pipeline or a relay of that name, rightly declared or not."""
         return name in (self.pipelines if kind == "pipeline" else self.relays) or (kind, name) in self.broken
 
-    def wrong_pipelines(self, section: str = "") -> dict[str, ConfigError]:
+    def invalid_pipelines(self, section: str = "") -> dict[str, ConfigError]:
         """What is wrong with pipelines, by name: with all that are wrong, or those whose file has a section."""
-        return self._wrong("pipeline", section)
+        return self._invalid("pipeline", section)
 
-    def wrong_relays(self, section: str = "") -> dict[str, ConfigError]:
+    def invalid_relays(self, section: str = "") -> dict[str, ConfigError]:
         """What is wrong with relays, by name: with all that are wrong, or those whose file has a section."""
-        return self._wrong("relay", section)
+        return self._invalid("relay", section)
 
-    def _wrong(self, kind: str, section: str) -> dict[str, ConfigError]:
+    def _invalid(self, kind: str, section: str) -> dict[str, ConfigError]:
         heading = re.compile(rf"^{section}\s*:", re.MULTILINE)
         return {
             name: error
             for (of_kind, name), error in self.broken.items()
-            if of_kind == kind and (not section or heading.search(self.text(kind, name)))
+            if of_kind == kind and (not section or heading.search(self.declaration_text(kind, name)))
         }
 
     def check(self) -> None:
@@ -122,7 +122,7 @@ class Catalog:
                 hint="Mend the lines named; `deltaworks pipelines check` lists them all.",
             )
 
-    def text(self, kind: str, name: str) -> str:
+    def declaration_text(self, kind: str, name: str) -> str:
         """The file of a declaration as it stands; empty where it cannot be read."""
         other = self.root / "include" / f"{kind}s" / f"{name}.yaml"
         path = self.folder(name) / "pipeline.yaml" if kind == "pipeline" else other
@@ -131,7 +131,7 @@ class Catalog:
         except OSError:
             return ""
 
-    def _check_sound(self, kind: str, name: str) -> None:
+    def _raise_if_invalid(self, kind: str, name: str) -> None:
         if (kind, name) in self.broken:
             raise self.broken[kind, name]
 
@@ -140,7 +140,7 @@ class Catalog:
         return self.root / "include" / "pipelines" / pipeline
 
 
-def named(name: str, declared: Mapping[str, T], kind: str) -> T:
+def find_by_name(name: str, declared: Mapping[str, T], kind: str) -> T:
     """What is declared by that name.
 
     Raises:

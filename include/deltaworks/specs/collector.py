@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_located
+from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_problems
 
 #: When an answer of 200 is given. `spool`: once the event is on the collector's disk. `sink`: once the sink has it.
 Ack = Literal["spool", "sink"]
 #: Sources are numbered in a byte.
-MOST_SOURCES = 255
+MAX_SOURCES = 255
 #: As an origin: scripts of any page may send.
 ANY_ORIGIN = "*"
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
@@ -75,7 +75,7 @@ class KeySpec(Spec):
     sha256: Annotated[str, AfterValidator(_check_digest)]
     until: date | None = None
 
-    def holds_at(self, epoch_seconds: float) -> bool:
+    def is_valid_at(self, epoch_seconds: float) -> bool:
         """Whether the key is taken at that time."""
         if self.until is None:
             return True
@@ -148,10 +148,10 @@ class CollectorSpec(Spec):
     limits: LimitsSpec = Field(default_factory=LimitsSpec)
     skew_minutes: float = Field(default=5, gt=0, description="of a client's clock, above which its times are corrected")
     late_hours: float = Field(default=48, gt=0, description="after which an event is flagged `late`")
-    sources: dict[Name, CollectorSourceSpec] = Field(min_length=1, max_length=MOST_SOURCES)
+    sources: dict[Name, CollectorSourceSpec] = Field(min_length=1, max_length=MAX_SOURCES)
 
     @model_validator(mode="after")
-    def _keys_apart(self) -> Self:
+    def _check_unique_keys(self) -> Self:
         owners: dict[str, str] = {}
         problems: list[Problem] = []
         for name, source in self.sources.items():
@@ -160,5 +160,5 @@ class CollectorSpec(Spec):
                 if owner != name or key.sha256 in {other.sha256 for other in source.keys[:number]}:
                     place = ("sources", name, "keys", number, "sha256")
                     problems.append((place, f"the source {owner!r} has this key already; a key names one source"))
-        raise_located(problems)
+        raise_problems(problems)
         return self

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from deltaworks.specs.base import Problem, nearest_of
-from deltaworks.specs.catalog import named
+from deltaworks.specs.base import Problem, suggest_name
+from deltaworks.specs.catalog import find_by_name
 from deltaworks.specs.collector import CollectorSpec
-from deltaworks.specs.loading import parse_spec, read_declared
-from deltaworks.specs.mistakes import spec_invalid
+from deltaworks.specs.loading import parse_spec, read_declaration
+from deltaworks.specs.spec_errors import invalid_spec_error
 
 
 def collector_files(root: Path) -> dict[str, Path]:
@@ -24,7 +24,7 @@ def load_collector(name: str, *, root: Path) -> CollectorSpec:
         ConfigError: COLLECTOR_UNKNOWN with the nearest one; SPEC_INVALID with file, line and key of every mistake.
     """
     pipelines = {path.parent.name for path in (root / "include" / "pipelines").glob("*/pipeline.yaml")}
-    return read_collector(named(name, collector_files(root), "collector"), pipelines=pipelines)
+    return read_collector(find_by_name(name, collector_files(root), "collector"), pipelines=pipelines)
 
 
 def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
@@ -33,10 +33,10 @@ def read_collector(path: Path, *, pipelines: Collection[str]) -> CollectorSpec:
     Raises:
         ConfigError: SPEC_INVALID with file, line and key of every mistake; SPEC_MISSING or SPEC_NOT_YAML.
     """
-    declared = read_declared(path)
+    declared = read_declaration(path)
     spec = parse_spec(CollectorSpec, declared)
-    if mistakes := [declared.mistake(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
-        raise spec_invalid(mistakes)
+    if mistakes := [declared.error_at(*problem[:2]) for problem in collector_problems(spec, path, pipelines)]:
+        raise invalid_spec_error(mistakes)
     return spec
 
 
@@ -46,5 +46,5 @@ def collector_problems(spec: CollectorSpec, path: Path, pipelines: Collection[st
         yield ("collector",), f"the file is called {path.stem!r}; call the collector so, or rename the file"
     for name, source in spec.sources.items():
         if source.pipeline not in pipelines:
-            text = f"there is no pipeline {source.pipeline!r}; {nearest_of(source.pipeline, sorted(pipelines))}"
+            text = f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, sorted(pipelines))}"
             yield ("sources", name, "pipeline"), text

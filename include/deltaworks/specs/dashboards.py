@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, raise_located
+from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems
 
-MOST_PANELS: Final = 20
+MAX_PANELS: Final = 20
 #: What a panel's SQL may ask for by `$name`, both timestamps with a zone: rows from one up to but not including the
 #: other.
 PARAMETERS: Final = ("from", "to")
@@ -48,8 +48,8 @@ class PanelSpec(Spec):
     description: str = ""
 
     @model_validator(mode="after")
-    def _has_its_columns(self) -> Self:
-        raise_located([*self._column_problems()])
+    def _check_columns(self) -> Self:
+        raise_problems([*self._column_problems()])
         return self
 
     def _column_problems(self) -> Iterator[Problem]:
@@ -65,7 +65,7 @@ class PanelSpec(Spec):
             other = "with `by`" if self.by is not None else f"of kind {self.chart}"
             yield ("y",), f"a panel {other} has one y; write a panel for each"
 
-    def columns(self) -> Iterator[tuple[Place, str]]:
+    def result_columns(self) -> Iterator[tuple[KeyPath, str]]:
         """The columns of the answer that it names, with their places in it."""
         if self.x is not None:
             yield ("x",), self.x
@@ -85,7 +85,7 @@ class DashboardSpec(Spec):
     hours: float = Field(
         default=24, gt=0, le=24 * 400, description="how far back $from lies, where nothing else is asked"
     )
-    panels: tuple[PanelSpec, ...] = Field(min_length=1, max_length=MOST_PANELS)
+    panels: tuple[PanelSpec, ...] = Field(min_length=1, max_length=MAX_PANELS)
 
 
 def dashboard_problems(dashboards: tuple[DashboardSpec, ...]) -> Iterator[Problem]:
@@ -93,6 +93,6 @@ def dashboard_problems(dashboards: tuple[DashboardSpec, ...]) -> Iterator[Proble
     first: dict[str, int] = {}
     for index, dashboard in enumerate(dashboards):
         if dashboard.name in first:
-            others: tuple[Place, ...] = (("dashboards", first[dashboard.name], "name"),)
+            others: tuple[KeyPath, ...] = (("dashboards", first[dashboard.name], "name"),)
             yield ("dashboards", index, "name"), f"dashboard {dashboard.name} is declared twice; rename one", others
         first.setdefault(dashboard.name, index)

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from deltaworks.specs.base import FieldPath, Name, Place, Problem, Spec, later_key, nearest_of, raise_located
-from deltaworks.specs.effects import OTHER_MEANING, OTHER_READING, Edit, Effect, NamedItems
+from deltaworks.specs.base import (
+    FieldPath,
+    KeyPath,
+    Name,
+    Problem,
+    Spec,
+    exclude_if_default,
+    raise_problems,
+    suggest_name,
+)
+from deltaworks.specs.spec_change_effects import CHANGES_MEANING, CHANGES_PARSING, Edit, Effect, NamedItems
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
@@ -20,15 +29,15 @@ if TYPE_CHECKING:
 #: What a user agent is taken apart into, below `_<name>`.
 USER_AGENT_FIELDS = ("browser", "browser_version", "os", "os_version", "device", "brand", "model", "is_bot")
 #: Fields below which an event has what its record, or its object's key, says: `_record`, `_partition`.
-_OF_THE_ENGINE = ("record", "partition")
+_ENGINE_FIELDS = ("record", "partition")
 
-ANSWERS = NamedItems(
-    added=OTHER_READING,
+ENRICH_CHANGES = NamedItems(
+    added=CHANGES_PARSING,
     removed=Edit(
         Effect.RESTART, "Columns below `_{name}` go with it. Rows that landed keep its answers; nothing new gets any."
     ),
 )
-MASKS = NamedItems(
+MASK_CHANGES = NamedItems(
     added=Edit(
         Effect.BACKFILL,
         "Masked from the stream's next start on. Rows that landed before, and raw values in quarantine, still hold "
@@ -61,18 +70,21 @@ class EnrichSpec(Spec):
     `mmdb` looks an address up in a database of the lake; `user_agent` takes the text of a browser or a bot apart.
     """
 
-    name: Annotated[Name, OTHER_MEANING]
-    kind: Annotated[Literal["mmdb", "user_agent"], OTHER_MEANING]
-    of: Annotated[FieldPath, OTHER_READING]
-    database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, OTHER_READING] = later_key(
+    name: Annotated[Name, CHANGES_MEANING]
+    kind: Annotated[Literal["mmdb", "user_agent"], CHANGES_MEANING]
+    of: Annotated[FieldPath, CHANGES_PARSING]
+    database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, CHANGES_PARSING] = exclude_if_default(
         None, description="of kind mmdb: its key below `databases/` of the lake"
     )
-    fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], OTHER_READING] = later_key(
-        {}, description="of kind mmdb: names below `_<name>`, and where their values lie in a record of the database"
+    fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], CHANGES_PARSING] = (
+        exclude_if_default(
+            {},
+            description="of kind mmdb: names below `_<name>`, and where their values lie in a record of the database",
+        )
     )
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> Self:
+    def _check_kind_keys(self) -> Self:
         problems: list[Problem] = []
         if self.kind == "mmdb":
             if self.database is None:
@@ -84,16 +96,16 @@ class EnrichSpec(Spec):
                 problems.append((("database",), "user agents are taken apart without a database; leave it out"))
             if self.fields:
                 problems.append((("fields",), f"a user agent always has {', '.join(USER_AGENT_FIELDS)}; leave it out"))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @property
-    def field(self) -> str:
+    def output_field(self) -> str:
         """The field of an event that the answers lie below."""
         return f"_{self.name}"
 
     @property
-    def answers(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names below that field."""
         return tuple(self.fields) if self.kind == "mmdb" else USER_AGENT_FIELDS
 
@@ -101,8 +113,8 @@ class EnrichSpec(Spec):
 class PrivateSpec(Spec):
     """A field of events of which only a part is kept, or nothing."""
 
-    path: Annotated[FieldPath, OTHER_MEANING]
-    keep: Annotated[Literal["network", "nothing"], OTHER_MEANING] = Field(
+    path: Annotated[FieldPath, CHANGES_MEANING]
+    keep: Annotated[Literal["network", "nothing"], CHANGES_MEANING] = Field(
         description="network: of an address without its last octet (IPv4) or its last 80 bits (IPv6)"
     )
 
@@ -114,41 +126,41 @@ class PrivateSpec(Spec):
 
 def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between the look-ups of a pipeline and what reads their answers."""
-    first: dict[str, Place] = {}
+    first: dict[str, KeyPath] = {}
     taken = {name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"}
     for index, look_up in enumerate(pipeline.enrich):
-        place: Place = ("enrich", index, "name")
+        place: KeyPath = ("enrich", index, "name")
         if look_up.name in first:
             text = f"{look_up.name!r} is declared twice; give one of them another name"
             yield place, text, (first[look_up.name],)
-        elif look_up.name in taken or look_up.name in _OF_THE_ENGINE:
-            yield place, f"{look_up.field} is the engine's own; choose another name"
+        elif look_up.name in taken or look_up.name in _ENGINE_FIELDS:
+            yield place, f"{look_up.output_field} is the engine's own; choose another name"
         first.setdefault(look_up.name, place)
     if not pipeline.enrich:
         return
-    by_field = {look_up.field: look_up for look_up in reversed(pipeline.enrich)}
-    for place, path in _read_before(pipeline):
+    by_field = {look_up.output_field: look_up for look_up in reversed(pipeline.enrich)}
+    for place, path in _paths_before_enrichment(pipeline):
         if path.split(".")[0] in by_field:
             yield place, f"{path!r} is looked up only after this is read; name a field that events come with"
-    for place, path in _columns(pipeline):
-        yield from _answer_problems(place, path, by_field)
+    for place, path in _column_paths(pipeline):
+        yield from _output_problems(place, path, by_field)
 
 
 def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between the private fields of a pipeline and the rest of it."""
     if not pipeline.private:
         return
-    answers = {look_up.field for look_up in pipeline.enrich}
+    answers = {look_up.output_field for look_up in pipeline.enrich}
     for index, private in enumerate(pipeline.private):
-        place: Place = ("private", index, "path")
+        place: KeyPath = ("private", index, "path")
         top = private.path.split(".")[0]
-        if top in answers or top in {f"_{name}" for name in _OF_THE_ENGINE}:
+        if top in answers or top in {f"_{name}" for name in _ENGINE_FIELDS}:
             yield place, f"{private.path!r} is no field that events come with: keep its source private instead"
         for other in range(index):
             if _overlap(private.path, pipeline.private[other].path):
                 text = f"{private.path!r} and {pipeline.private[other].path!r} hold each other; leave one out"
                 yield place, text, (("private", other, "path"),)
-    for place, path in _read_before(pipeline):
+    for place, path in _paths_before_enrichment(pipeline):
         for index, private in enumerate(pipeline.private):
             if place[0] != "enrich" and _overlap(path, private.path):
                 text = (
@@ -161,14 +173,14 @@ def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     yield from _column_problems(pipeline)
 
 
-def _answer_problems(place: Place, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
+def _output_problems(place: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
     top, *rest = path.split(".")
     if top in by_field:
-        answers = by_field[top].answers
+        answers = by_field[top].output_names
         if rest and rest[0] not in answers:
-            yield place, f"{top} has no answer {rest[0]!r}; {nearest_of(rest[0], answers)}"
-    elif top.startswith("_") and rest and top.removeprefix("_") not in _OF_THE_ENGINE:
-        yield place, f"no enrichment is called {top.removeprefix('_')!r}; {nearest_of(top, by_field)}"
+            yield place, f"{top} has no answer {rest[0]!r}; {suggest_name(rest[0], answers)}"
+    elif top.startswith("_") and rest and top.removeprefix("_") not in _ENGINE_FIELDS:
+        yield place, f"no enrichment is called {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
 
 
 def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -176,14 +188,14 @@ def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, table in enumerate(pipeline.tables):
         for position, column in enumerate(table.columns):
             keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
-            place: Place = ("tables", index, "columns", position)
+            place: KeyPath = ("tables", index, "columns", position)
             if keep == "nothing" and column.required:
                 yield (*place, "required"), f"nothing is kept of {column.path!r}: the column is always null"
             if keep == "network" and column.type != "string":
                 yield (*place, "type"), f"the network of {column.path!r} is a text; declare type: string"
 
 
-def _read_before(pipeline: PipelineSpec) -> Iterator[tuple[Place, str]]:
+def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
     """Every path that is read before anything is looked up or masked, with its place."""
     event = pipeline.event
     if event.name.path is not None:
@@ -199,7 +211,7 @@ def _read_before(pipeline: PipelineSpec) -> Iterator[tuple[Place, str]]:
         yield ("enrich", index, "of"), look_up.of
 
 
-def _columns(pipeline: PipelineSpec) -> Iterator[tuple[Place, str]]:
+def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
     for index, table in enumerate(pipeline.tables):
         for position, column in enumerate(table.columns):
             yield ("tables", index, "columns", position, "path"), column.path

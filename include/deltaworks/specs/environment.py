@@ -14,10 +14,10 @@ from deltaworks.specs.base import (
     SecretReference,
     Spec,
     TextOrReference,
-    later_key,
-    nearest_of,
-    raise_located,
+    exclude_if_default,
+    raise_problems,
     resolve_text,
+    suggest_name,
 )
 from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
@@ -83,14 +83,14 @@ class AlertsSpec(Spec):
     docs_url: str = Field(default="", description="where the pages of docs/ are read; runbooks are given below it")
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
+    def _check_unique_names(self) -> Self:
         names = [channel.name for channel in self.channels]
         if len(set(names)) < len(names):
             raise ValueError("two channels have the same name")
         return self
 
     @property
-    def kinds(self) -> dict[str, str]:
+    def channel_kinds(self) -> dict[str, str]:
         """The kind of each channel, by its name."""
         return {channel.name: channel.kind for channel in self.channels}
 
@@ -112,7 +112,7 @@ class SparkSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _secret_of_protected(self) -> Self:
+    def _check_secret(self) -> Self:
         if self.secret is not None and not self.protected:
             raise ValueError("secret is of a cluster with protected: true; write that, or remove secret")
         return self
@@ -155,21 +155,21 @@ class AirflowSpec(Spec):
         return airflow_address(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _one_login(self) -> Self:
+    def _check_login(self) -> Self:
         login = (self.username, self.password)
         if self.token is not None and any(part is not None for part in login):
-            raise_located([(("token",), "give token, or username and password: one of the two is used")])
+            raise_problems([(("token",), "give token, or username and password: one of the two is used")])
         if self.token is None and any(part is None for part in login):
             raise ValueError("say how to log in: username and password: env:NAME, or token: env:NAME")
         if not self.verify and self.ca is not None:
-            raise_located([(("verify",), "with verify: false nothing is checked against ca: remove one of the two")])
+            raise_problems([(("verify",), "with verify: false nothing is checked against ca: remove one of the two")])
         if isinstance(self.url, str) and self.url.startswith("http://") and (self.ca is not None or not self.verify):
             key = "ca" if self.ca is not None else "verify"
-            raise_located([((key,), f"{key} is of addresses with https://, and url has none: remove it")])
+            raise_problems([((key,), f"{key} is of addresses with https://, and url has none: remove it")])
         return self
 
 
-def _as_person(declared: Any) -> Any:
+def _parse_person(declared: Any) -> Any:
     return {"id": declared} if isinstance(declared, str) else declared
 
 
@@ -184,7 +184,7 @@ class PersonSpec(Spec):
         return bool({self.id, self.name} & {name for name in names if name})
 
 
-Approvers = tuple[Annotated[PersonSpec, BeforeValidator(_as_person)], ...]
+Approvers = tuple[Annotated[PersonSpec, BeforeValidator(_parse_person)], ...]
 
 
 class ApprovalsSpec(Spec):
@@ -214,11 +214,11 @@ class LineageSpec(Spec):
     def _known_transport(cls, transport: dict[str, Any]) -> dict[str, Any]:
         kind = str(transport.get("type", ""))
         if kind not in LINEAGE_TRANSPORTS:
-            raise ValueError(f"type: {kind!r} is no transport; {nearest_of(kind, LINEAGE_TRANSPORTS)}")
+            raise ValueError(f"type: {kind!r} is no transport; {suggest_name(kind, LINEAGE_TRANSPORTS)}")
         missing = [name for name in LINEAGE_TRANSPORTS[kind] if not transport.get(name)]
         if missing:
             raise ValueError(f"a transport of the type {kind} needs {', '.join(missing)}")
-        for name, value in _settings_of(transport):
+        for name, value in _string_settings(transport):
             if any(part in name.lower() for part in _SECRET_SETTINGS) and not value.startswith("env:"):
                 raise ValueError(f"{name} is a secret: write a reference, env:NAME")
         return transport
@@ -229,21 +229,21 @@ class LineageSpec(Spec):
         Raises:
             ConfigError: REFERENCE_UNRESOLVED.
         """
-        resolved: dict[str, Any] = _with_references(self.transport)
+        resolved: dict[str, Any] = _resolve_references(self.transport)
         return resolved
 
 
-def _settings_of(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _string_settings(settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in settings.items():
         if isinstance(value, dict):
-            yield from _settings_of(value)
+            yield from _string_settings(value)
         elif isinstance(value, str):
             yield name, value
 
 
-def _with_references(value: Any) -> Any:
+def _resolve_references(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _with_references(part) for name, part in value.items()}
+        return {name: _resolve_references(part) for name, part in value.items()}
     if isinstance(value, str) and value.startswith("env:"):
         return resolve_text(Reference(scheme="env", name=value.removeprefix("env:")))
     return value
@@ -261,28 +261,30 @@ class EnvironmentSpec(Spec):
     stream_groups: dict[Name, StreamGroupSpec] = Field(default_factory=dict)
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
-    airflow: AirflowSpec | None = later_key(None)
-    operation_dags: tuple[Name, ...] | None = later_key(
+    airflow: AirflowSpec | None = exclude_if_default(None)
+    operation_dags: tuple[Name, ...] | None = exclude_if_default(
         None, description="the pipelines whose operations have DAGs; by default all, and commands have them anyway"
     )
-    lineage: LineageSpec | None = later_key(None)
-    kubernetes: KubernetesSpec | None = later_key(None)
-    prices: PricesSpec | None = later_key(None, description="what storage and computing cost, for the page of costs")
-    remediations: tuple[RemediationSpec, ...] = later_key(
+    lineage: LineageSpec | None = exclude_if_default(None)
+    kubernetes: KubernetesSpec | None = exclude_if_default(None)
+    prices: PricesSpec | None = exclude_if_default(
+        None, description="what storage and computing cost, for the page of costs"
+    )
+    remediations: tuple[RemediationSpec, ...] = exclude_if_default(
         (), description="what is done by itself where a rule fires: weights of targets are shifted, within bounds"
     )
-    privacy: PrivacySettings | None = later_key(
+    privacy: PrivacySettings | None = exclude_if_default(
         None, description="who has the keys of personal data, and the storage that is its vault"
     )
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _remediations_apart(self) -> Self:
-        raise_located(remediation_problems(self.remediations))
+    def _check_remediations(self) -> Self:
+        raise_problems(remediation_problems(self.remediations))
         return self
 
     @model_validator(mode="after")
-    def _fits_kubernetes(self) -> Self:
+    def _check_kubernetes(self) -> Self:
         """Pods get no keys of Airflow's connections, and an application there makes its own secret."""
         if self.kubernetes is None:
             return self
@@ -297,7 +299,7 @@ class EnvironmentSpec(Spec):
         ]
         if self.spark.secret is not None:
             problems.append((("spark", "secret"), "on Kubernetes each application makes its own secret: remove it"))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     def has_operation_dags(self, pipeline: str) -> bool:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import FieldPath, FieldPaths, Problem, Spec, as_tuple, later_key, raise_located
-from deltaworks.specs.effects import NEXT_START, OTHER_MEANING, Edit, Effect
-from deltaworks.specs.times import OTHER_TIMES, PatternText, TimeForm, TimeUnit, ZoneName, form_problems
+from deltaworks.specs.base import FieldPath, FieldPaths, Problem, Spec, as_tuple, exclude_if_default, raise_problems
+from deltaworks.specs.spec_change_effects import CHANGES_MEANING, NEXT_START, Edit, Effect
+from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeUnit, ZoneName, time_format_problems
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Of which events the time of arrival stands for their own: none, all, those that have none, or none of use.
 Arrival = Literal[False, True, "when_missing", "when_unusable"]
 
-OTHER_ARRIVAL = Edit(
+_ARRIVAL_CHANGE = Edit(
     Effect.RESTART,
     "Holds for what is read from the stream's next start on. Rows that have landed keep their times; those in "
     "quarantine for want of one land by `deltaworks quarantine replay {pipeline}`.",
@@ -25,7 +25,7 @@ OTHER_ARRIVAL = Edit(
 #: Names of what the engine adds to an event: `events.origins`.
 _ENGINE_FIELDS = ("_partition", "_record")
 #: Keys that mean nothing without a path.
-_OF_A_PATH = ("unit", "format", "zone", "max_age_days", "max_future_minutes")
+_PATH_KEYS = ("unit", "format", "zone", "max_age_days", "max_future_minutes")
 
 
 class EventTimeSpec(Spec):
@@ -35,17 +35,17 @@ class EventTimeSpec(Spec):
     stand for its own: of every event, of those that have none, or also of those whose time cannot be used.
     """
 
-    path: Annotated[FieldPaths, OTHER_MEANING] = ()
-    unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
+    path: Annotated[FieldPaths, CHANGES_MEANING] = ()
+    unit: Annotated[TimeUnit, CHANGES_MEANING] = "iso8601"
     max_age_days: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
     max_future_minutes: Annotated[int | None, NEXT_START] = Field(default=None, ge=0)
-    format: Annotated[PatternText | None, OTHER_TIMES] = later_key(None)
-    zone: Annotated[ZoneName | None, OTHER_TIMES] = later_key(None)
-    arrival: Annotated[Arrival, OTHER_ARRIVAL] = later_key(False)
+    format: Annotated[PatternText | None, CHANGES_TIMES] = exclude_if_default(None)
+    zone: Annotated[ZoneName | None, CHANGES_TIMES] = exclude_if_default(None)
+    arrival: Annotated[Arrival, _ARRIVAL_CHANGE] = exclude_if_default(False)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems: list[Problem] = [((key,), text) for key, text in form_problems(self.form)]
+        problems: list[Problem] = [((key,), text) for key, text in time_format_problems(self.time_format)]
         if self.path and self.arrival is True:
             problems.append((("arrival",), "beside a path say of which events: when_missing or when_unusable"))
         if len(self.path) > 1 and self.unit != "iso8601":
@@ -55,15 +55,15 @@ class EventTimeSpec(Spec):
                 problems.append(
                     (("path",), "say where an event has its time; or arrival: true, where events have none")
                 )
-            meaningless = [key for key in _OF_A_PATH if getattr(self, key) != type(self).model_fields[key].default]
+            meaningless = [key for key in _PATH_KEYS if getattr(self, key) != type(self).model_fields[key].default]
             problems += [((key,), "it is about the time at a path, and none is declared") for key in meaningless]
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @property
-    def form(self) -> TimeForm:
+    def time_format(self) -> TimeFormat:
         """How the time is written."""
-        return TimeForm(self.unit, self.format, self.zone)
+        return TimeFormat(self.unit, self.format, self.zone)
 
 
 class UnwrapSpec(Spec):
@@ -73,7 +73,7 @@ class UnwrapSpec(Spec):
     """
 
     path: FieldPath
-    keep: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = later_key(
+    keep: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = exclude_if_default(
         (), description="fields of the wrapper that become fields of each of its events"
     )
 
@@ -85,7 +85,7 @@ class EventNameSpec(Spec):
     constant: str | None = None
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _check_one_source(self) -> Self:
         if (self.path is None) == (self.constant is None):
             raise ValueError("give either path or constant")
         return self
@@ -94,9 +94,9 @@ class EventNameSpec(Spec):
 class EventSpec(Spec):
     """What every event of the pipeline has: a name, a time and, where producers send one, an id."""
 
-    name: Annotated[EventNameSpec, OTHER_MEANING]
+    name: Annotated[EventNameSpec, CHANGES_MEANING]
     time: EventTimeSpec
-    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple), OTHER_MEANING] = ()
+    id: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple), CHANGES_MEANING] = ()
 
 
 def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
@@ -118,12 +118,12 @@ def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Problem]:
     """Fields that cannot be kept: the event itself, one twice, or one whose name an event has of its own."""
-    read = _paths_read(pipeline)
+    read = _paths_read_from_events(pipeline)
     for index, path in enumerate(unwrap.keep):
         place = ("unwrap", "keep", index)
-        if _one_in_other(path, unwrap.path):
+        if _overlap(path, unwrap.path):
             yield place, f"{path} and {unwrap.path}, where the events are, are one in the other; name what is beside it"
-        twice = next((other for other in unwrap.keep[:index] if _one_in_other(path, other)), None)
+        twice = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
         if twice is not None:
             yield place, f"{path} and {twice} are one in the other; leave one of them out"
         name = path.split(".")[0]
@@ -133,7 +133,7 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
             (
                 other
                 for other in read
-                if other.split(".")[0] == name and not any(_one_in_other(other, kept) for kept in unwrap.keep)
+                if other.split(".")[0] == name and not any(_overlap(other, kept) for kept in unwrap.keep)
             ),
             None,
         )
@@ -145,11 +145,11 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
             )
 
 
-def _one_in_other(path: str, other: str) -> bool:
+def _overlap(path: str, other: str) -> bool:
     return f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.")
 
 
-def _paths_read(pipeline: PipelineSpec) -> list[str]:
+def _paths_read_from_events(pipeline: PipelineSpec) -> list[str]:
     """Every path at which something is read of an event."""
     event = pipeline.event
     paths = [*event.time.path, *event.id, *([event.name.path] if event.name.path is not None else [])]

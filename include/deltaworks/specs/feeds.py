@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from deltaworks.specs.base import (
+    KeyPath,
     Name,
-    Place,
     Problem,
     SecretReference,
     Spec,
     TextOrReference,
     as_tuple,
-    nearest_of,
-    raise_located,
+    raise_problems,
+    suggest_name,
 )
 from deltaworks.specs.sources.records import KafkaSecuritySpec
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 #: A reader's claim on versions is called after its feed.
-_LONGEST_NAME = 50
+_MAX_NAME_LENGTH = 50
 
 
 class SqsSinkSpec(Spec):
@@ -54,11 +54,11 @@ class KafkaSinkSpec(Spec):
     def _plain_files(self) -> Self:
         security = self.security
         if security is not None and {security.truststore_type, security.keystore_type} != {"PEM"}:
-            raise_located([(("security",), "a feed reads truststore and keystore as PEM: convert them, and say so")])
+            raise_problems([(("security",), "a feed reads truststore and keystore as PEM: convert them, and say so")])
         return self
 
 
-class WebhookFeedSpec(Spec):
+class WebhookSinkSpec(Spec):
     """An address that takes several changes a call, as JSON by POST."""
 
     kind: Literal["webhook"]
@@ -75,7 +75,7 @@ class WebhookFeedSpec(Spec):
         return value
 
 
-SinkSpec = Annotated[SqsSinkSpec | SnsSinkSpec | KafkaSinkSpec | WebhookFeedSpec, Field(discriminator="kind")]
+SinkSpec = Annotated[SqsSinkSpec | SnsSinkSpec | KafkaSinkSpec | WebhookSinkSpec, Field(discriminator="kind")]
 
 
 class FeedSpec(Spec):
@@ -87,7 +87,7 @@ class FeedSpec(Spec):
     key: Names = Field(min_length=1, description="columns whose values together name a row")
     columns: Names = Field(default=(), description="what is sent of a row beside its key; by default all")
     to: SinkSpec
-    begins: Literal["now", "all"] = Field(alias="from", description="all: every row there is at first; now: none")
+    start: Literal["now", "all"] = Field(alias="from", description="all: every row there is at first; now: none")
     every_seconds: float = Field(default=15, ge=1, le=3600, description="how often it looks for changed rows")
     stale_minutes: float = Field(default=15, gt=0, description="an alert is raised when a change waits for longer")
     replay_hours: int = Field(
@@ -101,10 +101,10 @@ class FeedSpec(Spec):
     model_config = ConfigDict(serialize_by_alias=True)
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _check_consistency(self) -> Self:
         problems: list[Problem] = []
-        if len(self.name) > _LONGEST_NAME:
-            problems.append((("name",), f"take a name of at most {_LONGEST_NAME} letters"))
+        if len(self.name) > _MAX_NAME_LENGTH:
+            problems.append((("name",), f"take a name of at most {_MAX_NAME_LENGTH} letters"))
         for field in ("key", "columns"):
             names = getattr(self, field)
             taken = self.key if field == "columns" else ()
@@ -113,7 +113,7 @@ class FeedSpec(Spec):
                     problems.append(((field, position), f"{name!r} is named twice"))
                 elif name in taken:
                     problems.append(((field, position), f"{name!r} is in the key, which is sent anyway; leave it out"))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
 
@@ -125,14 +125,14 @@ DELETE: Final = "delete"
 def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """Feeds that read what no feed can, or share a name."""
     readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
-    first: dict[str, Place] = {}
+    first: dict[str, KeyPath] = {}
     for index, feed in enumerate(pipeline.feeds):
-        place: Place = ("feeds", index)
+        place: KeyPath = ("feeds", index)
         if feed.name in first:
             yield (*place, "name"), f"two feeds are called {feed.name!r}; rename one", ((*first[feed.name], "name"),)
         first.setdefault(feed.name, place)
         if feed.reads not in readable:
             yield (
                 (*place, "reads"),
-                f"{feed.reads!r} is no gold table and no view of this pipeline; {nearest_of(feed.reads, readable)}",
+                f"{feed.reads!r} is no gold table and no view of this pipeline; {suggest_name(feed.reads, readable)}",
             )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-_MEANING = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+_REGEX_BY_CHARACTER = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 
 
 def glob_expression(glob: str) -> str:
@@ -34,14 +34,14 @@ def glob_expression(glob: str) -> str:
         if depth < 0 or depth > 1:
             break
         special = character in "*?{}" or (character == "," and depth)
-        parts.append(_MEANING[character] if special else re.escape(character))
+        parts.append(_REGEX_BY_CHARACTER[character] if special else re.escape(character))
         position += 1
     if depth != 0:
         raise ValueError(f"the glob {glob!r} opens or closes a brace too many; write *, ?, ** and {{a,b}}, not nested")
     return f"(?s:{''.join(parts)})"
 
 
-def key_pattern(glob: str | None) -> Callable[[str], bool]:
+def key_matcher(glob: str | None) -> Callable[[str], bool]:
     """Whether a key fits; every key does where there is no glob.
 
     Raises:
@@ -53,10 +53,10 @@ def key_pattern(glob: str | None) -> Callable[[str], bool]:
     return lambda key: pattern.fullmatch(key) is not None
 
 
-def _checked(glob: str) -> str:
+def _check_glob(glob: str) -> str:
     glob_expression(glob)
     return glob
 
 
 #: A glob as it is declared.
-Glob = Annotated[str, AfterValidator(_checked)]
+Glob = Annotated[str, AfterValidator(_check_glob)]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, later_key
-from deltaworks.specs.effects import AT_ONCE, Edit, Effect
+from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, exclude_if_default
 from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.spec_change_effects import IMMEDIATE, Edit, Effect
 from deltaworks.specs.types import TypeText
 
 
@@ -38,7 +38,7 @@ class DedupeSpec(Spec):
 
     by: str = "event_id"
     across_days: int = Field(default=1, ge=0, description="copies may lie this many dates apart")
-    across_hours: int | None = later_key(
+    across_hours: int | None = exclude_if_default(
         None, ge=0, description="the same for tables with a grain: copies may lie this many hours apart"
     )
 
@@ -47,7 +47,7 @@ class AffectsSpec(Spec):
     """Which dates of a gold table change when a date of its input changes; which hours, in one with a grain."""
 
     days: tuple[int, ...] = (0,)
-    hours: tuple[int, ...] = later_key((), description="of a table with a grain, instead of days")
+    hours: tuple[int, ...] = exclude_if_default((), description="of a table with a grain, instead of days")
 
 
 class GrainSpec(Spec):
@@ -61,7 +61,7 @@ class GrainSpec(Spec):
 InputAffects = AffectsSpec | Literal["all", "onwards"]
 
 
-def _form_of_affects(declared: Any) -> str:
+def _affects_form(declared: Any) -> str:
     by_input = isinstance(declared, Mapping) and any(
         isinstance(value, str | Mapping | AffectsSpec) for value in declared.values()
     )
@@ -71,7 +71,7 @@ def _form_of_affects(declared: Any) -> str:
 Affects = Annotated[
     Annotated[AffectsSpec | Literal["all", "same"], Tag("whole")]
     | Annotated[Mapping[Name, InputAffects], Tag("by_input")],
-    Discriminator(_form_of_affects),
+    Discriminator(_affects_form),
 ]
 
 
@@ -99,10 +99,12 @@ class ChecksSpec(Spec):
     not_null: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     max_drop: float | None = Field(default=None, gt=0, lt=1)
     max_age_minutes: float | None = Field(default=None, gt=0)
-    intervals: IntervalsSpec | None = later_key(None, description="rows say what held from when to when, without gaps")
+    intervals: IntervalsSpec | None = exclude_if_default(
+        None, description="rows say what held from when to when, without gaps"
+    )
 
     @property
-    def before_commit(self) -> bool:
+    def has_result_checks(self) -> bool:
         """Whether there is anything to look at in an answer."""
         return bool(self.min_rows or self.unique or self.not_null or self.max_drop or self.intervals)
 
@@ -123,8 +125,10 @@ class GoldTableSpec(Spec):
     partition_by: str
     affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
-    grain: GrainSpec | None = later_key(None, description="rebuild the hours that changed instead of whole dates")
-    refresh_seconds: float | None = later_key(
+    grain: GrainSpec | None = exclude_if_default(
+        None, description="rebuild the hours that changed instead of whole dates"
+    )
+    refresh_seconds: float | None = exclude_if_default(
         None, ge=15, description="the stream builds it this often, wherever its inputs changed"
     )
 
@@ -137,11 +141,11 @@ class GoldTableSpec(Spec):
         return declared
 
     @property
-    def by_date(self) -> bool:
+    def is_partitioned_by_date(self) -> bool:
         """Whether it is partitioned by a date, so that some of its dates can be rebuilt."""
         return not isinstance(self.affects, str)
 
-    def affects_of(self, name: str) -> InputAffects | Literal["same"]:
+    def affects_for_input(self, name: str) -> InputAffects | Literal["same"]:
         """What a change of the input called `name` affects."""
         if isinstance(self.affects, str | AffectsSpec):
             return self.affects
@@ -151,26 +155,28 @@ class GoldTableSpec(Spec):
 class GoldSpec(Spec):
     """The pipeline's answers and when they are rebuilt."""
 
-    schedule: Annotated[Schedule | None, AT_ONCE] = None
-    deadline_minutes: Annotated[float | None, AT_ONCE] = Field(
+    schedule: Annotated[Schedule | None, IMMEDIATE] = None
+    deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
         default=None, gt=0, description="an alert is raised where a run has not ended this long after it was queued"
     )
     dedupe: Annotated[DedupeSpec | None, _NEXT_BUILD] = None
     tables: Annotated[tuple[GoldTableSpec, ...], _GOLD_TABLES] = ()
 
     @property
-    def refreshed(self) -> tuple[GoldTableSpec, ...]:
+    def stream_refreshed_tables(self) -> tuple[GoldTableSpec, ...]:
         """The tables that the stream builds too, each after those of them that it reads."""
         return tuple(table for table in build_order(self.tables) if table.refresh_seconds is not None)
 
     @property
-    def of_others(self) -> tuple[tuple[str, str], ...]:
+    def cross_pipeline_inputs(self) -> tuple[tuple[str, str], ...]:
         """The gold tables of other pipelines that are read: pipeline and table, sorted."""
-        reads = {place for table in self.tables for name in table.reads if (place := place_in_other(name)) is not None}
+        reads = {
+            place for table in self.tables for name in table.reads if (place := cross_pipeline_table(name)) is not None
+        }
         return tuple(sorted(reads))
 
 
-def place_in_other(read: str) -> tuple[str, str] | None:
+def cross_pipeline_table(read: str) -> tuple[str, str] | None:
     """Pipeline and name of a table that is another pipeline's; None for one of the pipeline itself."""
     pipeline, separator, table = read.partition(".")
     return (pipeline, table) if separator else None
@@ -227,7 +233,9 @@ class ViewSpec(Spec):
     sql: str
     reads: tuple[Name, ...] = Field(min_length=1)
     description: str = ""
-    announce: AnnounceSpec | None = later_key(None, description="the stream publishes its answer when it has changed")
+    announce: AnnounceSpec | None = exclude_if_default(
+        None, description="the stream publishes its answer when it has changed"
+    )
 
 
 class _Reader(Protocol):
@@ -241,7 +249,7 @@ class _Reader(Protocol):
 def view_order(views: Iterable[ViewSpec]) -> list[ViewSpec]:
     """The views, each after those it reads, which are in no circle."""
     declared = {view.name: view for view in views}
-    return [declared[name] for name in _sorter(declared).static_order()]
+    return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 
 def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
@@ -251,16 +259,16 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
         ValueError: tables read each other in a circle, which is named.
     """
     declared = {table.name: table for table in tables}
-    circle = circle_in(declared.values())
+    circle = find_cycle(declared.values())
     if circle:
         raise ValueError(f"gold tables read each other in a circle: {' reads '.join(circle)}")
-    return [declared[name] for name in _sorter(declared).static_order()]
+    return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 
-def circle_in(tables: Iterable[_Reader]) -> list[str]:
+def find_cycle(tables: Iterable[_Reader]) -> list[str]:
     """The names of tables, or of views, that read each other in a circle, each reading the next, the first one last
     again; none where there is no circle."""
-    sorter = _sorter({table.name: table for table in tables})
+    sorter = _topological_sorter({table.name: table for table in tables})
     try:
         sorter.prepare()
     except CycleError as error:
@@ -268,7 +276,7 @@ def circle_in(tables: Iterable[_Reader]) -> list[str]:
     return []
 
 
-def _sorter(declared: Mapping[str, _Reader]) -> TopologicalSorter[str]:
+def _topological_sorter(declared: Mapping[str, _Reader]) -> TopologicalSorter[str]:
     return TopologicalSorter(
         {name: [read for read in table.reads if read in declared] for name, table in declared.items()}
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from deltaworks.specs.base import Place
+from deltaworks.specs.base import KeyPath
 from deltaworks.specs.gold import AffectsSpec, GoldTableSpec
 
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 
-def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
     """What does not hold of a gold table's grain, and of hours without one, each at its place below the table."""
     if gold.grain is None:
         yield from _hours_without_grain(gold)
@@ -28,7 +28,7 @@ def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tupl
             f"`affects: {gold.affects}` rebuilds other parts than hours; leave `grain` out, or write hours: [0]",
         )
         return
-    yield from _mixed(gold)
+    yield from _mixed_units(gold)
     if isinstance(gold.affects, AffectsSpec) and not gold.affects.hours:
         yield ("affects",), "whole dates would be rebuilt, for all its `grain`; write hours: [0], or leave `grain` out"
     events = {table.name for table in pipeline.event_tables}
@@ -41,19 +41,19 @@ def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tupl
         )
 
 
-def _hours_without_grain(gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
-    for place, affects in _affects(gold):
+def _hours_without_grain(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    for place, affects in _affects_specs(gold):
         if affects.hours:
             yield (*place, "hours"), f"{gold.name!r} is rebuilt by dates; write days: [0], or declare `grain`"
 
 
-def _mixed(gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
-    for place, affects in _affects(gold):
+def _mixed_units(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    for place, affects in _affects_specs(gold):
         if affects.hours and affects.days != AffectsSpec().days:
             yield (*place, "days"), "a change affects either hours or days; write days as hours: [-24]"
 
 
-def _affects(gold: GoldTableSpec) -> Iterator[tuple[Place, AffectsSpec]]:
+def _affects_specs(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, AffectsSpec]]:
     if isinstance(gold.affects, AffectsSpec):
         yield ("affects",), gold.affects
     elif not isinstance(gold.affects, str):

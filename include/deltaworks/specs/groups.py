@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Spec, nearest_of
+from deltaworks.specs.base import Spec, suggest_name
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
 #: How a declaration that cannot be read as a whole says which group it belongs to.
-_NAMED = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
+_GROUP_KEY = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
 #: What the id of the DAG of a group begins with.
 GROUP_KIND: Final = "stream_group"
 
@@ -45,7 +45,7 @@ class StreamGroup:
     name: str
     settings: StreamGroupSpec
     members: Mapping[str, PipelineSpec]
-    wrong: Mapping[str, ConfigError] = field(default_factory=dict)
+    invalid_members: Mapping[str, ConfigError] = field(default_factory=dict)
 
     @property
     def dag_id(self) -> str:
@@ -77,7 +77,7 @@ def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
     for pipeline, spec in catalog.pipelines.items():
         if spec.stream_group is not None:
             members.setdefault(spec.stream_group, {})[pipeline] = spec
-    for pipeline, error in catalog.wrong_pipelines().items():
+    for pipeline, error in catalog.invalid_pipelines().items():
         if (group := group_of(catalog, pipeline)) is not None:
             wrong.setdefault(group, {})[pipeline] = error
     declared = catalog.environment.stream_groups
@@ -86,7 +86,7 @@ def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
             name=name,
             settings=declared.get(name) or StreamGroupSpec(),
             members=members.get(name, {}),
-            wrong=wrong.get(name, {}),
+            invalid_members=wrong.get(name, {}),
         )
         for name in sorted({*members, *wrong})
     }
@@ -102,7 +102,7 @@ def stream_group(catalog: Catalog, name: str) -> StreamGroup:
     if name not in groups:
         raise ConfigError(
             "GROUP_UNKNOWN",
-            f"No pipeline names the group {name!r}; {nearest_of(name, groups)}",
+            f"No pipeline names the group {name!r}; {suggest_name(name, groups)}",
             hint="Write `stream_group` in the pipeline.yaml of its members.",
         )
     return groups[name]
@@ -116,5 +116,5 @@ def group_of(catalog: Catalog, pipeline: str) -> str | None:
     overridden = catalog.environment.overrides.get("pipelines", {}).get(pipeline, {})
     if "stream_group" in overridden:
         return str(overridden["stream_group"]) if overridden["stream_group"] else None
-    named = _NAMED.search(catalog.text("pipeline", pipeline))
+    named = _GROUP_KEY.search(catalog.declaration_text("pipeline", pipeline))
     return named.group(1) if named else None

@@ -7,7 +7,7 @@ from typing import Any
 from deltaworks.specs.pipeline import PipelineSpec
 
 #: Lists for which the loader takes a scalar.
-_LISTS_OF_ONE = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y", "of", "subject")
+_SCALAR_OR_LIST_KEYS = ("id", "path", "by", "newest_by", "key", "keep", "sum", "distinct", "y", "of", "subject")
 
 
 def pipeline_json_schema() -> dict[str, Any]:
@@ -15,7 +15,7 @@ def pipeline_json_schema() -> dict[str, Any]:
     schema = PipelineSpec.model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Deltaworks pipeline"
-    _loosen(schema)
+    _allow_short_forms(schema)
     source = schema["properties"]["source"]
     schema["properties"] |= {
         "source": {"anyOf": [source, {"type": "string", "description": "the name of one of `sources`"}]},
@@ -24,14 +24,14 @@ def pipeline_json_schema() -> dict[str, Any]:
     return schema
 
 
-def _loosen(node: Any) -> None:
+def _allow_short_forms(node: Any) -> None:
     if isinstance(node, list):
         for item in node:
-            _loosen(item)
+            _allow_short_forms(item)
     if not isinstance(node, dict):
         return
     for name, field in list(node.get("properties", {}).items()):
-        if name in _LISTS_OF_ONE and field.get("type") == "array":
+        if name in _SCALAR_OR_LIST_KEYS and field.get("type") == "array":
             node["properties"][name] = {"anyOf": [field, {"type": "string"}]}
         elif name in ("when", "deleted_when"):
             values = field["additionalProperties"]
@@ -39,4 +39,4 @@ def _loosen(node: Any) -> None:
         elif "bytes" in name and field.get("type") == "integer":
             node["properties"][name] = {"anyOf": [field, {"type": "string", "pattern": r"^\d+\s*(B|KiB|MiB|GiB)?$"}]}
     for value in node.values():
-        _loosen(value)
+        _allow_short_forms(value)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
-from deltaworks.specs.base import Name, Problem, Spec, as_tuple, nearest_of
-from deltaworks.specs.effects import Edit, Effect
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, suggest_name
 from deltaworks.specs.mutation import DELETED_COLUMN
+from deltaworks.specs.spec_change_effects import Edit, Effect
 from deltaworks.specs.types import Decimal, parse_type
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ DELETION_TYPES: dict[str, type] = {"string": str, "int": int, "long": int, "bool
 ARRIVAL_COLUMNS = ("_seq", "_position")
 
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the keyed table from the rows of {table} at its next start.")
-_ANOTHER_TABLE = Edit(
+_RENAMED = Edit(
     Effect.RESTART,
     "A table of the new name is built from the rows of {table} at the stream's next start. The one of the old name "
     "stays as it is and gets no more rows.",
@@ -45,7 +45,7 @@ class KeyedSpec(Spec):
     last is kept. A row with null in a column of `by` has no key.
     """
 
-    table: Annotated[Name | None, _ANOTHER_TABLE] = Field(
+    table: Annotated[Name | None, _RENAMED] = Field(
         default=None, description="name of the keyed table; without one `latest_` and the name of this table"
     )
     by: Annotated[tuple[str, ...], BeforeValidator(as_tuple), _REBUILT] = Field(
@@ -77,12 +77,12 @@ class KeyedTable:
     deleted_when: Mapping[str, tuple[str | int | bool, ...]]
     partition_by: tuple[str, ...]
     history_types: Mapping[str, str]
-    history_is_mutable: bool
+    is_history_mutable: bool
     forget_minutes: int | None = None
     trigger_seconds: float = 0.0
 
     @classmethod
-    def of(cls, history: TableSpec) -> KeyedTable | None:
+    def from_history(cls, history: TableSpec) -> KeyedTable | None:
         """The keyed table beside a bronze table; None where that declares none."""
         declared = history.keyed
         if declared is None:
@@ -101,15 +101,15 @@ class KeyedTable:
     @property
     def types(self) -> Mapping[str, str]:
         """Its columns: those of its history, and whether the key is deleted where rows can say so."""
-        return {**self.history_types, **({DELETED_COLUMN: "boolean"} if self.keeps_deletions else {})}
+        return {**self.history_types, **({DELETED_COLUMN: "boolean"} if self.has_tombstones else {})}
 
     @property
-    def ordered_by(self) -> tuple[str, ...]:
+    def sort_columns(self) -> tuple[str, ...]:
         """What decides between two rows of a key, the first column first; no two rows have the same values."""
         return (*self.newest_by, *(name for name in ARRIVAL_COLUMNS if name not in self.newest_by))
 
     @property
-    def keeps_deletions(self) -> bool:
+    def has_tombstones(self) -> bool:
         """Whether keys that were deleted stay as marked rows, so that an older row does not bring them back."""
         return bool(self.deleted_when)
 
@@ -139,7 +139,7 @@ def keyed_problems(table: TableSpec) -> Iterator[Problem]:
         if column not in keyed.by:
             yield (
                 ("keyed", "partition_by"),
-                f"{column!r} is not in `by`: a key would move between partitions; {nearest_of(column, keyed.by)}",
+                f"{column!r} is not in `by`: a key would move between partitions; {suggest_name(column, keyed.by)}",
             )
         elif column in types and types[column] not in PARTITION_TYPES:
             yield ("keyed", "partition_by"), f"{column!r} is {types[column]}, which no table is partitioned by"
@@ -164,7 +164,7 @@ def column_problem(
 ) -> str | None:
     """Why a column is none of the types that are allowed; None where it is."""
     if column not in types:
-        return f"there is no column {column!r} in this table; {nearest_of(column, types)}"
+        return f"there is no column {column!r} in this table; {suggest_name(column, types)}"
     if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):
         return None
     return f"{column!r} is {types[column]}; it has to be {', '.join(allowed)}{' or a decimal' if decimals else ''}"

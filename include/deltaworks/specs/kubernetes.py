@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from deltaworks.specs.base import Name, Spec, TextOrReference, later_key
+from deltaworks.specs.base import Name, Spec, TextOrReference, exclude_if_default
 
 #: A name of an object, as the API takes it.
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -43,10 +43,10 @@ class KubernetesSpec(Spec):
     airflow_service_accounts: tuple[ObjectName, ...] = Field(
         default=("airflow-scheduler",), description="whose tasks start drivers; in the same namespace"
     )
-    vault_account_annotations: dict[str, str] = later_key(
+    vault_account_annotations: dict[str, str] = exclude_if_default(
         {}, description="of the account of the vault's jobs, alone to open the vault: its own role"
     )
     relay: PodSize = PodSize.defaults()
-    vault: PodSize = later_key(PodSize.defaults(), description="a pod of the vault's jobs")
+    vault: PodSize = exclude_if_default(PodSize.defaults(), description="a pod of the vault's jobs")
     deadman: PodSize = PodSize.defaults()
     collector: CollectorPodsSpec | None = None

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
-from deltaworks.specs.effects import NEXT_START, Edit, Effect
+from deltaworks.specs.base import (
+    KeyPath,
+    Name,
+    Problem,
+    Spec,
+    as_tuple,
+    exclude_if_default,
+    raise_problems,
+    suggest_name,
+)
 from deltaworks.specs.keyed import ARRIVAL_COLUMNS, KEY_TYPES, KeyedTable, column_problem
+from deltaworks.specs.spec_change_effects import NEXT_START, Edit, Effect
 from deltaworks.specs.types import Decimal, parse_type
 
 if TYPE_CHECKING:
@@ -30,9 +39,9 @@ _REBUILT = Edit(Effect.RESTART, "The stream builds the table anew from the rows 
 LATEST_COLUMNS: Final = ("event_time", *ARRIVAL_COLUMNS)
 #: What is summed, and to what sums of it grow.
 _SUM_TYPES: Final[Mapping[str, str]] = {"int": "long", "long": "long", "float": "double", "double": "double"}
-_MOST_DIGITS = 38
-_SUM_DIGITS = 10
-_OF_COUNTS = (
+_MAX_DECIMAL_DIGITS = 38
+_EXTRA_SUM_DIGITS = 10
+_COUNTS_KEYS = (
     "window_minutes",
     "watermark_minutes",
     "group_by",
@@ -40,7 +49,7 @@ _OF_COUNTS = (
     "distinct",
     "distinct_error_percent",
 )
-_OF_LATEST = ("key", "keep", "forget_minutes")
+_LATEST_KEYS = ("key", "keep", "forget_minutes")
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
@@ -50,32 +59,38 @@ class LiveTableSpec(Spec):
 
     name: Annotated[Name, _LIVE_STATE]
     reads: Annotated[Name, _LIVE_STATE]
-    kind: Annotated[Literal["counts", "latest"], _LIVE_STATE] = later_key("counts")
+    kind: Annotated[Literal["counts", "latest"], _LIVE_STATE] = exclude_if_default("counts")
     window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
     watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
     group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
-    sum: Annotated[Names, _LIVE_STATE] = later_key((), description="of counts: columns of numbers that are added up")
-    distinct: Annotated[Names, _LIVE_STATE] = later_key(
+    sum: Annotated[Names, _LIVE_STATE] = exclude_if_default(
+        (), description="of counts: columns of numbers that are added up"
+    )
+    distinct: Annotated[Names, _LIVE_STATE] = exclude_if_default(
         (), description="of counts: columns whose different values are counted"
     )
-    distinct_error_percent: Annotated[float, _LIVE_STATE] = later_key(
+    distinct_error_percent: Annotated[float, _LIVE_STATE] = exclude_if_default(
         0.0, ge=0, le=10, description="of counts: 0 counts different values exactly, in memory; more, by a sketch"
     )
-    key: Annotated[Names, _REBUILT] = later_key((), description="of latest: columns whose values together are the key")
-    keep: Annotated[Names, _REBUILT] = later_key((), description="of latest: columns that are kept beside the key")
-    forget_minutes: Annotated[int | None, _REBUILT] = later_key(
+    key: Annotated[Names, _REBUILT] = exclude_if_default(
+        (), description="of latest: columns whose values together are the key"
+    )
+    keep: Annotated[Names, _REBUILT] = exclude_if_default(
+        (), description="of latest: columns that are kept beside the key"
+    )
+    forget_minutes: Annotated[int | None, _REBUILT] = exclude_if_default(
         None, ge=1, description="of latest: a row this much older than the newest one is taken out"
     )
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
 
     @model_validator(mode="after")
-    def _of_its_kind(self) -> Self:
+    def _check_kind_keys(self) -> Self:
         problems: list[Problem] = []
         declared = self.model_fields_set
         if self.kind == "latest":
             instead = "`latest` has one row a key and no window; leave it out, and say `forget_minutes`"
             problems += [
-                ((name,), f"{name} is of `kind: counts`: {instead}") for name in _OF_COUNTS if name in declared
+                ((name,), f"{name} is of `kind: counts`: {instead}") for name in _COUNTS_KEYS if name in declared
             ]
             if not self.key:
                 problems.append((("key",), "name the columns whose newest row is kept, such as key: [view_id]"))
@@ -85,30 +100,30 @@ class LiveTableSpec(Spec):
             instead = "write `kind: latest` with it, or leave it out"
             problems += [
                 ((name,), f"{name} is of the newest row of each key: {instead}")
-                for name in _OF_LATEST
+                for name in _LATEST_KEYS
                 if getattr(self, name)
             ]
             if self.distinct_error_percent and not self.distinct:
                 text = "it is of `distinct`: name the columns whose different values are counted, or leave it out"
                 problems.append((("distinct_error_percent",), text))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @model_serializer(mode="wrap")
-    def _without_keys_of_the_other_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """What was not declared is not written out either, so that what is read back is no mistake."""
         dumped: dict[str, Any] = handler(self)
         if self.kind == "latest":
-            for name in _OF_COUNTS:
+            for name in _COUNTS_KEYS:
                 dumped.pop(name, None)
         return dumped
 
-    def sums(self, types: Mapping[str, str]) -> dict[str, str]:
+    def sum_columns(self, types: Mapping[str, str]) -> dict[str, str]:
         """The columns of sums with their types, `<column>_sum`, from the types of what is read."""
         return {f"{name}_sum": sum_type(types[name]) or "" for name in self.sum}
 
     @property
-    def distinct_counts(self) -> tuple[str, ...]:
+    def distinct_columns(self) -> tuple[str, ...]:
         """The columns of counts of different values, `<column>_distinct`."""
         return tuple(f"{name}_distinct" for name in self.distinct)
 
@@ -117,7 +132,7 @@ def sum_type(type_: str) -> str | None:
     """To what type a sum of values of a type grows; None where they cannot be added up."""
     parsed = parse_type(type_)
     if isinstance(parsed, Decimal):
-        return f"decimal({min(_MOST_DIGITS, parsed.precision + _SUM_DIGITS)},{parsed.scale})"
+        return f"decimal({min(_MAX_DECIMAL_DIGITS, parsed.precision + _EXTRA_SUM_DIGITS)},{parsed.scale})"
     return _SUM_TYPES.get(type_)
 
 
@@ -132,7 +147,7 @@ def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
         deleted_when={},
         partition_by=(),
         history_types={name: types[name] for name in (*live.key, *live.keep, *LATEST_COLUMNS)},
-        history_is_mutable=False,
+        is_history_mutable=False,
         forget_minutes=live.forget_minutes,
         trigger_seconds=live.trigger_seconds,
     )
@@ -145,14 +160,14 @@ def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         if live.reads not in bronze:
             yield (
                 ("live", index, "reads"),
-                f"{live.name!r} reads {live.reads!r}, no table here; {nearest_of(live.reads, bronze)}",
+                f"{live.name!r} reads {live.reads!r}, no table here; {suggest_name(live.reads, bronze)}",
             )
             continue
         check = _latest_problems if live.kind == "latest" else _count_problems
         yield from ((("live", index, *place), text) for place, text in check(live, bronze[live.reads]))
 
 
-def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Place, str]]:
+def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
     if bronze.evolve == "add_columns":
         yield (
             ("reads",),
@@ -167,7 +182,7 @@ def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Pl
     types = bronze.column_types()
     for position, name in enumerate(live.group_by):
         if name not in types:
-            text = f"{live.name!r} groups by {name}, no column of {live.reads!r}; {nearest_of(name, types)}"
+            text = f"{live.name!r} groups by {name}, no column of {live.reads!r}; {suggest_name(name, types)}"
             yield ("group_by", position), text
     taken = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
     for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
@@ -182,7 +197,7 @@ def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Pl
 
 def _sum_problem(name: str, types: Mapping[str, str]) -> str | None:
     if name not in types:
-        return f"there is no column {name!r} in this table; {nearest_of(name, types)}"
+        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
     return f"{name!r} is {types[name]}; name a column of numbers" if sum_type(types[name]) is None else None
 
 
@@ -190,7 +205,7 @@ def _distinct_problem(name: str, types: Mapping[str, str]) -> str | None:
     return column_problem(name, types, KEY_TYPES, decimals=True)
 
 
-def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[Place, str]]:
+def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
     if bronze.announces is not None:
         yield ("reads",), f"{live.reads!r} announces another table and has no event_time; read {bronze.announces.table}"
         return
@@ -218,5 +233,5 @@ def _key_problem(name: str, types: Mapping[str, str]) -> str | None:
 
 def _keep_problem(name: str, types: Mapping[str, str]) -> str | None:
     if name not in types:
-        return f"there is no column {name!r} in this table; {nearest_of(name, types)}"
+        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
     return f"{name!r} is kept anyway; leave it out" if name in LATEST_COLUMNS else None

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec
-from deltaworks.specs.declared_mistakes import Declared, mistakes_of
-from deltaworks.specs.mistakes import Mistake, spec_invalid
 from deltaworks.specs.overrides import Overrides, merge, to_plain
-from deltaworks.specs.plain_yaml import NotPlain, load_plain_yaml
-from deltaworks.specs.yaml_problems import UnreadableYaml
+from deltaworks.specs.plain_yaml import NotPlainYamlError, load_plain_yaml
+from deltaworks.specs.spec_errors import SpecError, invalid_spec_error
+from deltaworks.specs.validation_errors import Declaration, to_spec_errors
+from deltaworks.specs.yaml_errors import InvalidYamlError
 
 if TYPE_CHECKING:
     from ruamel.yaml.comments import CommentedMap
@@ -40,34 +40,34 @@ def read_yaml(path: Path) -> Any:
 
     try:
         return load_yaml(data, kind="rt")
-    except UnreadableYaml as error:
-        mistake = Mistake(path, error.line, "", error.problem)
+    except InvalidYamlError as error:
+        mistake = SpecError(path, error.line, "", error.problem)
         raise ConfigError("SPEC_NOT_YAML", f"{mistake}.", hint="Mend the YAML there.") from error
 
 
-def read_declared(path: Path, *, overrides: Overrides | None = None) -> Declared:
+def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:
     """The data of the file with overrides laid over it; its lines are read where a mistake has to be placed.
 
     Raises:
         ConfigError: SPEC_MISSING, SPEC_NOT_YAML, or SPEC_INVALID where it has no keys.
     """
     overrides = overrides or Overrides()
-    return Declared(path, partial(_with_lines, path), merge(_plain(path), overrides.values), overrides)
+    return Declaration(path, partial(_read_with_lines, path), merge(_read_plain(path), overrides.values), overrides)
 
 
-def _plain(path: Path) -> Any:
+def _read_plain(path: Path) -> Any:
     """The file's content without line numbers: fast, since nearly every file is well."""
-    with contextlib.suppress(OSError, NotPlain):
+    with contextlib.suppress(OSError, NotPlainYamlError):
         document = load_plain_yaml(path.read_bytes())
         if isinstance(document, dict):
             return document
-    return to_plain(_with_lines(path))
+    return to_plain(_read_with_lines(path))
 
 
-def _with_lines(path: Path) -> CommentedMap:
+def _read_with_lines(path: Path) -> CommentedMap:
     document = read_yaml(path)
     if not isinstance(document, Mapping):
-        raise spec_invalid([Mistake(path, 1, "", NO_KEYS)])
+        raise invalid_spec_error([SpecError(path, 1, "", NO_KEYS)])
     return cast("CommentedMap", document)
 
 
@@ -81,16 +81,16 @@ def load_spec(model: type[SpecType], path: Path, *, overrides: Overrides | None 
         ConfigError: SPEC_INVALID listing its mistakes, each with file, line, key and what to write; SPEC_MISSING or
             SPEC_NOT_YAML.
     """
-    return parse_spec(model, read_declared(path, overrides=overrides))
+    return parse_spec(model, read_declaration(path, overrides=overrides))
 
 
-def parse_spec(model: type[SpecType], declared: Declared) -> SpecType:
+def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
     """The spec of a declaration.
 
     Raises:
         ConfigError: SPEC_INVALID listing its mistakes.
     """
     try:
-        return model.model_validate(declared.data)
+        return model.model_validate(declaration.data)
     except ValidationError as error:
-        raise spec_invalid([mistake for _, mistake in mistakes_of(error, declared, model)]) from None
+        raise invalid_spec_error([mistake for _, mistake in to_spec_errors(error, declaration, model)]) from None

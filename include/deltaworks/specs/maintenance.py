@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from deltaworks.specs.base import Bytes, Spec
-from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
 from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
 #: What every table is created with where nothing else is declared.
-DEFAULT_KEPT_HOURS = 168
+DEFAULT_RETENTION_HOURS = 168
 Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 _RETENTION = Edit(
@@ -24,38 +24,38 @@ _RETENTION = Edit(
 class MaintenanceSpec(Spec):
     """What keeps the tables healthy, and when."""
 
-    schedule: Annotated[Schedule | None, AT_ONCE] = None
-    optimize: Annotated[bool, NEXT_UPKEEP] = True
-    optimize_minutes: Annotated[int, NEXT_UPKEEP] = Field(
+    schedule: Annotated[Schedule | None, IMMEDIATE] = None
+    optimize: Annotated[bool, NEXT_MAINTENANCE] = True
+    optimize_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=60, ge=1, le=600, description="what a night spends on OPTIMIZE at most"
     )
-    weekly_on: Annotated[Weekday | None, NEXT_UPKEEP] = Field(
+    weekly_on: Annotated[Weekday | None, NEXT_MAINTENANCE] = Field(
         default="sunday", description="whose night has a second round, over what is left"
     )
-    weekly_minutes: Annotated[int, NEXT_UPKEEP] = Field(
+    weekly_minutes: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=120, ge=1, le=600, description="what the second round spends at most"
     )
-    closed_after_hours: Annotated[float, NEXT_UPKEEP] = Field(
+    closed_after_hours: Annotated[float, NEXT_MAINTENANCE] = Field(
         default=3, ge=0, description="after which what is no longer written is ordered"
     )
-    target_file_bytes: Annotated[Bytes, NEXT_UPKEEP] = Field(
+    target_file_bytes: Annotated[Bytes, NEXT_MAINTENANCE] = Field(
         default=256 << 20, ge=32 << 20, description="how large OPTIMIZE makes files"
     )
     vacuum_retention_hours: Annotated[int, _RETENTION] = Field(
-        default=DEFAULT_KEPT_HOURS, ge=168, le=720, description="how long removed files are kept"
+        default=DEFAULT_RETENTION_HOURS, ge=168, le=720, description="how long removed files are kept"
     )
     time_travel_hours: Annotated[int, _RETENTION] = Field(
         default=0, ge=0, le=720, description="how far back tables can be read, at least"
     )
-    vacuum_dry_run: Annotated[bool, NEXT_UPKEEP] = Field(
+    vacuum_dry_run: Annotated[bool, NEXT_MAINTENANCE] = Field(
         default=False, description="true: what a night would delete is only counted"
     )
-    max_removed_share: Annotated[float, NEXT_UPKEEP] = Field(
+    max_removed_share: Annotated[float, NEXT_MAINTENANCE] = Field(
         default=0.75, gt=0, le=1, description="of a table, which a night removes at most; more needs a person"
     )
 
     @property
-    def kept_hours(self) -> int:
+    def file_retention_hours(self) -> int:
         """For how long files are kept that newer versions have done without: the larger of retention and promise."""
         return max(self.vacuum_retention_hours, self.time_travel_hours)
 
@@ -64,6 +64,6 @@ class MaintenanceSpec(Spec):
 
         Later it is changed with ALTER TABLE while nothing writes: every writer at work would fail and try again.
         """
-        if self.kept_hours == DEFAULT_KEPT_HOURS:
+        if self.file_retention_hours == DEFAULT_RETENTION_HOURS:
             return {}
-        return {"delta.deletedFileRetentionDuration": f"interval {self.kept_hours} hours"}
+        return {"delta.deletedFileRetentionDuration": f"interval {self.file_retention_hours} hours"}

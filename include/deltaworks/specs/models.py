@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import Name, Place, Problem, Spec, as_tuple, nearest_of, raise_located
-from deltaworks.specs.gold import AffectsSpec, GoldInput, place_in_other
+from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
+from deltaworks.specs.gold import AffectsSpec, GoldInput, cross_pipeline_table
 from deltaworks.specs.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class ModelSpec(Spec):
     )
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        raise_located([*self._own_problems()])
+    def _check_consistency(self) -> Self:
+        raise_problems([*self._own_problems()])
         return self
 
     @property
@@ -108,7 +108,7 @@ class ModelSpec(Spec):
                 "training has to be at least twice as long as the horizon, which lies between its two parts; write "
                 f"folds: {{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} or more",
             )
-        seen: dict[str, Place] = {}
+        seen: dict[str, KeyPath] = {}
         for group, columns in self.groups.items():
             for index, column in enumerate(columns):
                 place = ("groups", group, index)
@@ -149,34 +149,34 @@ def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             yield ("gold", "tables", index, *place), text
 
 
-def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[Place, str]]:
+def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
     if model.features not in gold:
-        yield ("features",), f"{model.features!r} is no gold table here; {nearest_of(model.features, gold)}"
+        yield ("features",), f"{model.features!r} is no gold table here; {suggest_name(model.features, gold)}"
     for position, name in enumerate(model.reads):
-        if place_in_other(name) is None and name not in gold:
-            yield ("reads", position), f"{model.name!r} reads {name!r}, no gold table here; {nearest_of(name, gold)}"
+        if cross_pipeline_table(name) is None and name not in gold:
+            yield ("reads", position), f"{model.name!r} reads {name!r}, no gold table here; {suggest_name(name, gold)}"
         elif name in gold and model.name in gold[name].reads:
             yield ("reads", position), f"{name!r} is made of the scores of {model.name!r}: what predicts is no label"
     if model.features in gold and model.name in gold[model.features].reads:
         yield ("features",), f"{model.features!r} is made of the scores of {model.name!r}, which it cannot be made from"
 
 
-def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[Place, str]]:
+def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
     if model.warnings is None:
         return
     scores = [table.name for table in gold.values() if model.name in table.reads]
     if model.warnings not in scores:
-        text = f"{model.warnings!r} is no gold table that reads {model.name!r}; {nearest_of(model.warnings, scores)}"
+        text = f"{model.warnings!r} is no gold table that reads {model.name!r}; {suggest_name(model.warnings, scores)}"
         yield ("warnings",), text
 
 
-def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[Place, str]]:
+def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[KeyPath, str]]:
     """What a gold table that reads a model lacks."""
     for position, name in enumerate(table.reads):
         model = models.get(name)
         if model is None:
             continue
-        place: Place = ("reads", position)
+        place: KeyPath = ("reads", position)
         if model.features not in table.reads:
             text = f"{name!r} gives scores to the rows of {model.features!r}: write reads: [{model.features}, {name}]"
             yield place, text

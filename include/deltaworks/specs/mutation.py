@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from deltaworks.specs.base import Name, Spec, parse_bytes
-from deltaworks.specs.effects import AT_ONCE, NEXT_UPKEEP, Edit, Effect
 from deltaworks.specs.schedules import Schedule
+from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
 #: Rows, requests and names belong to an organisation: nothing is changed, resolved or joined across two of them.
 ORG_COLUMN = "org_id"
@@ -69,7 +69,7 @@ NOTIFICATION_COLUMNS: dict[str, str] = {
 }
 
 _NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: holds from the next batch of mutations.")
-_OTHER_CHANGES = Edit(
+_CHANGES_MUTATIONS = Edit(
     Effect.MIXES,
     "Rows that mutations have changed would keep to the old declaration, and others to the new one. Put the old one "
     "back; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and know that requests applied "
@@ -84,9 +84,9 @@ class MutableSpec(Spec):
     with the column that keeps what arrived.
     """
 
-    id: Annotated[str, _OTHER_CHANGES]
-    origin: Annotated[str, _OTHER_CHANGES]
-    fields: Annotated[dict[str, str], _OTHER_CHANGES] = Field(default_factory=dict)
+    id: Annotated[str, _CHANGES_MUTATIONS]
+    origin: Annotated[str, _CHANGES_MUTATIONS]
+    fields: Annotated[dict[str, str], _CHANGES_MUTATIONS] = Field(default_factory=dict)
     deletion_vectors: Annotated[bool | None, _NEXT_MUTATIONS] = Field(
         default=None, description="merges mark rows and write them again beside their files; none leaves it as it is"
     )
@@ -105,8 +105,8 @@ class AnnouncesSpec(Spec):
 class MutationsSpec(Spec):
     """How requests are applied to the pipeline's mutable tables."""
 
-    requests: Annotated[Name, _OTHER_CHANGES]
-    schedule: Annotated[Schedule | None, AT_ONCE] = "*/10 * * * *"
+    requests: Annotated[Name, _CHANGES_MUTATIONS]
+    schedule: Annotated[Schedule | None, IMMEDIATE] = "*/10 * * * *"
     max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(default=1_000_000, ge=1, description="a batch takes no more")
     optimize_every: Annotated[int, _NEXT_MUTATIONS] = Field(
         default=12, ge=1, description="batches between OPTIMIZEs in the write turn"
@@ -117,13 +117,13 @@ class MutationsSpec(Spec):
     small_merge_bytes: Annotated[int, BeforeValidator(parse_bytes), _NEXT_MUTATIONS] = Field(
         default=1 << 30, ge=0, description="delta-rs merges where no more is rewritten and memory suffices, else Spark"
     )
-    alert_after_minutes: Annotated[int, AT_ONCE] = Field(
+    alert_after_minutes: Annotated[int, IMMEDIATE] = Field(
         default=30, ge=1, description="age of the oldest request that is not applied"
     )
-    purge_after_days: Annotated[int, NEXT_UPKEEP] = Field(
+    purge_after_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=30, ge=1, description="deleted rows are removed for good after these"
     )
-    names: Annotated[Name, _OTHER_CHANGES] = "names"
-    intervals: Annotated[Name, _OTHER_CHANGES] = "intervals"
+    names: Annotated[Name, _CHANGES_MUTATIONS] = "names"
+    intervals: Annotated[Name, _CHANGES_MUTATIONS] = "intervals"
     notifications: Annotated[Name | None, _NEXT_MUTATIONS] = None
-    merge_names: Annotated[Literal["keep_target", "keep_source", "newest"], _OTHER_CHANGES] = "keep_target"
+    merge_names: Annotated[Literal["keep_target", "keep_source", "newest"], _CHANGES_MUTATIONS] = "keep_target"

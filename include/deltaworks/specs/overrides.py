@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Place
+from deltaworks.specs.base import KeyPath
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.mistakes import meant
-from deltaworks.specs.yaml_problems import UnreadableYaml
+from deltaworks.specs.spec_errors import closest_match
+from deltaworks.specs.yaml_errors import InvalidYamlError
 
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
 #: How near a name must be to one that is declared for an override of it to be a slip, and not of something removed.
-_SLIP = 0.8
+_TYPO_CUTOFF = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Overrides:
     """What replaces values of one declaration: `file` has them below the keys of `below`, but for `variables`."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    variables: Mapping[Place, str] = field(default_factory=dict)
+    variables: Mapping[KeyPath, str] = field(default_factory=dict)
     file: Path | None = None
-    below: Place = ()
+    key_prefix: KeyPath = ()
 
-    def variable(self, place: Place) -> str | None:
+    def variable(self, place: KeyPath) -> str | None:
         """The variable that sets a place, or what it is in; None where none does."""
         return next((name for keys, name in self.variables.items() if place[: len(keys)] == keys), None)
 
-    def holds(self, place: Place, document: Any) -> bool:
+    def is_overridden(self, place: KeyPath, document: Any) -> bool:
         """Whether what stands at a place is an override, and not the file's own."""
         node: Any = self.values
         for part in place:
@@ -40,11 +40,11 @@ class Overrides:
                 return True
             if part not in node:
                 return False
-            node, document = node[part], _below(document, part)
+            node, document = node[part], _child(document, part)
         return bool(place) and (not isinstance(node, Mapping) or document is None)
 
 
-def _below(node: Any, part: str | int) -> Any:
+def _child(node: Any, part: str | int) -> Any:
     return node.get(part) if isinstance(node, Mapping) else None
 
 
@@ -55,12 +55,12 @@ def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str)
         ConfigError: OVERRIDE_INVALID.
     """
     declared = environment.overrides.get(kind, {}).get(name) or {}
-    variables = _variables(kind, name)
+    variables = _override_variables(kind, name)
     return Overrides(
         values=merge(declared, overrides_from_variables(kind, name)),
         variables=variables,
         file=file,
-        below=("overrides", kind, name),
+        key_prefix=("overrides", kind, name),
     )
 
 
@@ -90,23 +90,23 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
         ConfigError: OVERRIDE_INVALID.
     """
     overrides: dict[str, Any] = {}
-    for keys, variable in _variables(kind, name).items():
+    for keys, variable in _override_variables(kind, name).items():
         level = overrides
         for parent in keys[:-1]:
             level = level.setdefault(str(parent), {})
             if not isinstance(level, dict):
-                raise _bad_variable(variable, f"another variable sets {parent!r} as a whole")
+                raise _invalid_override(variable, f"another variable sets {parent!r} as a whole")
         text = os.environ[variable]
         from deltaworks.specs.bounded_yaml import load_yaml
 
         try:
             level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape"))
-        except UnreadableYaml as error:
-            raise _bad_variable(variable, f"{text!r} is no YAML") from error
+        except InvalidYamlError as error:
+            raise _invalid_override(variable, f"{text!r} is no YAML") from error
     return overrides
 
 
-def _variables(kind: str, name: str) -> dict[Place, str]:
+def _override_variables(kind: str, name: str) -> dict[KeyPath, str]:
     """The variables that set something of one declaration, by the keys they set."""
     prefix = f"{OVERRIDE_PREFIX}{kind}__{name}__"
     return {
@@ -116,25 +116,25 @@ def _variables(kind: str, name: str) -> dict[Place, str]:
     }
 
 
-def _bad_variable(variable: str, problem: str) -> ConfigError:
+def _invalid_override(variable: str, problem: str) -> ConfigError:
     return ConfigError("OVERRIDE_INVALID", f"{variable}: {problem}.", hint=f"Mend or unset {variable}.")
 
 
 @dataclass(frozen=True, slots=True)
-class Aimless:
+class UnusedOverride:
     """An override of something that is not declared: it changes nothing.
 
     `slip` is whether it is taken for one: a name like one that is declared, a variable, or a kind there is not. Else it
     is left from something that was removed, and no more than a remark.
     """
 
-    place: Place
+    place: KeyPath
     variable: str | None
     text: str
-    slip: bool
+    is_typo: bool
 
 
-def aimless_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collection[str]]) -> Iterator[Aimless]:
+def unused_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collection[str]]) -> Iterator[UnusedOverride]:
     """Every override of a kind or a name that is not declared."""
     targets: list[tuple[str | None, str, str]] = [
         (None, kind, name) for kind, named in environment.overrides.items() for name in named
@@ -148,18 +148,18 @@ def aimless_overrides(environment: EnvironmentSpec, declared: Mapping[str, Colle
             continue
         candidates = declared.get(kind, declared)
         wrong = name if kind in declared else kind
-        nearest = meant(wrong, candidates, cutoff=_SLIP if kind in declared else 0.4)
+        nearest = closest_match(wrong, candidates, cutoff=_TYPO_CUTOFF if kind in declared else 0.4)
         thing = f"{kind.removesuffix('s')} called {name!r}" if kind in declared else f"kind of declaration {kind!r}"
-        advice = f"did you mean {nearest!r}?" if nearest else _removal(origin, kind, candidates, declared)
-        yield Aimless(
+        advice = f"did you mean {nearest!r}?" if nearest else _removal_advice(origin, kind, candidates, declared)
+        yield UnusedOverride(
             place=("overrides", kind, name) if kind in declared else ("overrides", kind),
             variable=origin,
             text=f"there is no {thing}; {advice}",
-            slip=nearest is not None or origin is not None or kind not in declared,
+            is_typo=nearest is not None or origin is not None or kind not in declared,
         )
 
 
-def _removal(
+def _removal_advice(
     variable: str | None, kind: str, candidates: Collection[str], declared: Mapping[str, Collection[str]]
 ) -> str:
     if kind in declared and variable is None:

@@ -8,11 +8,17 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
-from deltaworks.specs.base import Bytes, Name, Problem, Spec, later_key, raise_located
-from deltaworks.specs.business_alert import BusinessAlertSpec, alert_problems
+from deltaworks.specs.base import Bytes, Name, Problem, Spec, exclude_if_default, raise_problems
+from deltaworks.specs.business_alert import RuleSpec, rule_problems
 from deltaworks.specs.dashboards import DashboardSpec, dashboard_problems
-from deltaworks.specs.effects import AT_ONCE, NEXT_START, NEXT_UPKEEP, OTHER_MEANING, Edit, Effect, NamedItems, Presence
-from deltaworks.specs.enrich import ANSWERS, MASKS, EnrichSpec, PrivateSpec, enrich_problems, private_problems
+from deltaworks.specs.enrich import (
+    ENRICH_CHANGES,
+    MASK_CHANGES,
+    EnrichSpec,
+    PrivateSpec,
+    enrich_problems,
+    private_problems,
+)
 from deltaworks.specs.environment import Approvers
 from deltaworks.specs.event import EventSpec, UnwrapSpec, unwrap_problems
 from deltaworks.specs.feeds import FeedSpec, feed_problems
@@ -23,14 +29,24 @@ from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.models import ModelSpec, TrainingSpec, model_problems
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline_tables import readable_by_views, table_problems
-from deltaworks.specs.privacy import PRIVACY, PrivacySpec
+from deltaworks.specs.privacy import PRIVACY_CHANGE, PrivacySpec
 from deltaworks.specs.privacy_checks import privacy_problems
 from deltaworks.specs.shares import StreamShareSpec
-from deltaworks.specs.sources.declared import SourceSpec, chosen_source
 from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.selection import SourceSpec, selected_source
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_MEANING,
+    IMMEDIATE,
+    NEXT_MAINTENANCE,
+    NEXT_START,
+    Edit,
+    Effect,
+    NamedItems,
+    OptionalSection,
+)
 from deltaworks.specs.table import TableSpec
 
-_OTHER_PIPELINE = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
+_PIPELINE_RENAMED = Edit(Effect.REFUSED, "A pipeline is its name: put the old one back, and declare a new pipeline.")
 _TABLES = NamedItems(
     added=Edit(
         Effect.BACKFILL,
@@ -47,8 +63,8 @@ _LIVE_TABLES = NamedItems(
     added=Edit(Effect.RESTART, "It is filled from the beginning of {name}'s input, from the stream's next start."),
     removed=Edit(Effect.RESTART, "It stays as it is and is brought up to date no more."),
 )
-_SHARE = Presence(NEXT_START)
-_OTHER_DRIVER = Edit(
+_SHARE = OptionalSection(NEXT_START)
+_STREAM_GROUP = Edit(
     Effect.RESTART,
     "The stream goes on from its checkpoint in the other driver, once the one that runs it has ended: "
     "`deltaworks stop {pipeline}` before the edit, `start` after it.",
@@ -75,10 +91,10 @@ _MODELS = Edit(
     Effect.SAFE,
     "Nothing: the next training has it, and models that are published stay in force until another one is.",
 )
-_MUTATIONS = Presence(
+_MUTATIONS = OptionalSection(
     Edit(Effect.RESTART, "Holds from the stream's next start: it then shares its tables with mutations.")
 )
-_ARCHIVE = Presence(
+_ARCHIVE = OptionalSection(
     Edit(
         Effect.RESTART,
         "Holds from the stream's next start. What landed before is in no archive; one that is declared no more stays "
@@ -91,7 +107,7 @@ class QuarantineSpec(Spec):
     """How much of a row that did not fit is kept, and for how long."""
 
     retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
-    retain_days: Annotated[int | None, NEXT_UPKEEP] = Field(
+    retain_days: Annotated[int | None, NEXT_MAINTENANCE] = Field(
         default=30, ge=1, description="after which maintenance removes rows, landed or not; null keeps them for ever"
     )
 
@@ -116,7 +132,7 @@ class StreamSpec(Spec):
     crashes_per_object: Annotated[int, NEXT_START] = Field(
         default=2, ge=1, description="an object that tasks died on so often is quarantined"
     )
-    share: Annotated[StreamShareSpec | None, _SHARE] = later_key(
+    share: Annotated[StreamShareSpec | None, _SHARE] = exclude_if_default(
         None, description="what it takes of a cluster instead of what streams of its environment do"
     )
 
@@ -166,72 +182,72 @@ class WatchSpec(Spec):
 class PipelineSpec(Spec):
     """`include/pipelines/<name>/pipeline.yaml`."""
 
-    pipeline: Annotated[Name, _OTHER_PIPELINE]
-    description: Annotated[str, AT_ONCE]
-    owner: Annotated[str, AT_ONCE]
-    tags: Annotated[tuple[str, ...], AT_ONCE] = ()
-    approvers: Annotated[Approvers, AT_ONCE] = Field(
+    pipeline: Annotated[Name, _PIPELINE_RENAMED]
+    description: Annotated[str, IMMEDIATE]
+    owner: Annotated[str, IMMEDIATE]
+    tags: Annotated[tuple[str, ...], IMMEDIATE] = ()
+    approvers: Annotated[Approvers, IMMEDIATE] = Field(
         default=(), description="who may approve what operations delete; without any, those of the environment"
     )
     source: SourceSpec
-    unwrap: Annotated[UnwrapSpec | None, OTHER_MEANING] = None
+    unwrap: Annotated[UnwrapSpec | None, CHANGES_MEANING] = None
     event: EventSpec
-    enrich: Annotated[tuple[EnrichSpec, ...], ANSWERS] = later_key(
+    enrich: Annotated[tuple[EnrichSpec, ...], ENRICH_CHANGES] = exclude_if_default(
         (), description="what is looked up of each event before its private fields are masked"
     )
-    private: Annotated[tuple[PrivateSpec, ...], MASKS] = later_key(
+    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = exclude_if_default(
         (), description="fields of which only a part is kept, or nothing"
     )
-    privacy: Annotated[PrivacySpec | None, PRIVACY] = later_key(
+    privacy: Annotated[PrivacySpec | None, PRIVACY_CHANGE] = exclude_if_default(
         None, description="whose data the events are, what of it becomes a token or goes, and how it is erased"
     )
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
-    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = later_key(
+    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = exclude_if_default(
         None, description="keep payloads as they came, in a table of their own"
     )
     stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec.defaults()
-    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = later_key(
+    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = exclude_if_default(
         (), description="small tables that gold reads, kept in CSV files"
     )
-    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = later_key(
+    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = exclude_if_default(
         (), description="SQL over the tables that deltaworks sql offers by name"
     )
-    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = later_key(
+    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = exclude_if_default(
         (), description="pages of charts over the tables and views"
     )
-    alerts: Annotated[tuple[BusinessAlertSpec, ...], _RULES] = later_key(
+    alerts: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
         (), description="rules on answers: figures judged by the minute, of which people are told"
     )
-    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = later_key(
+    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = exclude_if_default(
         (), description="changed rows of gold tables and views, delivered to others"
     )
-    models: Annotated[tuple[ModelSpec, ...], _MODELS] = later_key(
+    models: Annotated[tuple[ModelSpec, ...], _MODELS] = exclude_if_default(
         (), description="what is predicted from gold tables, and how that is judged"
     )
-    training: Annotated[TrainingSpec, AT_ONCE] = later_key(
+    training: Annotated[TrainingSpec, IMMEDIATE] = exclude_if_default(
         TrainingSpec.defaults(), description="when its models are trained"
     )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
-    watch: Annotated[WatchSpec, AT_ONCE] = WatchSpec.defaults()
-    stream_group: Annotated[Name | None, _OTHER_DRIVER] = later_key(
+    watch: Annotated[WatchSpec, IMMEDIATE] = WatchSpec.defaults()
+    stream_group: Annotated[Name | None, _STREAM_GROUP] = exclude_if_default(
         None, description="its stream runs in one driver with those of all pipelines that name the same group"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _named_source(cls, declared: Any) -> Any:
-        return chosen_source(declared) if isinstance(declared, dict) else declared
+        return selected_source(declared) if isinstance(declared, dict) else declared
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
-        problems += [*dashboard_problems(self.dashboards), *alert_problems(self, readable_by_views(self))]
+        problems += [*dashboard_problems(self.dashboards), *rule_problems(self, readable_by_views(self))]
         problems += [*feed_problems(self), *model_problems(self)]
-        raise_located([*problems, *enrich_problems(self), *private_problems(self), *privacy_problems(self)])
+        raise_problems([*problems, *enrich_problems(self), *private_problems(self), *privacy_problems(self)])
         return self
 
     @property
@@ -242,7 +258,7 @@ class PipelineSpec(Spec):
     @property
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
         """The tables of the newest row of each key, beside the bronze tables that declare them."""
-        return tuple(keyed for table in self.tables if (keyed := KeyedTable.of(table)) is not None)
+        return tuple(keyed for table in self.tables if (keyed := KeyedTable.from_history(table)) is not None)
 
     @property
     def latest_tables(self) -> tuple[KeyedTable, ...]:
@@ -250,12 +266,12 @@ class PipelineSpec(Spec):
         return tuple(latest_table(self.table(live.reads), live) for live in self.live if live.kind == "latest")
 
     @property
-    def counted_tables(self) -> tuple[LiveTableSpec, ...]:
+    def aggregation_tables(self) -> tuple[LiveTableSpec, ...]:
         """The live tables that are streaming aggregations, each a query of its own."""
         return tuple(live for live in self.live if live.kind == "counts")
 
     @property
-    def own_tables(self) -> tuple[str, ...]:
+    def engine_tables(self) -> tuple[str, ...]:
         """The tables that every batch may land in though nobody declares them: quarantine, and the archive if any."""
         return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
@@ -273,7 +289,7 @@ class PipelineSpec(Spec):
 
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
-    def as_mapping(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The effective spec as plain data, for printing."""
         return self.model_dump(mode="json", exclude_defaults=False)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from deltaworks.specs.base import Place, Problem, nearest_of
+from deltaworks.specs.base import KeyPath, Problem, suggest_name
 from deltaworks.specs.gold import (
     AffectsSpec,
     GoldTableSpec,
     ReferenceSpec,
     ViewSpec,
-    circle_in,
-    place_in_other,
+    cross_pipeline_table,
+    find_cycle,
 )
 from deltaworks.specs.gold_grain import grain_problems
 from deltaworks.specs.keyed import KeyedTable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """Everything that does not fit between the tables, each at its place."""
-    yield from _names_twice(pipeline)
+    yield from _duplicate_name_problems(pipeline)
     yield from live_problems(pipeline)
     yield from _gold_problems(pipeline)
     yield from _reference_problems(pipeline)
@@ -43,7 +43,7 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 def declared_tables(
     pipeline: PipelineSpec,
-) -> Iterator[tuple[Place, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
+) -> Iterator[tuple[KeyPath, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
     """Every bronze, live, gold and reference table, every view and the table of each model, with its place."""
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
@@ -59,8 +59,8 @@ def declared_tables(
         yield ("models", index), model
 
 
-def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
-    first: dict[str, Place] = {}
+def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+    first: dict[str, KeyPath] = {}
     for place, table in declared_tables(pipeline):
         if table.name in first:
             text = f"table {table.name} is declared twice in this pipeline; give one of them another name"
@@ -69,7 +69,7 @@ def _names_twice(pipeline: PipelineSpec) -> Iterator[Problem]:
             yield (*place, "name"), f"the name {table.name!r} is the engine's own; choose another"
         first.setdefault(table.name, place)
     for index, history in enumerate(pipeline.tables):
-        keyed = KeyedTable.of(history)
+        keyed = KeyedTable.from_history(history)
         if keyed is None:
             continue
         place = ("tables", index, "keyed")
@@ -88,10 +88,10 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, gold in enumerate(pipeline.gold.tables):
         for position, read in enumerate(gold.reads):
             place = ("gold", "tables", index, "reads", position)
-            if place_in_other(read) is not None:
+            if cross_pipeline_table(read) is not None:
                 continue
             if read not in partitions:
-                yield place, f"{gold.name!r} reads {read!r}, no table here; {nearest_of(read, partitions)}"
+                yield place, f"{gold.name!r} reads {read!r}, no table here; {suggest_name(read, partitions)}"
                 continue
             texts = [name for name in partitions[read] if read not in types or types[read].get(name) == "string"]
             if gold.affects == "same" and gold.partition_by not in texts:
@@ -102,14 +102,14 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
                 )
         own = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
         yield from ((("gold", "tables", index, *place), text) for place, text in own)
-    circle = circle_in(pipeline.gold.tables)
+    circle = find_cycle(pipeline.gold.tables)
     if circle:
         places = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
         first, *others = sorted(places[name] for name in {*circle})
         yield first, f"gold tables read each other in a circle: {' reads '.join(circle)}", tuple(others)
 
 
-def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[Place, str]]:
+def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
     """What a gold table says of its inputs one by one, and of intervals, that does not hold."""
     intervals = gold.checks.intervals
     whole = gold.affects == "all" or (
@@ -124,10 +124,10 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
     if isinstance(gold.affects, str | AffectsSpec):
         return
     for name, affects in gold.affects.items():
-        place: Place = ("affects", name)
+        place: KeyPath = ("affects", name)
         if name not in gold.reads:
-            yield place, f"{gold.name!r} does not read {name!r}; {nearest_of(name, gold.reads)}"
-        elif affects == "onwards" and (missing := _undated(pipeline, name)):
+            yield place, f"{gold.name!r} does not read {name!r}; {suggest_name(name, gold.reads)}"
+        elif affects == "onwards" and (missing := _missing_date(pipeline, name)):
             yield place, f"`onwards` needs a date from which a change of {name!r} counts: {missing}"
         elif isinstance(affects, AffectsSpec) and name in {reference.name for reference in pipeline.references}:
             yield place, f"{name!r} is not partitioned by date: write `onwards` or `all`"
@@ -136,7 +136,7 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
             yield ("affects",), f"it says nothing of {name!r}; write {name}: {{days: [0]}}, onwards or all"
 
 
-def _undated(pipeline: PipelineSpec, name: str) -> str:
+def _missing_date(pipeline: PipelineSpec, name: str) -> str:
     """What an input lacks for the date of a change to be known; empty where it lacks nothing."""
     tables = {gold.name: gold for gold in pipeline.gold.tables}
     references = {reference.name: reference for reference in pipeline.references}
@@ -145,7 +145,7 @@ def _undated(pipeline: PipelineSpec, name: str) -> str:
     if name in references:
         return "" if references[name].dated_by is not None else "declare `dated_by` of the reference"
     if name in tables:
-        dated = tables[name].by_date or tables[name].checks.intervals is not None
+        dated = tables[name].is_partitioned_by_date or tables[name].checks.intervals is not None
         return "" if dated else "declare `checks.intervals` of that table, or partition it by a date"
     dated = "event_date" in _partition_columns(pipeline).get(name, ())
     return "" if dated else "it is not partitioned by event_date"
@@ -159,13 +159,13 @@ def _reference_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         yield ("references",), "gold builds take them over, and no gold table is declared"
 
 
-def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
+def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
     types = reference.column_types()
     if len(types) < len(reference.columns):
         yield ("columns",), f"a column of {reference.name!r} is declared twice"
     for position, name in enumerate(reference.key):
         if name not in types:
-            yield ("key", position), f"{name!r} is no column of it; {nearest_of(name, types)}"
+            yield ("key", position), f"{name!r} is no column of it; {suggest_name(name, types)}"
     for position, column in enumerate(reference.columns):
         if "<" in column.type or column.type == "binary":
             yield ("columns", position, "type"), f"CSV has no {column.type}; declare a single value"
@@ -173,11 +173,11 @@ def _column_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
         dates = [name for name, kind in types.items() if kind == "date"]
         yield (
             ("dated_by",),
-            f"{reference.dated_by!r} is no column of type date; {nearest_of(reference.dated_by, dates)}",
+            f"{reference.dated_by!r} is no column of type date; {suggest_name(reference.dated_by, dates)}",
         )
 
 
-def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[Place, str]]:
+def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
     if (reference.file is None) == (reference.object is None):
         yield (), "give either file, a path in the pipeline's folder, or object, a key in the lake"
     for source, path in (("file", reference.file), ("object", reference.object)):
@@ -193,8 +193,8 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         for position, read in enumerate(view.reads):
             if read not in tables:
                 place = ("views", index, "reads", position)
-                yield place, f"{view.name!r} reads {read!r}, no table or view here; {nearest_of(read, tables)}"
-    circle = circle_in(pipeline.views)
+                yield place, f"{view.name!r} reads {read!r}, no table or view here; {suggest_name(read, tables)}"
+    circle = find_cycle(pipeline.views)
     if circle:
         places = {view.name: ("views", index, "reads") for index, view in enumerate(pipeline.views)}
         first, *others = sorted(places[name] for name in {*circle})
@@ -204,7 +204,7 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def readable_by_views(pipeline: PipelineSpec) -> list[str]:
     """The names of the tables and views that a view may read."""
     names = [declared.name for _, declared in declared_tables(pipeline)]
-    names += [keyed.name for keyed in pipeline.keyed_tables] + [*pipeline.own_tables]
+    names += [keyed.name for keyed in pipeline.keyed_tables] + [*pipeline.engine_tables]
     mutations = pipeline.mutations
     return names + ([] if mutations is None else [mutations.names, mutations.intervals])
 
@@ -233,7 +233,7 @@ def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if not mutable:
         yield ("mutations",), "no table declares `mutable`: there is nothing to apply requests to"
     yield from _requests_problems(pipeline, pipeline.mutations.requests)
-    yield from _made_table_problems(pipeline)
+    yield from _mutation_table_problems(pipeline)
 
 
 def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
@@ -241,7 +241,7 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
         return
     announced = {other.name: other for other in pipeline.tables if other.announces is None}
     if table.announces.table not in announced:
-        advice = nearest_of(table.announces.table, announced)
+        advice = suggest_name(table.announces.table, announced)
         yield ("announces", "table"), f"there is no table {table.announces.table!r} to announce; {advice}"
         return
     data = announced[table.announces.table]
@@ -249,11 +249,11 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
     key = table.announces.key
     if types.get(key) != "string":
         texts = [name for name, kind in types.items() if kind == "string"]
-        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {nearest_of(key, texts)}"
+        yield ("announces", "key"), f"{key!r} is no text column of {data.name!r}; {suggest_name(key, texts)}"
     for index, column in enumerate(table.columns):
         if types.get(column.name) != column.type:
             present = types.get(column.name)
-            advice = nearest_of(column.name, types) if present is None else f"there it is {present}"
+            advice = suggest_name(column.name, types) if present is None else f"there it is {present}"
             yield (
                 ("columns", index, "name"),
                 f"{column.name!r} is taken over from {data.name!r}, which has no such column of {column.type}; "
@@ -264,7 +264,7 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
 def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
     tables = {table.name: table for table in pipeline.tables if table.announces is None}
     if name not in tables:
-        yield ("mutations", "requests"), f"there is no table {name!r} here; {nearest_of(name, tables)}"
+        yield ("mutations", "requests"), f"there is no table {name!r} here; {suggest_name(name, tables)}"
         return
     requests = tables[name]
     if requests.mutable is not None:
@@ -275,7 +275,7 @@ def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
         yield ("mutations", "requests"), f"a table of requests has columns that {name!r} lacks: {', '.join(wrong)}"
 
 
-def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """Names of the tables that mutations make and keep, and of the one they only write to."""
     mutations = pipeline.mutations
     if mutations is None:
@@ -285,7 +285,7 @@ def _made_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         yield (
             ("mutations", "notifications"),
             f"{mutations.notifications!r} is no table that announces another; "
-            f"{nearest_of(mutations.notifications, announcing)}",
+            f"{suggest_name(mutations.notifications, announcing)}",
         )
     taken = ["quarantine", *(table.name for table in pipeline.tables), *(table.name for table in pipeline.live)]
     taken += [table.name for table in pipeline.gold.tables] + [keyed.name for keyed in pipeline.keyed_tables]

@@ -11,9 +11,16 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, as_tuple, later_key, nearest_of, raise_located
-from deltaworks.specs.effects import NEXT_UPKEEP, OTHER_MEANING, OTHER_READING, Edit, Effect, Presence
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, exclude_if_default, raise_problems, suggest_name
 from deltaworks.specs.privacy_settings import PrivacySettings
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_MEANING,
+    CHANGES_PARSING,
+    NEXT_MAINTENANCE,
+    Edit,
+    Effect,
+    OptionalSection,
+)
 
 Action = Literal["token", "vault", "drop", "truncate_ip"]
 #: Actions that leave a token where the value was.
@@ -21,7 +28,7 @@ TOKEN_ACTIONS: Final = ("token", "vault")
 Scalar = bool | int | float | str
 _PART = re.compile(r"^[^.\[\]\s]+(\[\])?$")
 
-PRIVACY = Presence(
+PRIVACY_CHANGE = OptionalSection(
     Edit(
         Effect.MIXES,
         "Rows that landed before hold what was sent, later ones tokens, or the other way round. Stop the stream, "
@@ -30,7 +37,7 @@ PRIVACY = Presence(
     )
 )
 #: What holds for requests from now on: nothing of what has landed changes.
-ERASING = Edit(Effect.SAFE, "Nothing: requests that are received from now on have these terms.")
+ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: requests that are received from now on have these terms.")
 
 
 def _check_private_path(value: str) -> str:
@@ -52,12 +59,12 @@ PrivatePath = Annotated[str, AfterValidator(_check_private_path)]
 PrivatePaths = Annotated[tuple[PrivatePath, ...], BeforeValidator(as_tuple)]
 #: Keys of a table: when its rows go anyway, and whether erasing a subject removes those of theirs.
 RetentionDays = Annotated[
-    Annotated[int, Field(ge=1, description="rows of older dates are removed by maintenance")] | None, NEXT_UPKEEP
+    Annotated[int, Field(ge=1, description="rows of older dates are removed by maintenance")] | None, NEXT_MAINTENANCE
 ]
 TableErase = Annotated[
-    Literal["rows", "keep"], ERASING, Field(description="keep: erasing a subject leaves this table's rows")
+    Literal["rows", "keep"], ERASURE_TERMS, Field(description="keep: erasing a subject leaves this table's rows")
 ]
-EraseReason = Annotated[str, ERASING, Field(description="of keep: why, as a certificate quotes it")]
+EraseReason = Annotated[str, ERASURE_TERMS, Field(description="of keep: why, as a certificate quotes it")]
 When = dict[PrivatePath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]]
 
 
@@ -70,18 +77,18 @@ class PrivateFieldSpec(Spec):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    path: Annotated[PrivatePath, OTHER_MEANING]
-    action: Annotated[Action, OTHER_MEANING]
-    kind: Annotated[Name | None, OTHER_MEANING] = Field(
+    path: Annotated[PrivatePath, CHANGES_MEANING]
+    action: Annotated[Action, CHANGES_MEANING]
+    kind: Annotated[Name | None, CHANGES_MEANING] = Field(
         default=None, alias="as", description="of token and vault: the kind of identifier; equal kinds, equal tokens"
     )
 
     @model_validator(mode="after")
-    def _of_its_action(self) -> Self:
+    def _check_kind(self) -> Self:
         if self.action in TOKEN_ACTIONS and self.kind is None:
-            raise_located([(("as",), f"say of what kind the identifier is, such as as: {_kind_of(self.path)}")])
+            raise_problems([(("as",), f"say of what kind the identifier is, such as as: {_suggest_kind(self.path)}")])
         if self.action not in TOKEN_ACTIONS and self.kind is not None:
-            raise_located([(("as",), f"{self.action} leaves no token, which alone have a kind; leave it out")])
+            raise_problems([(("as",), f"{self.action} leaves no token, which alone have a kind; leave it out")])
         return self
 
     @property
@@ -93,56 +100,56 @@ class PrivateFieldSpec(Spec):
 class ScanSpec(Spec):
     """What is looked for in texts that nobody declared: counted, dropped, or not looked for."""
 
-    email: Annotated[Literal["count", "drop", "off"], OTHER_READING] = "off"
-    phone: Annotated[Literal["count", "drop", "off"], OTHER_READING] = "off"
+    email: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
+    phone: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
 
 
 class ChildSpec(Spec):
     """Events of children, of whom nothing lasting is kept: tokens of the day, no row of the vault, fewer fields."""
 
-    when: Annotated[When, OTHER_READING] = Field(min_length=1)
-    tokens: Annotated[Literal["per_day", "lasting"], OTHER_READING] = "per_day"
-    vault: Annotated[bool, OTHER_READING] = False
-    drop: Annotated[PrivatePaths, OTHER_READING] = ()
+    when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
+    tokens: Annotated[Literal["per_day", "lasting"], CHANGES_PARSING] = "per_day"
+    vault: Annotated[bool, CHANGES_PARSING] = False
+    drop: Annotated[PrivatePaths, CHANGES_PARSING] = ()
 
 
-class RefusedSpec(Spec):
+class OptOutSpec(Spec):
     """Events whose subject has refused: they are counted and not kept."""
 
-    when: Annotated[When, OTHER_READING] = Field(min_length=1)
-    keep: Annotated[Literal["none"], OTHER_READING] = "none"
+    when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
+    keep: Annotated[Literal["none"], CHANGES_PARSING] = "none"
 
 
 class RegulationSpec(Spec):
     """Whose events are treated otherwise than declared, because law asks for it."""
 
-    child: Annotated[ChildSpec | None, Presence(OTHER_READING)] = None
-    refused: Annotated[RefusedSpec | None, Presence(OTHER_READING)] = None
+    child: Annotated[ChildSpec | None, OptionalSection(CHANGES_PARSING)] = None
+    refused: Annotated[OptOutSpec | None, OptionalSection(CHANGES_PARSING)] = None
 
 
 class EraseSpec(Spec):
     """How a subject is erased, and by when. Days count from the receipt of the request."""
 
-    mode: Annotated[Literal["rows", "identity"], ERASING] = Field(
+    mode: Annotated[Literal["rows", "identity"], ERASURE_TERMS] = Field(
         default="rows", description="rows: they are removed; identity: their tokens become random ones nobody keeps"
     )
-    purge_within_days: Annotated[int, ERASING] = Field(default=21, ge=1, le=90)
-    deadline_days: Annotated[int, ERASING] = Field(default=30, ge=1, le=90)
-    landing_days: Annotated[int, NEXT_UPKEEP] = Field(
+    purge_within_days: Annotated[int, ERASURE_TERMS] = Field(default=21, ge=1, le=90)
+    deadline_days: Annotated[int, ERASURE_TERMS] = Field(default=30, ge=1, le=90)
+    landing_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=14, ge=1, le=365, description="after which landing objects with personal data are gone"
     )
-    landing: Annotated[Literal["rewrite", "expire"], ERASING] = later_key(
+    landing: Annotated[Literal["rewrite", "expire"], ERASURE_TERMS] = exclude_if_default(
         "rewrite",
         description="rewrite: landed objects lose the events of who is erased; expire: they are left to go in time",
     )
-    unreadable_days: Annotated[int, NEXT_UPKEEP] = Field(
+    unreadable_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=14, ge=1, le=365, description="after which the key of what could not be read is destroyed"
     )
 
     @model_validator(mode="after")
-    def _purge_first(self) -> Self:
+    def _check_deadline(self) -> Self:
         if self.purge_within_days >= self.deadline_days:
-            raise_located(
+            raise_problems(
                 [
                     (
                         ("purge_within_days",),
@@ -157,19 +164,19 @@ class EraseSpec(Spec):
 class PrivacySpec(Spec):
     """The personal data of a pipeline's events."""
 
-    namespace: Annotated[Name, OTHER_MEANING] = Field(description="tokens join within it, and nowhere else")
-    subject: Annotated[PrivatePaths, OTHER_MEANING] = Field(
+    namespace: Annotated[Name, CHANGES_MEANING] = Field(description="tokens join within it, and nowhere else")
+    subject: Annotated[PrivatePaths, CHANGES_MEANING] = Field(
         default=(), description="fields whose token is the subject of an event: the first that is present"
     )
-    fields: Annotated[tuple[PrivateFieldSpec, ...], OTHER_MEANING] = Field(min_length=1)
+    fields: Annotated[tuple[PrivateFieldSpec, ...], CHANGES_MEANING] = Field(min_length=1)
     scan: ScanSpec = ScanSpec.defaults()
     regulation: RegulationSpec = RegulationSpec.defaults()
     erase: EraseSpec = EraseSpec.defaults()
     _service: PrivacySettings | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        raise_located([*_overlaps(self.fields), *_subjects(self)])
+    def _check_consistency(self) -> Self:
+        raise_problems([*_overlap_problems(self.fields), *_subject_problems(self)])
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -184,7 +191,7 @@ class PrivacySpec(Spec):
         """The environment's key service and vault; None for a declaration that was not loaded with an environment."""
         return self._service
 
-    def use(self, service: PrivacySettings | None) -> None:
+    def bind_service(self, service: PrivacySettings | None) -> None:
         """Take note of the environment it was loaded with. That is no part of what is declared."""
         self._service = service
 
@@ -193,7 +200,7 @@ class PrivacySpec(Spec):
         """The kinds of identifiers that have tokens, sorted."""
         return tuple(sorted({field.kind for field in self.fields if field.kind is not None}))
 
-    def action_of(self, path: str) -> PrivateFieldSpec | None:
+    def field_for(self, path: str) -> PrivateFieldSpec | None:
         """What is declared of a path of names: of itself, or of what holds it.
 
         Indexes of lists do not count: `friends.name` is the path of what `friends[].name` declares.
@@ -203,18 +210,18 @@ class PrivacySpec(Spec):
         return next((bare[above] for end in range(len(parts), 0, -1) if (above := ".".join(parts[:end])) in bare), None)
 
     @property
-    def seals(self) -> bool:
+    def uses_vault(self) -> bool:
         """Whether it ever puts something into the vault."""
         return any(field.action == "vault" for field in self.fields) or bool(self.subject)
 
 
-def _kind_of(path: str) -> str:
+def _suggest_kind(path: str) -> str:
     """A kind to propose for a path."""
     name = re.sub(r"[^a-z0-9_]", "", path.rsplit(".", maxsplit=1)[-1].lower().removesuffix("[]")).removesuffix("_id")
     return name if re.match(r"^[a-z]", name) else "person"
 
 
-def _overlaps(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
+def _overlap_problems(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
     problems: list[Problem] = []
     for index, field in enumerate(fields):
         for other in range(index):
@@ -225,13 +232,13 @@ def _overlaps(fields: tuple[PrivateFieldSpec, ...]) -> list[Problem]:
     return problems
 
 
-def _subjects(privacy: PrivacySpec) -> list[Problem]:
+def _subject_problems(privacy: PrivacySpec) -> list[Problem]:
     tokens = {field.path: field for field in privacy.fields if field.action in TOKEN_ACTIONS}
     problems: list[Problem] = []
     for index, path in enumerate(privacy.subject):
         place = ("subject", index) if len(privacy.subject) > 1 else ("subject",)
         if path not in tokens:
-            text = f"{path!r} becomes no token here, so it names nobody; {nearest_of(path, tokens)}"
+            text = f"{path!r} becomes no token here, so it names nobody; {suggest_name(path, tokens)}"
             problems.append((place, text))
         elif "[]" in path:
             problems.append((place, f"{path!r} is of many; the subject of an event is one: name a field of the event"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from deltaworks.specs.base import Place, Problem, nearest_of
+from deltaworks.specs.base import KeyPath, Problem, suggest_name
 from deltaworks.specs.privacy import TOKEN_ACTIONS, PrivacySpec, PrivateFieldSpec
 from deltaworks.specs.types import Array, ColumnType, Map, Struct, parse_type
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 #: Days that are spared between VACUUM and the deadline: to verify, and for what fails once.
 SPARE_DAYS = 2
-_FORGOTTEN_MINUTES = 1440
+_MAX_EXPIRY_MINUTES = 1440
 
 
 def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """What does not fit between `privacy` and the rest; keys of tables that need it, where there is none."""
     privacy = pipeline.privacy
-    yield from _table_keys(pipeline)
+    yield from _table_key_problems(pipeline)
     if privacy is None:
         return
-    yield from _read_as_sent(pipeline, privacy)
+    yield from _routing_problems(pipeline, privacy)
     for index, table in enumerate(pipeline.tables):
-        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _columns(table, privacy))
-        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _layout(table, privacy))
-    yield from _live(pipeline, privacy)
-    yield from _in_time(pipeline, privacy)
-    yield from _beside(pipeline, privacy)
+        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _column_problems(table, privacy))
+        yield from ((("tables", index, *problem[0]), *problem[1:]) for problem in _layout_problems(table, privacy))
+    yield from _live_problems(pipeline, privacy)
+    yield from _deadline_problems(pipeline, privacy)
+    yield from _conflict_problems(pipeline, privacy)
 
 
-def _table_keys(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     for index, table in enumerate(pipeline.tables):
         if table.erase == "keep" and not table.erase_reason:
             text = "rows of an erased subject stay here: say why, such as erase_reason: invoices are kept for ten years"
@@ -51,14 +51,14 @@ def _table_keys(pipeline: PipelineSpec) -> Iterator[Problem]:
             yield ("tables", index, "retention_days"), text
 
 
-def _columns(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Columns that no value would fit any more, once it is stripped."""
     for position, column in enumerate(table.columns):
-        yield from _within(position, column, privacy)
-        field = privacy.action_of(column.path)
+        yield from _nested_field_problems(position, column, privacy)
+        field = privacy.field_for(column.path)
         if field is None:
             continue
-        place: Place = ("columns", position)
+        place: KeyPath = ("columns", position)
         itself = field.path == column.path
         if field.action == "drop" and column.required:
             yield (*place, "required"), f"{field.path!r} is dropped: the column is always null, and every row would go"
@@ -74,34 +74,36 @@ def _columns(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
             yield (*place, "path"), text
 
 
-def _within(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Fields of structs, and of lists of structs, that hold what becomes a text and are none themselves."""
     for field in privacy.fields:
         inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
         if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
             continue
-        kind = _type_within(parse_type(column.type), inner.split("."))
+        kind = _nested_type(parse_type(column.type), inner.split("."))
         if kind is not None and str(kind) != "string":
             what = "a token" if field.action in TOKEN_ACTIONS else "an address"
             text = f"{field.path!r} becomes {what}, a text, and the type has {kind} there; declare string for it"
             yield ("columns", position, "type"), text
 
 
-def _type_within(kind: ColumnType, names: Sequence[str]) -> ColumnType | None:
+def _nested_type(kind: ColumnType, names: Sequence[str]) -> ColumnType | None:
     """The type at the end of names of fields; None where the type has no such field, or any."""
     while isinstance(kind, Array):
         kind = kind.element
     if not names:
         return kind
     if isinstance(kind, Map):
-        return _type_within(kind.value, names[1:])
+        return _nested_type(kind.value, names[1:])
     fields = dict(kind.fields) if isinstance(kind, Struct) else {}
-    return _type_within(fields[names[0]], names[1:]) if names[0] in fields else None
+    return _nested_type(fields[names[0]], names[1:]) if names[0] in fields else None
 
 
-def _layout(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _layout_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Personal columns in paths of files, in bounds of the log and in what a mutation rewrites."""
-    personal = {column.name: field for column in table.columns if (field := _field_of(column, privacy)) is not None}
+    personal = {
+        column.name: field for column in table.columns if (field := _personal_field(column, privacy)) is not None
+    }
     for key in ("partition_by", "cluster_by"):
         for position, name in enumerate(getattr(table, key)):
             if name in personal:
@@ -119,13 +121,13 @@ def _layout(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
             yield ("zorder_by", position), text
 
 
-def _field_of(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpec | None:
+def _personal_field(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpec | None:
     """What is declared of a column's values, where something of them is kept."""
-    field = privacy.action_of(column.path)
+    field = privacy.field_for(column.path)
     return None if field is None or field.action == "drop" else field
 
 
-def _live(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Groups and keys of live tables, whose state nobody is erased from."""
     for index, live in enumerate(pipeline.live):
         columns = {
@@ -133,10 +135,10 @@ def _live(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
             for table in pipeline.tables
             if table.name == live.reads
             for column in table.columns
-            if (field := _field_of(column, privacy)) is not None
+            if (field := _personal_field(column, privacy)) is not None
         }
         # Of the newest rows what is old is forgotten within the day; a token in them goes with its view.
-        forgotten = live.forget_minutes is not None and live.forget_minutes <= _FORGOTTEN_MINUTES
+        forgotten = live.forget_minutes is not None and live.forget_minutes <= _MAX_EXPIRY_MINUTES
         if forgotten:
             columns = {name: field for name, field in columns.items() if field.action not in TOKEN_ACTIONS}
         for key in ("group_by", "key", "keep"):
@@ -149,13 +151,13 @@ def _live(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
                     yield ("live", index, key, position), text
 
 
-def _in_time(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Upkeep under which nothing would be gone by the deadline."""
     upkeep, erase = pipeline.maintenance, privacy.erase
     if upkeep.vacuum_dry_run:
         text = "files of erased rows would never go: with `privacy`, write vacuum_dry_run: false"
         yield ("maintenance", "vacuum_dry_run"), text
-    days = upkeep.kept_hours / 24
+    days = upkeep.file_retention_hours / 24
     if erase.purge_within_days + days + SPARE_DAYS > erase.deadline_days:
         key = "time_travel_hours" if upkeep.time_travel_hours > upkeep.vacuum_retention_hours else ""
         key = key or "vacuum_retention_hours"
@@ -168,10 +170,10 @@ def _in_time(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
         yield ("maintenance", key), text, (("privacy", "erase"),)
 
 
-def _read_as_sent(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """What names and dates an event, and what routes it, is read of the stripped event: some of it must stay."""
     event = pipeline.event
-    places: list[tuple[Place, str]] = []
+    places: list[tuple[KeyPath, str]] = []
     if event.name.path is not None:
         places.append((("event", "name", "path"), event.name.path))
     for index, path in enumerate(event.time.path):
@@ -179,27 +181,27 @@ def _read_as_sent(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Prob
     for index, table in enumerate(pipeline.tables):
         places += [(("tables", index, "when", path), path) for path in table.when]
     for place, path in places:
-        field = privacy.action_of(path)
+        field = privacy.field_for(path)
         if field is not None:
             text = f"{path!r} is personal: what names, dates or routes an event is read as sent; choose another field"
             yield place, text
     for index, path in enumerate(event.id):
-        field = privacy.action_of(path)
+        field = privacy.field_for(path)
         if field is not None and field.action not in TOKEN_ACTIONS:
-            at: Place = ("event", "id", *([index] if len(event.id) > 1 else []))
+            at: KeyPath = ("event", "id", *([index] if len(event.id) > 1 else []))
             yield at, f"of {path!r} nothing that tells events apart is kept; choose another field, or make it a token"
 
 
-def _beside(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     """Other keys that keep what was sent, or decide about the same fields."""
     if pipeline.archive is not None:
         yield ("archive",), "an archive keeps payloads as they came, personal data in them; leave one of the two out"
     for index, private in enumerate(pipeline.private):
-        if privacy.action_of(private.path) is not None:
+        if privacy.field_for(private.path) is not None:
             text = f"{private.path!r} is declared in `privacy` too; leave it out here: privacy comes first"
             yield ("private", index, "path"), text
     for index, look_up in enumerate(pipeline.enrich):
-        field = privacy.action_of(look_up.of)
+        field = privacy.field_for(look_up.of)
         if field is not None and field.action != "truncate_ip":
             text = (
                 f"{look_up.of!r} is stripped before it is looked up; keep it by `private` instead, which comes behind"
@@ -208,5 +210,5 @@ def _beside(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
     paths = [column.path for table in pipeline.tables for column in table.columns]
     for index, field in enumerate(privacy.fields):
         if field.path.startswith("_record") or field.path.startswith("_partition"):
-            text = f"{field.path!r} is of the source, not of events; {nearest_of(field.path, paths)}"
+            text = f"{field.path!r} is of the source, not of events; {suggest_name(field.path, paths)}"
             yield ("privacy", "fields", index, "path"), text

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import nearest_of, parse_bytes
-from deltaworks.specs.catalog import Catalog, named, project_root
+from deltaworks.specs.base import parse_bytes, suggest_name
+from deltaworks.specs.catalog import Catalog, find_by_name, project_root
 from deltaworks.specs.collector_file import collector_files, read_collector
+from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.environment import WEBHOOK_VARIABLE, EnvironmentSpec
-from deltaworks.specs.known_secrets import check_secrets
-from deltaworks.specs.loading import load_spec, parse_spec, read_declared
-from deltaworks.specs.mistakes import spec_invalid
-from deltaworks.specs.overrides import aimless_overrides, overrides_of
+from deltaworks.specs.loading import load_spec, parse_spec, read_declaration
+from deltaworks.specs.overrides import overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.surroundings import surrounding_mistakes
+from deltaworks.specs.spec_errors import invalid_spec_error
+from deltaworks.specs.weak_secrets import check_secrets
 
 #: Names of the pipelines that are read, with commas between; all there are where it is not set.
 PIPELINES_VARIABLE = "DELTAWORKS_PIPELINES"
@@ -31,7 +31,7 @@ def load_catalog(
     environment: str | None = None,
     *,
     root: Path | None = None,
-    tolerant: bool = False,
+    skip_invalid: bool = False,
     only: Collection[str] | None = None,
 ) -> Catalog:
     """Read all specs of the project.
@@ -52,19 +52,19 @@ def load_catalog(
     env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
     check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
-    reading = _Reading(catalog, env_file, pipeline_files(root))
+    reading = _ProjectLoader(catalog, env_file, pipeline_files(root))
     for kind, called, read, path in reading.steps(only):
         try:
             read(path)
         except ConfigError as error:
-            if not tolerant:
+            if not skip_invalid:
                 raise
             catalog.broken[kind, called] = error
     return catalog
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ProjectLoader:
     """Reads the files of a project into its catalog. A pipeline is checked against what was read before it."""
 
     catalog: Catalog
@@ -87,22 +87,22 @@ class _Reading:
 
     def _pipeline(self, path: Path) -> None:
         folder, env = path.parent.name, self.catalog.environment
-        declared = read_declared(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
+        declared = read_declaration(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
         spec = parse_spec(PipelineSpec, declared)
         check_secrets(spec, path, environment=self.environment_file.stem)
-        mistakes = surrounding_mistakes(
+        mistakes = cross_check_errors(
             spec,
             declared,
             relays=self.catalog.relays,
-            wrong_relays=self.catalog.wrong_relays(),
+            invalid_relays=self.catalog.invalid_relays(),
             shares=env.shares,
             groups=env.stream_groups,
-            channels=env.alerts.kinds,
+            channels=env.alerts.channel_kinds,
         )
         if wrong := [mistake for _, mistake in mistakes]:
-            raise spec_invalid(wrong)
+            raise invalid_spec_error(wrong)
         if spec.privacy is not None:
-            spec.privacy.use(env.privacy)
+            spec.privacy.bind_service(env.privacy)
         self.catalog.pipelines[folder] = spec
 
     def _collector(self, path: Path) -> None:
@@ -129,18 +129,18 @@ def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | No
     """
     if only is None:
         only = [name.strip() for name in os.environ.get(PIPELINES_VARIABLE, "").split(",") if name.strip()] or pipelines
-    return [named(name, pipelines, "pipeline") for name in sorted(only)]
+    return [find_by_name(name, pipelines, "pipeline") for name in sorted(only)]
 
 
 def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
     """Refuse the name of a pipeline that is not there: its operations would have no DAGs, and nobody would know why."""
     wrong = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
     if wrong:
-        file = read_declared(path)
-        raise spec_invalid(
+        file = read_declaration(path)
+        raise invalid_spec_error(
             [
-                file.mistake(
-                    ("operation_dags", number), f"there is no pipeline {name!r}; {nearest_of(name, pipelines)}"
+                file.error_at(
+                    ("operation_dags", number), f"there is no pipeline {name!r}; {suggest_name(name, pipelines)}"
                 )
                 for number, name in wrong
             ]
@@ -162,19 +162,19 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
         return
     else:
         place = ("kubernetes", "collector", "name")
-        problem = f"there is no collector {name!r}; {nearest_of(name, sorted(catalog.collectors))}"
-    raise spec_invalid([read_declared(path).mistake(place, problem)])
+        problem = f"there is no collector {name!r}; {suggest_name(name, sorted(catalog.collectors))}"
+    raise invalid_spec_error([read_declaration(path).error_at(place, problem)])
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declared: Mapping[str, Collection[str]]) -> None:
     """Refuse an override of something that is not there and looks like a slip: nobody would notice that it changes
     nothing. What is left from a pipeline that was removed is none."""
-    slips = [aimless for aimless in aimless_overrides(env, declared) if aimless.slip]
+    slips = [aimless for aimless in unused_overrides(env, declared) if aimless.is_typo]
     if not slips:
         return
-    file = read_declared(path)
+    file = read_declaration(path)
     listed = "\n  ".join(
-        f"{aimless.variable}: {aimless.text}" if aimless.variable else str(file.mistake(aimless.place, aimless.text))
+        f"{aimless.variable}: {aimless.text}" if aimless.variable else str(file.error_at(aimless.place, aimless.text))
         for aimless in slips
     )
     raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides that change nothing:\n  {listed}", hint="Correct or remove them.")

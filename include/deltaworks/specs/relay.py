@@ -38,7 +38,7 @@ class CleanSpec(Spec):
     dry_run: bool = Field(default=True, description="only counts")
 
     @model_validator(mode="after")
-    def _archived_somewhere(self) -> Self:
+    def _check_archive_target(self) -> Self:
         if (self.mode == "archive") != (self.archive_to is not None):
             raise ValueError("mode: archive needs archive_to, and mode: delete has none")
         return self
@@ -75,13 +75,13 @@ class RelaySpec(Spec):
     lease_ttl_seconds: int = Field(default=30, ge=3)
 
     @model_validator(mode="after")
-    def _fed(self) -> Self:
+    def _check_input(self) -> Self:
         if self.queue_url is None and self.listing is None:
             raise ValueError("give a queue_url, a listing, or both")
         return self
 
     @model_validator(mode="after")
-    def _archive_apart(self) -> Self:
+    def _check_archive(self) -> Self:
         archive = self.clean.archive_to if self.clean is not None else None
         if archive is not None and archive.removeprefix("s3://").split("/")[0] in self.buckets:
             raise ValueError(

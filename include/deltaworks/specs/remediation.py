@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from deltaworks.specs.base import Name, Problem, SecretReference, Spec, TextOrReference, raise_located
+from deltaworks.specs.base import Name, Problem, SecretReference, Spec, TextOrReference, raise_problems
 
 _RULE = re.compile(r"^[a-z][a-z0-9_]{0,62}\.[a-z][a-z0-9_]{0,62}$")
 
@@ -74,7 +74,7 @@ class RemediationSpec(Spec):
         if 60 * self.verify.after_minutes <= self.ttl_seconds:
             text = f"clients see a shift {self.ttl_seconds:g} s later (ttl_seconds): look later than that"
             problems.append((("verify", "after_minutes"), text))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
 

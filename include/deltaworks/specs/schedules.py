@@ -14,10 +14,10 @@ SCHEDULES_VARIABLE: Final = "DELTAWORKS_SCHEDULES"
 #: Airflow's names of expressions.
 PRESETS: Final = ("@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly")
 _PARTS = 5
-_EVERY = re.compile(
+_INTERVAL_PHRASE = re.compile(
     r"(?:once )?(?:every|each|all) (?:(\d+) ?)?(minute|min|m|hour|h|day|d|week|month)s?(?: at (\d{1,2})(?::(\d\d))?)?"
 )
-_WORDS: Final = {
+_PHRASES: Final = {
     "minutely": "* * * * *",
     "hourly": "0 * * * *",
     "daily": "0 3 * * *",
@@ -31,7 +31,7 @@ _EXAMPLE = "*/15 * * * *"
 _RANGES = "it has a minute of 0 to 59, an hour of 0 to 23, a day of 1 to 31, a month of 1 to 12, a weekday of 0 to 7"
 
 
-def schedules_hold() -> bool:
+def schedules_enabled() -> bool:
     """Whether jobs run by the schedules that are declared, as this process's variables have it."""
     return os.environ.get(SCHEDULES_VARIABLE, "") != "off"
 
@@ -45,7 +45,7 @@ def schedule_problem(expression: str) -> str | None:
     if len(parts) != _PARTS:
         return (
             "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
-            f'"{_suggested(expression)}", instead of {expression!r}'
+            f'"{_suggest_expression(expression)}", instead of {expression!r}'
         )
     if _is_plain(parts):
         return None
@@ -73,12 +73,12 @@ def _is_plain(parts: list[str]) -> bool:
     return True
 
 
-def _suggested(phrase: str) -> str:
+def _suggest_expression(phrase: str) -> str:
     """The expression that a phrase such as `every 15 minutes` means, or an example."""
     words = " ".join(phrase.lower().replace("@", "").split())
-    if words in _WORDS:
-        return _WORDS[words]
-    match = _EVERY.fullmatch(words)
+    if words in _PHRASES:
+        return _PHRASES[words]
+    match = _INTERVAL_PHRASE.fullmatch(words)
     if match is None:
         return _EXAMPLE
     number, unit, hour, minute = match[1], match[2][0], match[3] or "3", match[4] or "0"
@@ -92,7 +92,7 @@ def _suggested(phrase: str) -> str:
     return f"{int(minute)} {int(hour)} {day} * {'0' if unit == 'w' else '*'}"
 
 
-def _checked(expression: str) -> str:
+def _check_schedule(expression: str) -> str:
     problem = schedule_problem(expression)
     if problem is not None:
         raise ValueError(problem)
@@ -100,4 +100,4 @@ def _checked(expression: str) -> str:
 
 
 #: A cron expression of five parts, or one of Airflow's names of them.
-Schedule = Annotated[str, AfterValidator(_checked)]
+Schedule = Annotated[str, AfterValidator(_check_schedule)]

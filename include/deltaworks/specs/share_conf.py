@@ -40,11 +40,11 @@ class Launch:
     niceness: int = 0
 
 
-def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch:
+def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> Launch:
     """With what a job of the share is started on a master. Pure."""
     kind = master_kind(master)
     own = environment.spark.conf
-    master, conf = _on_this_machine(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
+    master, conf = _local_master(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
     return Launch(
         master=master,
         conf={name: own.get(name, value) for name, value in conf.items()},
@@ -56,20 +56,20 @@ def launch_of(share: Share, master: str, environment: EnvironmentSpec) -> Launch
 
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
     """What the stream of a pipeline takes: its own share over that of its class, and what live tables add."""
-    share = environment.shares.of_stream(spec.stream.share, live=bool(spec.counted_tables))
-    share = replace(share, beside=tasks_beside(spec))
+    share = environment.shares.of_stream(spec.stream.share, live=bool(spec.aggregation_tables))
+    share = replace(share, beside=extra_task_slots(spec))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
         return replace(share, driver_memory=spec.stream.driver_memory)
     return share
 
 
-def tasks_beside(*members: PipelineSpec) -> int:
+def extra_task_slots(*members: PipelineSpec) -> int:
     """For how many tasks beside those of batches a driver of these streams needs room.
 
     A task of a batch works for seconds, and a build of gold is some twenty small stages, one behind the other: each
     would wait for a batch's task to end.
     """
-    return int(any(spec.gold.refreshed or spec.counted_tables for spec in members))
+    return int(any(spec.gold.stream_refreshed_tables or spec.aggregation_tables for spec in members))
 
 
 def master_kind(master: str) -> MasterKind:
@@ -80,35 +80,35 @@ def master_kind(master: str) -> MasterKind:
     return next((kind for start, kind in kinds.items() if master.startswith(start)), "other")
 
 
-def _on_this_machine(share: Share, master: str) -> tuple[str, dict[str, str]]:
+def _local_master(share: Share, master: str) -> tuple[str, dict[str, str]]:
     """The master and settings of a job on one machine: with the share's cores where it says so, never more than the
     master had, and room beside them. What is split is split for the cores, whatever runs beside."""
     match = _LOCAL.match(master)
-    if match is None or (match["cores"] == "*" and not share.sized):
+    if match is None or (match["cores"] == "*" and not share.is_size_declared):
         return master, {}
-    limits = [share.cores] if share.sized else []
+    limits = [share.cores] if share.is_size_declared else []
     if match["cores"] != "*":
         limits.append(int(match["cores"] or "1"))
     cores, failures = min(limits), f",{match['failures']}" if match["failures"] else ""
-    conf = {"spark.default.parallelism": str(cores)} if share.beside else {}
-    return f"local[{cores + share.beside}{failures}]", conf
+    conf = {"spark.default.parallelism": str(cores)} if share.extra_tasks else {}
+    return f"local[{cores + share.extra_tasks}{failures}]", conf
 
 
-def _nothing(share: Share) -> dict[str, str]:
+def _no_settings(share: Share) -> dict[str, str]:
     return {}
 
 
-def _executor(share: Share) -> dict[str, str]:
+def _executor_settings(share: Share) -> dict[str, str]:
     return {"spark.executor.cores": str(share.executor_cores), "spark.executor.memory": share.executor_memory}
 
 
-def _dynamic(share: Share) -> dict[str, str]:
+def _dynamic_allocation_settings(share: Share) -> dict[str, str]:
     """Executors that come and go, as many as there is work for, and one at least, by which a job keeps its place.
 
     Said in full, since the cluster's own defaults may be otherwise; which executor still holds what others read is
     tracked, so that no shuffle service is needed.
     """
-    if not share.comes_and_goes:
+    if not share.uses_dynamic_allocation:
         return {"spark.dynamicAllocation.enabled": "false"}
     return {
         "spark.dynamicAllocation.enabled": "true",
@@ -119,19 +119,24 @@ def _dynamic(share: Share) -> dict[str, str]:
     }
 
 
-def _standalone(share: Share) -> dict[str, str]:
-    return {"spark.cores.max": str(share.cores)} | _executor(share) | _dynamic(share)
+def _standalone_settings(share: Share) -> dict[str, str]:
+    return {"spark.cores.max": str(share.cores)} | _executor_settings(share) | _dynamic_allocation_settings(share)
 
 
-def _containers(share: Share) -> dict[str, str]:
+def _container_settings(share: Share) -> dict[str, str]:
     """What YARN and Kubernetes have in common: they count containers, and end one that takes more than it said."""
-    number = {} if share.comes_and_goes else {"spark.executor.instances": str(share.executors)}
-    return number | _executor(share) | {"spark.executor.memoryOverhead": share.python_memory} | _dynamic(share)
+    number = {} if share.uses_dynamic_allocation else {"spark.executor.instances": str(share.executors)}
+    return (
+        number
+        | _executor_settings(share)
+        | {"spark.executor.memoryOverhead": share.python_memory}
+        | _dynamic_allocation_settings(share)
+    )
 
 
-def _kubernetes(share: Share) -> dict[str, str]:
+def _kubernetes_settings(share: Share) -> dict[str, str]:
     cores = str(share.executor_cores)
-    return _containers(share) | {
+    return _container_settings(share) | {
         "spark.kubernetes.executor.request.cores": cores,
         "spark.kubernetes.executor.limit.cores": cores,
         "spark.kubernetes.driver.request.cores": "1",
@@ -139,8 +144,8 @@ def _kubernetes(share: Share) -> dict[str, str]:
 
 
 _RENDERERS: Mapping[MasterKind, Callable[[Share], dict[str, str]]] = {
-    "standalone": _standalone,
-    "yarn": _containers,
-    "kubernetes": _kubernetes,
-    "other": _nothing,
+    "standalone": _standalone_settings,
+    "yarn": _container_settings,
+    "kubernetes": _kubernetes_settings,
+    "other": _no_settings,
 }

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, raise_located
-from deltaworks.specs.effects import NEXT_START
+from deltaworks.specs.base import Name, Problem, Spec, raise_problems
+from deltaworks.specs.spec_change_effects import NEXT_START
 
 JobClass = Literal["stream", "gold", "maintenance", "mutation", "reprocess"]
 JOB_CLASSES: Final[tuple[JobClass, ...]] = get_args(JobClass)
@@ -105,8 +105,8 @@ class Share:
     slots: int
     priority: int
     niceness: int = 0
-    beside: int = 0
-    sized: bool = False
+    extra_tasks: int = 0
+    is_size_declared: bool = False
 
     @property
     def cores(self) -> int:
@@ -114,7 +114,7 @@ class Share:
         return self.executors * self.executor_cores
 
     @property
-    def comes_and_goes(self) -> bool:
+    def uses_dynamic_allocation(self) -> bool:
         """Whether its executors come and go: one is kept, so that there have to be more."""
         return self.dynamic and self.executors > 1
 
@@ -164,16 +164,16 @@ class ClusterShares(Spec):
     reprocess: ShareSpec = ShareSpec.defaults()
 
     @model_validator(mode="after")
-    def _fit(self) -> Self:
-        raise_located([*self._size_problems(), *self._pool_problems()])
+    def _check_consistency(self) -> Self:
+        raise_problems([*self._size_problems(), *self._pool_problems()])
         return self
 
     def of(self, job_class: JobClass) -> Share:
         """What a job of the class takes."""
         declared: ShareSpec = getattr(self, job_class)
-        default = self._fitted(DEFAULTS[job_class])
+        default = self._limit_to_cluster(DEFAULTS[job_class])
         values = {name: value for name, value in declared if value not in (None, "")}
-        return replace(default, **values, sized=is_sized(declared))
+        return replace(default, **values, sized=declares_size(declared))
 
     def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:
         """What a stream takes.
@@ -185,13 +185,13 @@ class ClusterShares(Spec):
         share = self.of("stream")
         if own is not None:
             values = {name: value for name, value in own if value is not None}
-            share = replace(share, **values, sized=share.sized or is_sized(own))
+            share = replace(share, **values, sized=share.is_size_declared or declares_size(own))
         return replace(share, executors=share.executors + self.live.executors) if live else share
 
     def pools(self) -> dict[str, Pool]:
         """Every pool by its name. One that classes share has the slots that any of them declares."""
         users: dict[str, list[tuple[str, int, bool]]] = {}
-        for name, pool, slots, declared in self._uses():
+        for name, pool, slots, declared in self._pool_uses():
             users.setdefault(pool, []).append((name, slots, declared))
         return {
             pool: Pool(
@@ -217,7 +217,7 @@ class ClusterShares(Spec):
             return "executors", f"{sum_of}, and the cluster has {cluster.cores} cores (shares.cluster)"
         return None
 
-    def _fitted(self, share: Share) -> Share:
+    def _limit_to_cluster(self, share: Share) -> Share:
         """A default no larger than the workers that are declared."""
         cluster = self.cluster
         if cluster is None:
@@ -231,7 +231,7 @@ class ClusterShares(Spec):
             executor_memory=memory,
         )
 
-    def _uses(self) -> Iterator[tuple[str, str, int, bool]]:
+    def _pool_uses(self) -> Iterator[tuple[str, str, int, bool]]:
         """Class, pool, slots, and whether these are declared."""
         relay = self.relay
         yield "relay", relay.pool or RELAY_POOL, relay.slots or RELAY_SLOTS, relay.slots is not None
@@ -247,7 +247,7 @@ class ClusterShares(Spec):
 
     def _pool_problems(self) -> Iterator[Problem]:
         slots: dict[str, tuple[str, int]] = {}
-        for name, pool, own, declared in self._uses():
+        for name, pool, own, declared in self._pool_uses():
             if not declared:
                 continue
             other, number = slots.setdefault(pool, (name, own))
@@ -256,7 +256,7 @@ class ClusterShares(Spec):
                 yield (name, "slots"), text
 
 
-def pools_for_import(shares: ClusterShares) -> dict[str, dict[str, Any]]:
+def airflow_pools(shares: ClusterShares) -> dict[str, dict[str, Any]]:
     """The pools as `airflow pools import` takes them. What waits for a person holds no slot."""
     return {
         name: {"slots": pool.slots, "description": pool.description, "include_deferred": False}
@@ -264,6 +264,6 @@ def pools_for_import(shares: ClusterShares) -> dict[str, dict[str, Any]]:
     }
 
 
-def is_sized(declared: ShareSpec | StreamShareSpec) -> bool:
+def declares_size(declared: ShareSpec | StreamShareSpec) -> bool:
     """Whether a declaration says how many cores a job takes."""
     return declared.executors is not None or declared.executor_cores is not None

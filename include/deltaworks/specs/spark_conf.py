@@ -86,9 +86,9 @@ PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.io.encryption.enabled": ("true", "what is spilled and shuffled through local disks is of no use to others"),
 }
 #: What clusters start drivers by.
-_OF_SUBMISSION = ("spark.kubernetes.", "spark.yarn.")
+_SUBMIT_PREFIXES = ("spark.kubernetes.", "spark.yarn.")
 #: What a JVM says of an archive of classes that it does not take; it goes on without one.
-_WITHOUT_A_WORD = "-Xlog:cds*=off -Xlog:class+path=off"
+_QUIET_CDS_OPTIONS = "-Xlog:cds*=off -Xlog:class+path=off"
 SPARK_SECRET_KEY = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 
 
@@ -119,7 +119,7 @@ def java_archive_options(root: Path) -> str:
             return ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return f"-Xshare:auto -XX:SharedArchiveFile={archive} {_WITHOUT_A_WORD}"
+    return f"-Xshare:auto -XX:SharedArchiveFile={archive} {_QUIET_CDS_OPTIONS}"
 
 
 def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None = None) -> dict[str, str]:
@@ -133,7 +133,7 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
     java = f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC {environment.spark.java_options}".rstrip()
     shared = dict(launch.conf) if launch is not None else {}
     return (
-        _cluster_conf(environment)
+        _submit_only_conf(environment)
         | shared
         | protection_conf(environment)
         | {
@@ -141,7 +141,7 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
             # The driver's without links, since its path is a part of what the archive of classes holds for.
             "spark.driver.extraClassPath": f"{jars.resolve()}/*",
             "spark.executor.extraClassPath": f"{jars}/*",
-            "spark.driver.extraJavaOptions": f"{java} {_collector(java)}{java_archive_options(root)}".rstrip(),
+            "spark.driver.extraJavaOptions": f"{java} {_gc_option(java)}{java_archive_options(root)}".rstrip(),
             "spark.executor.extraJavaOptions": java,
             "spark.redaction.regex": SESSION_SETTINGS["spark.redaction.regex"][0],
             "spark.driver.memory": launch.driver_memory if launch is not None else environment.spark.driver_memory,
@@ -149,19 +149,19 @@ def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None 
     )
 
 
-def _collector(java: str) -> str:
+def _gc_option(java: str) -> str:
     """Which collector a driver gets: two are refused by the JVM, so one that the environment names is left alone."""
     return "" if re.search(r"-XX:\+Use\w+GC\b", java) else "-XX:+UseG1GC "
 
 
-def _cluster_conf(environment: EnvironmentSpec) -> dict[str, str]:
+def _submit_only_conf(environment: EnvironmentSpec) -> dict[str, str]:
     """Of the environment's own settings those by which YARN or Kubernetes starts a driver, such as its image: the
     driver, which sets the others, is not there yet. What holds a secret is left to it."""
     secret = re.compile(SESSION_SETTINGS["spark.redaction.regex"][0])
     return {
         name: value
         for name, value in environment.spark.conf.items()
-        if name.startswith(_OF_SUBMISSION) and not secret.search(name)
+        if name.startswith(_SUBMIT_PREFIXES) and not secret.search(name)
     }
 
 

@@ -14,13 +14,13 @@ from urllib.parse import urlparse
 from pydantic import field_validator, model_validator
 
 from deltaworks.specs.base import (
-    CONNECTION_VARIABLES,
+    CONNECTION_VARIABLE_PREFIX,
     Name,
     Reference,
     SecretReference,
     Spec,
     TextOrReference,
-    later_key,
+    exclude_if_default,
     resolve_text,
 )
 
@@ -39,15 +39,15 @@ class AwsSpec(Spec):
     region: str = "us-east-1"
     access_key: SecretReference | None = None
     secret_key: SecretReference | None = None
-    aws_conn_id: Name | None = later_key(None, description="Airflow's connection that holds the keys")
+    aws_conn_id: Name | None = exclude_if_default(None, description="Airflow's connection that holds the keys")
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_connection(cls, declared: Any) -> Any:
+    def _expand_connection(cls, declared: Any) -> Any:
         if not isinstance(declared, dict) or not isinstance(declared.get("aws_conn_id"), str):
             return declared
         keys = connection_keys(declared["aws_conn_id"].strip())
-        if any(_written(declared.get(name)) not in ("", keys[name]) for name in keys):
+        if any(_reference_text(declared.get(name)) not in ("", keys[name]) for name in keys):
             raise ValueError("give either aws_conn_id or access_key and secret_key: the connection holds the keys")
         return {**declared, **keys}
 
@@ -107,7 +107,7 @@ class StorageSpec(AwsSpec):
         path = urlparse(self.root).path
         return path.strip("/") if self.scheme == "s3" else path.rstrip("/")
 
-    def of_bucket(self, bucket: str) -> Self:
+    def with_bucket(self, bucket: str) -> Self:
         """The same store with another bucket as its root; on local disk the root is the bucket, whatever its name."""
         return self if self.scheme == "file" else self.model_copy(update={"root": f"s3://{bucket}"})
 
@@ -205,13 +205,13 @@ def resolved_variables(storage: AwsSpec) -> dict[str, str]:
 
 def connection_keys(conn_id: str) -> dict[str, str]:
     """The references that stand for the keys of an Airflow connection, by field."""
-    prefix = f"env:{CONNECTION_VARIABLES}{conn_id.upper()}"
+    prefix = f"env:{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {name: f"{prefix}_{name.upper()}" for name in ("access_key", "secret_key")}
 
 
 def connection_variables(conn_id: str, *, access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
     """The variables that a connection's keys are read from. The token's is blank where there is none."""
-    prefix = f"{CONNECTION_VARIABLES}{conn_id.upper()}"
+    prefix = f"{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {
         f"{prefix}_ACCESS_KEY": access_key,
         f"{prefix}_SECRET_KEY": secret_key,
@@ -219,7 +219,7 @@ def connection_variables(conn_id: str, *, access_key: str, secret_key: str, toke
     }
 
 
-def _written(reference: Any) -> str:
+def _reference_text(reference: Any) -> str:
     """A reference as it is declared, whichever of its forms is at hand."""
     if isinstance(reference, dict):
         return f"{reference.get('scheme')}:{reference.get('name')}"
@@ -228,6 +228,6 @@ def _written(reference: Any) -> str:
 
 def _token_variable(access_key: Reference | None) -> str | None:
     """The variable beside that of a connection's key: the key's reference names the connection wherever it gets to."""
-    if access_key is None or not access_key.name.startswith(CONNECTION_VARIABLES):
+    if access_key is None or not access_key.name.startswith(CONNECTION_VARIABLE_PREFIX):
         return None
     return access_key.name.removesuffix("ACCESS_KEY") + _SESSION

@@ -9,32 +9,32 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import (
     FieldPath,
+    KeyPath,
     Name,
-    Place,
     Problem,
     Spec,
     as_tuple,
-    later_key,
-    nearest_of,
-    raise_located,
+    exclude_if_default,
+    raise_problems,
+    suggest_name,
 )
-from deltaworks.specs.effects import (
-    AT_ONCE,
+from deltaworks.specs.keyed import KeyedSpec, keyed_problems
+from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
+from deltaworks.specs.privacy import EraseReason, RetentionDays, TableErase
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_MEANING,
+    IMMEDIATE,
+    NEXT_MAINTENANCE,
     NEXT_START,
-    NEXT_UPKEEP,
-    OTHER_MEANING,
     Edit,
     Effect,
     NamedItems,
-    Presence,
+    OptionalSection,
 )
-from deltaworks.specs.keyed import KeyedSpec, keyed_problems
-from deltaworks.specs.mistakes import meant
-from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
-from deltaworks.specs.privacy import EraseReason, RetentionDays, TableErase
-from deltaworks.specs.rules import RuleSpec, problem_of
-from deltaworks.specs.times import OTHER_TIMES, PatternText, TimeForm, TimeUnit, ZoneName, form_problems
-from deltaworks.specs.types import TypeText, holds, parse_type
+from deltaworks.specs.spec_errors import closest_match
+from deltaworks.specs.table_rules import TableRuleSpec, table_rule_problem
+from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeUnit, ZoneName, time_format_problems
+from deltaworks.specs.types import TypeText, contains_type, parse_type
 
 Scalar = str | int | float | bool
 Evolve = Literal["ignore", "rescue", "add_columns", "fail"]
@@ -63,7 +63,7 @@ _FIXED_ON_DISK = Edit(
     "{pipeline} --tables NEW_NAME --from-start`; or recreate all tables: `deltaworks stop {pipeline}`, `deltaworks "
     "pipelines start-over {pipeline}`.",
 )
-_OTHER_ROWS = Edit(
+_ROUTING_CHANGE = Edit(
     Effect.BACKFILL,
     "Rows landed before keep to the old declaration. After a restart: "
     "`deltaworks reprocess {pipeline} --tables {table} --from-start`.",
@@ -75,65 +75,65 @@ _COLUMNS = NamedItems(
     ),
     removed=Edit(Effect.RESTART, "The column stays in the table, null in new rows."),
 )
-_CHECKS_FROM_NOW = Edit(
+_RULES_CHANGE = Edit(
     Effect.RESTART,
     "Holds for what is read from the stream's next start on. Rows that an old rule sent to quarantine stay "
     "there until they are replayed.",
 )
-_FLAGS_FROM_NOW = Edit(
+_DUPLICATES_CHANGE = Edit(
     Effect.RESTART,
     "Holds for what is read from the stream's next start on. Rows landed before are not flagged, and count.",
 )
-_TAKES_REQUESTS = Presence(
+_MUTABLE_CHANGE = OptionalSection(
     Edit(
         Effect.RESTART,
         "The table gets the columns `_deleted` and `_mutation` at the stream's next start, or keeps them as "
         "they are. Requests change the rows that are there too, where these have the columns of the origin.",
     )
 )
-_KEEPS_KEYED = Presence(
+_KEYED_CHANGE = OptionalSection(
     Edit(
         Effect.RESTART,
         "A keyed table that is declared is built from all rows of {table} at the stream's next start; one that is "
         "declared no more stays as it is and gets no more rows.",
     )
 )
-_ANNOUNCES_FROM_NOW = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
+_ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Holds for what lands from the stream's next start on.")
 
 
 class ColumnSpec(Spec):
     """One column of a bronze table and the path its value comes from."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
-    path: Annotated[FieldPath, OTHER_MEANING]
+    path: Annotated[FieldPath, CHANGES_MEANING]
     type: Annotated[TypeText, _FIXED_ON_DISK]
     required: Annotated[bool, NEXT_START] = False
-    unit: Annotated[TimeUnit, OTHER_MEANING] = "iso8601"
-    description: Annotated[str, AT_ONCE] = ""
-    format: Annotated[PatternText | None, OTHER_TIMES] = later_key(None)
-    zone: Annotated[ZoneName | None, OTHER_TIMES] = later_key(None)
+    unit: Annotated[TimeUnit, CHANGES_MEANING] = "iso8601"
+    description: Annotated[str, IMMEDIATE] = ""
+    format: Annotated[PatternText | None, CHANGES_TIMES] = exclude_if_default(None)
+    zone: Annotated[ZoneName | None, CHANGES_TIMES] = exclude_if_default(None)
 
     @model_validator(mode="after")
-    def _times_fit(self) -> Self:
-        problems: list[Problem] = [((key,), text) for key, text in form_problems(self.form)]
-        kind, pattern = parse_type(self.type), self.form.pattern
+    def _check_time_format(self) -> Self:
+        problems: list[Problem] = [((key,), text) for key, text in time_format_problems(self.time_format)]
+        kind, pattern = parse_type(self.type), self.time_format.pattern
         for key in ("format", "zone"):
-            if getattr(self, key) is not None and not holds(kind, "timestamp", "date"):
+            if getattr(self, key) is not None and not contains_type(kind, "timestamp", "date"):
                 problems.append(((key,), f"it is for columns of timestamp or date; {self.name!r} is {self.type}"))
         if (
             self.zone is not None
             and pattern is not None
             and not pattern.has_time_of_day
-            and not holds(kind, "timestamp")
+            and not contains_type(kind, "timestamp")
         ):
             problems.append((("zone",), "a date without a time of day is the same in every zone; leave it out"))
-        raise_located(problems)
+        raise_problems(problems)
         return self
 
     @property
-    def form(self) -> TimeForm:
+    def time_format(self) -> TimeFormat:
         """How its times are written, where it has any."""
-        return TimeForm(self.unit, self.format, self.zone)
+        return TimeFormat(self.unit, self.format, self.zone)
 
 
 class DuplicatesSpec(Spec):
@@ -150,25 +150,25 @@ class TableSpec(Spec):
     """A bronze table: which events land in it and what is kept of them."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
-    description: Annotated[str, AT_ONCE] = ""
-    when: Annotated[dict[FieldPath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _OTHER_ROWS] = Field(
+    description: Annotated[str, IMMEDIATE] = ""
+    when: Annotated[dict[FieldPath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)]], _ROUTING_CHANGE] = Field(
         default_factory=dict
     )
-    catch_all: Annotated[bool | Literal["rest"], _OTHER_ROWS] = False
+    catch_all: Annotated[bool | Literal["rest"], _ROUTING_CHANGE] = False
     columns: Annotated[tuple[ColumnSpec, ...], _COLUMNS] = ()
     partition_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = ("event_date",)
-    zorder_by: Annotated[tuple[str, ...], NEXT_UPKEEP] = ()
+    zorder_by: Annotated[tuple[str, ...], NEXT_MAINTENANCE] = ()
     cluster_by: Annotated[tuple[str, ...], _FIXED_ON_DISK] = Field(default=(), max_length=4)
     writer: Annotated[Literal["fan_out", "spark"], NEXT_START] = "fan_out"
     evolve: Annotated[Evolve, NEXT_START] = "ignore"
-    rules: Annotated[tuple[RuleSpec, ...], _CHECKS_FROM_NOW] = ()
-    duplicates: Annotated[DuplicatesSpec | None, _FLAGS_FROM_NOW] = None
-    mutable: Annotated[MutableSpec | None, _TAKES_REQUESTS] = None
-    announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_FROM_NOW] = None
-    keyed: Annotated[KeyedSpec | None, _KEEPS_KEYED] = later_key(None)
-    retention_days: RetentionDays = later_key(None)
-    erase: TableErase = later_key("rows")
-    erase_reason: EraseReason = later_key("")
+    rules: Annotated[tuple[TableRuleSpec, ...], _RULES_CHANGE] = ()
+    duplicates: Annotated[DuplicatesSpec | None, _DUPLICATES_CHANGE] = None
+    mutable: Annotated[MutableSpec | None, _MUTABLE_CHANGE] = None
+    announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_CHANGE] = None
+    keyed: Annotated[KeyedSpec | None, _KEYED_CHANGE] = exclude_if_default(None)
+    retention_days: RetentionDays = exclude_if_default(None)
+    erase: TableErase = exclude_if_default("rows")
+    erase_reason: EraseReason = exclude_if_default("")
 
     @model_validator(mode="before")
     @classmethod
@@ -178,8 +178,8 @@ class TableSpec(Spec):
         return declared
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        raise_located(
+    def _check_consistency(self) -> Self:
+        raise_problems(
             [
                 *_column_problems(self),
                 *_layout_problems(self),
@@ -202,7 +202,7 @@ class TableSpec(Spec):
         return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
 
 
-def _added_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
+def _engine_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
     """The columns that the engine adds, which may be named beside those declared."""
     return ENVELOPE_COLUMNS if table.announces is None else tuple(NOTIFICATION_COLUMNS.items())
 
@@ -217,10 +217,10 @@ def _column_problems(table: TableSpec) -> Iterator[Problem]:
             "give `when` a condition, or set catch_all: true for a table of every event, or catch_all: rest for one of "
             "the events that no `when` takes",
         )
-    engine = {name for name, _ in _added_columns(table)}
-    first: dict[str, Place] = {}
+    engine = {name for name, _ in _engine_columns(table)}
+    first: dict[str, KeyPath] = {}
     for index, column in enumerate(table.columns):
-        place: Place = ("columns", index, "name")
+        place: KeyPath = ("columns", index, "name")
         if column.name in engine:
             yield place, f"column {column.name} is declared twice: the engine adds it itself; choose another name"
         elif column.name in first:
@@ -231,7 +231,7 @@ def _column_problems(table: TableSpec) -> Iterator[Problem]:
 
 def _layout_problems(table: TableSpec) -> Iterator[Problem]:
     """Columns by which the table is partitioned, ordered or clustered."""
-    types = dict(_added_columns(table)) | {column.name: column.type for column in table.columns}
+    types = dict(_engine_columns(table)) | {column.name: column.type for column in table.columns}
     for field in ("partition_by", "zorder_by", "cluster_by"):
         for index, key in enumerate(getattr(table, field)):
             if key not in types:
@@ -255,19 +255,19 @@ def _layout_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _nearest_column(name: str, columns: Iterable[str]) -> str:
-    nearest = meant(name, columns)
+    nearest = closest_match(name, columns)
     return f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
 
 
 def _rule_problems(table: TableSpec) -> Iterator[Problem]:
     types = dict(ENVELOPE_COLUMNS) | {column.name: column.type for column in table.columns}
-    first: dict[str, Place] = {}
+    first: dict[str, KeyPath] = {}
     for index, rule in enumerate(table.rules):
-        place: Place = ("rules", index, "name")
+        place: KeyPath = ("rules", index, "name")
         if rule.name in first:
             yield place, f"rule {rule.name!r} is declared twice", (first[rule.name],)
         first.setdefault(rule.name, place)
-        problem = problem_of(rule.check, types)
+        problem = table_rule_problem(rule.check, types)
         if problem is not None:
             yield ("rules", index, "check"), f"rule {rule.name!r}: {problem}"
 
@@ -294,10 +294,10 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
     columns = {column.name: column for column in table.columns}
     if ORG_COLUMN not in columns or columns[ORG_COLUMN].type != "string":
         yield ("mutable",), f"a mutable table has a column {ORG_COLUMN!r} of type string"
-    pairs = _pairs(mutable)
+    pairs = _mutable_columns(mutable)
     for place, name in pairs:
         if name not in columns:
-            yield place, f"there is no column {name!r} in this table; {nearest_of(name, columns)}"
+            yield place, f"there is no column {name!r} in this table; {suggest_name(name, columns)}"
         elif name in table.partition_by:
             yield place, f"{name!r} is a partition column: a value that changes cannot be, nor what it was"
     named = [name for _, name in pairs]
@@ -305,12 +305,12 @@ def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
         yield ("mutable",), f"column {name!r} stands for two things; each has a column of its own"
     if mutable.id in columns and columns[mutable.id].type != "string":
         yield ("mutable", "id"), f"{mutable.id!r} is {columns[mutable.id].type}; ids are of type string"
-    yield from _same_source(columns, mutable.id, mutable.origin, ("mutable", "origin"))
+    yield from _origin_problems(columns, mutable.id, mutable.origin, ("mutable", "origin"))
     for name, origin in mutable.fields.items():
-        yield from _same_source(columns, name, origin, ("mutable", "fields", name))
+        yield from _origin_problems(columns, name, origin, ("mutable", "fields", name))
 
 
-def _pairs(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
+def _mutable_columns(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
     """Every column that is named, with the place that names it."""
     places: list[tuple[tuple[str | int, ...], str]] = [
         (("mutable", "id"), mutable.id),
@@ -321,13 +321,13 @@ def _pairs(mutable: MutableSpec) -> list[tuple[tuple[str | int, ...], str]]:
     return places
 
 
-def _same_source(
+def _origin_problems(
     columns: Mapping[str, ColumnSpec], name: str, origin: str, place: tuple[str | int, ...]
 ) -> Iterator[Problem]:
     if name not in columns or origin not in columns:
         return
     changing, kept = columns[name], columns[origin]
-    if (changing.path, changing.type, changing.form) != (kept.path, kept.type, kept.form):
+    if (changing.path, changing.type, changing.time_format) != (kept.path, kept.type, kept.time_format):
         written = ", ".join(filter(None, (changing.path, changing.type, changing.unit, changing.format, changing.zone)))
         yield (
             place,

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from deltaworks.specs.effects import Edit, Effect
+from deltaworks.specs.spec_change_effects import Edit, Effect
 
 TimeUnit = Literal["epoch_seconds", "epoch_millis", "iso8601"]
 
-OTHER_TIMES = Edit(
+CHANGES_TIMES = Edit(
     Effect.MIXES,
     "Rows landed before keep times that were read the old way. Accept it with `deltaworks pipelines diff {pipeline} "
     "--accept` and restart. `deltaworks quarantine replay {pipeline}` lands what did not fit; `deltaworks reprocess "
@@ -28,7 +28,7 @@ OTHER_TIMES = Edit(
 )
 
 #: What a directive is about; a pattern says each of these once.
-_ABOUT = {
+_COMPONENTS = {
     "Y": "year",
     "y": "year",
     "m": "month",
@@ -46,7 +46,7 @@ _ABOUT = {
     "z": "offset",
 }
 #: What to write for directives that are none here.
-_INSTEAD = {
+_ALTERNATIVES = {
     "T": "write %H:%M:%S",
     "F": "write %Y-%m-%d",
     "D": "write %m/%d/%y",
@@ -57,9 +57,9 @@ _INSTEAD = {
     "s": "declare unit: epoch_seconds",
 }
 #: What goes with what: a directive, and those of which it needs one beside it.
-_NEEDED_BESIDE = (("I", "p"), ("p", "I"), ("M", "HI"), ("S", "M"), ("f", "S"))
+_REQUIRED_WITH = (("I", "p"), ("p", "I"), ("M", "HI"), ("S", "M"), ("f", "S"))
 #: The letters of Spark's and Java's patterns, by their first where their number says no more.
-_OF_SPARK = {
+_SPARK_LETTERS = {
     "yyyy": "%Y",
     "uuuu": "%Y",
     "yy": "%y",
@@ -81,7 +81,7 @@ _OF_SPARK = {
 }
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 #: Names of zones that mean another one on another machine, or that count leap seconds.
-_NO_ZONE = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
+_UNPORTABLE_ZONES = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +121,17 @@ def parse_pattern(text: str) -> TimePattern:
 
 
 def _directive(letter: str, text: str) -> str:
-    if letter in _ABOUT:
+    if letter in _COMPONENTS:
         return f"%{letter}"
-    instead = _INSTEAD.get(letter, "known are " + ", ".join(f"%{name}" for name in _ABOUT))
+    instead = _ALTERNATIVES.get(letter, "known are " + ", ".join(f"%{name}" for name in _COMPONENTS))
     raise ValueError(f"%{letter} in {text!r} is no directive; {instead}")
 
 
 def _check(pattern: TimePattern) -> None:
     letters = [part[1] for part in pattern.parts if part[0] == "%"]
-    about = [_ABOUT[letter] for letter in letters]
+    about = [_COMPONENTS[letter] for letter in letters]
     if not letters:
-        suggested = _as_strptime(pattern.text)
+        suggested = _spark_to_strptime(pattern.text)
         advice = f"did you mean {suggested!r}?" if suggested else "write it such as %d/%b/%Y:%H:%M:%S %z"
         raise ValueError(f"{pattern.text!r} has no directive, as strptime has them; {advice}")
     for name in ("year", "month", "day"):
@@ -140,17 +140,17 @@ def _check(pattern: TimePattern) -> None:
     twice = next((name for name in about if about.count(name) > 1), None)
     if twice:
         raise ValueError(f"{pattern.text!r} says the {twice} twice")
-    for letter, others in _NEEDED_BESIDE:
+    for letter, others in _REQUIRED_WITH:
         if letter in letters and not set(others) & set(letters):
             raise ValueError(f"%{letter} in {pattern.text!r} needs %{' or %'.join(others)} beside it")
 
 
-def _as_strptime(text: str) -> str | None:
+def _spark_to_strptime(text: str) -> str | None:
     """A pattern of Spark's as one of strptime's; None where it is none."""
 
     def directive(match: re.Match[str]) -> str:
         quoted, run = match.group(1), match.group(0)
-        return quoted if quoted is not None else _OF_SPARK.get(run) or _OF_SPARK[run[0]]
+        return quoted if quoted is not None else _SPARK_LETTERS.get(run) or _SPARK_LETTERS[run[0]]
 
     try:
         suggested = re.sub(r"'([^']*)'|([A-Za-z])\2*", directive, text)
@@ -166,7 +166,7 @@ def _check_pattern(value: str) -> str:
 
 def _check_zone(value: str) -> str:
     try:
-        if _NO_ZONE.fullmatch(value):
+        if _UNPORTABLE_ZONES.fullmatch(value):
             raise ValueError
         zoneinfo.ZoneInfo(value)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -181,7 +181,7 @@ ZoneName = Annotated[str, AfterValidator(_check_zone)]
 
 
 @dataclass(frozen=True, slots=True)
-class TimeForm:
+class TimeFormat:
     """How the times of a column are written."""
 
     unit: TimeUnit = "iso8601"
@@ -194,15 +194,15 @@ class TimeForm:
         return None if self.format is None else parse_pattern(self.format)
 
 
-ISO_8601 = TimeForm()
+ISO_8601 = TimeFormat()
 
 
-def form_problems(form: TimeForm) -> Iterator[tuple[str, str]]:
+def time_format_problems(time_format: TimeFormat) -> Iterator[tuple[str, str]]:
     """What of a form contradicts the rest of it: a key, and why."""
-    pattern = form.pattern
-    if pattern is not None and form.unit != "iso8601":
-        yield "format", f"it says how a time is written, and so does unit: {form.unit}; leave one of them out"
-    if form.zone is not None and form.unit != "iso8601":
-        yield "zone", f"{form.unit} counts from 1970 in UTC, whatever the zone; leave it out"
-    if form.zone is not None and pattern is not None and pattern.has_offset:
+    pattern = time_format.pattern
+    if pattern is not None and time_format.unit != "iso8601":
+        yield "format", f"it says how a time is written, and so does unit: {time_format.unit}; leave one of them out"
+    if time_format.zone is not None and time_format.unit != "iso8601":
+        yield "zone", f"{time_format.unit} counts from 1970 in UTC, whatever the zone; leave it out"
+    if time_format.zone is not None and pattern is not None and pattern.has_offset:
         yield "zone", "the texts say their offset themselves, by %z; leave it out"

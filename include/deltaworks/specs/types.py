@@ -83,7 +83,7 @@ ColumnType = Primitive | Decimal | Array | Map | Struct
 
 
 #: As deep as any engine that reads the tables takes them, and far from what recursion here can reach.
-_MOST_LEVELS = 64
+_MAX_NESTING = 64
 
 
 class _Parser:
@@ -92,7 +92,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = self._tokenize(text)
-        self._next = 0
+        self._position = 0
 
     @staticmethod
     def _tokenize(text: str) -> list[str]:
@@ -107,33 +107,33 @@ class _Parser:
 
     def parse(self) -> ColumnType:
         depths = accumulate((part == "<") - (part == ">") for part in self._tokens)
-        if max(depths, default=0) > _MOST_LEVELS:
-            raise ValueError(f"the type is nested more than {_MOST_LEVELS} levels deep")
+        if max(depths, default=0) > _MAX_NESTING:
+            raise ValueError(f"the type is nested more than {_MAX_NESTING} levels deep")
         kind = self._type()
-        if self._next != len(self._tokens):
-            raise ValueError(f"unexpected {self._tokens[self._next]!r} after the type in {self._text!r}")
+        if self._position != len(self._tokens):
+            raise ValueError(f"unexpected {self._tokens[self._position]!r} after the type in {self._text!r}")
         return kind
 
-    def _take(self, expected: str | None = None) -> str:
-        if self._next >= len(self._tokens):
+    def _next_token(self, expected: str | None = None) -> str:
+        if self._position >= len(self._tokens):
             raise ValueError(f"the type {self._text!r} ends too early")
-        token = self._tokens[self._next]
+        token = self._tokens[self._position]
         if expected is not None and token != expected:
             raise ValueError(f"expected {expected!r}, found {token!r} in the type {self._text!r}")
-        self._next += 1
+        self._position += 1
         return token
 
     def _type(self) -> ColumnType:
-        name = self._take().lower()
+        name = self._next_token().lower()
         name = _SYNONYMS.get(name, name)
         if name in PRIMITIVES:
             return Primitive(name)
         if name == "decimal":
             return self._decimal()
         if name == "array":
-            self._take("<")
+            self._next_token("<")
             element = self._type()
-            self._take(">")
+            self._next_token(">")
             return Array(element)
         if name == "map":
             return self._map()
@@ -143,40 +143,40 @@ class _Parser:
         raise ValueError(f"unknown type {name!r}; known types are {types}")
 
     def _decimal(self) -> Decimal:
-        self._take("(")
+        self._next_token("(")
         precision = self._number()
-        self._take(",")
+        self._next_token(",")
         scale = self._number()
-        self._take(")")
+        self._next_token(")")
         if not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise ValueError("a decimal has a precision of 1 to 38 and a scale of 0 to its precision")
         return Decimal(precision, scale)
 
     def _number(self) -> int:
-        token = self._take()
+        token = self._next_token()
         if not token.isdigit():
             raise ValueError(f"expected a number, found {token!r} in the type {self._text!r}")
         return int(token)
 
     def _map(self) -> Map:
-        self._take("<")
+        self._next_token("<")
         if self._type() != Primitive("string"):
             raise ValueError("a map's keys are strings, as in JSON: map<string,T>")
-        self._take(",")
+        self._next_token(",")
         value = self._type()
-        self._take(">")
+        self._next_token(">")
         return Map(value)
 
     def _struct(self) -> Struct:
-        self._take("<")
+        self._next_token("<")
         fields: list[tuple[str, ColumnType]] = []
         while True:
-            name = self._take()
+            name = self._next_token()
             if not name.isidentifier() or name in dict(fields):
                 raise ValueError(f"{name!r} names no new field of the struct in {self._text!r}")
-            self._take(":")
+            self._next_token(":")
             fields.append((name, self._type()))
-            separator = self._take()
+            separator = self._next_token()
             if separator == ">":
                 return Struct(tuple(fields))
             if separator != ",":
@@ -192,15 +192,15 @@ def parse_type(text: str) -> ColumnType:
     return _Parser(text).parse()
 
 
-def holds(kind: ColumnType, *names: str) -> bool:
+def contains_type(kind: ColumnType, *names: str) -> bool:
     """Whether a value of this type is, or has inside, one of a primitive type of these names."""
     match kind:
         case Primitive(name):
             return name in names
         case Array(inner) | Map(inner):
-            return holds(inner, *names)
+            return contains_type(inner, *names)
         case Struct(fields):
-            return any(holds(field, *names) for _, field in fields)
+            return any(contains_type(field, *names) for _, field in fields)
     return False
 
 

@@ -22,7 +22,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedBatch, PreparedReplay
-from deltaworks.specs.maintenance import DEFAULT_KEPT_HOURS
+from deltaworks.specs.maintenance import DEFAULT_RETENTION_HOURS
 from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import Action, FileId, is_absolute_path
 from deltaworks.tables.steps import (
@@ -99,7 +99,7 @@ def table_retention_hours(table: DeltaTable) -> int:
     """For how long the log keeps in mind what was removed, by the table's property, in hours."""
     declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
     interval = _INTERVAL.match(declared.strip())
-    return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_KEPT_HOURS
+    return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_RETENTION_HOURS
 
 
 def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:

@@ -85,7 +85,7 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
     """Where the tables of a pipeline lie that can be asked, by name, whether they are there or not."""
     declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
     declared += [keyed.name for keyed in spec.keyed_tables]
-    declared += [table.name for table in spec.gold.tables] + [*spec.own_tables]
+    declared += [table.name for table in spec.gold.tables] + [*spec.engine_tables]
     declared += [reference.name for reference in spec.references] + [model.name for model in spec.models]
     declared += [spec.mutations.names, spec.mutations.intervals] if spec.mutations is not None else []
     keys = {name: paths.table(spec.pipeline, name) for name in declared}

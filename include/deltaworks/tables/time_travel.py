@@ -78,7 +78,7 @@ class TimeTravel:
     def _view_for(self, reference: _TableReference) -> tuple[str, str]:
         """Schema and name of the view that stands for the mention."""
         qualified_name = ".".join(reference.parts)
-        pipelines = {*self._catalog.pipelines, *self._catalog.wrong_pipelines()}
+        pipelines = {*self._catalog.pipelines, *self._catalog.invalid_pipelines()}
         pipeline, table = reference.parts[0].lower(), reference.parts[-1].lower()
         if len(reference.parts) != 2 or pipeline not in pipelines:
             raise _as_of_error(f"{qualified_name} is no table of a pipeline, and nothing else has versions.")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.shares import pools_for_import
+from deltaworks.specs.shares import airflow_pools
 from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import ADMIN_USER, StackSecrets, write_private
@@ -161,8 +161,8 @@ class AirflowHome:
     def import_pools(self, state: StackState) -> StackState:
         """Bring the pools to what the environment declares, when that changed since the last import."""
         name = self.environment.get("DELTAWORKS_ENVIRONMENT")
-        declared = load_catalog(name, root=self.home.project, tolerant=True, only=()).environment
-        content = json.dumps(pools_for_import(declared.shares), indent=2)
+        declared = load_catalog(name, root=self.home.project, skip_invalid=True, only=()).environment
+        content = json.dumps(airflow_pools(declared.shares), indent=2)
         digest = hashlib.sha256(content.encode()).hexdigest()
         if state.pools_imported == digest:
             return state

@@ -33,7 +33,7 @@ def up(foreground: bool = typer.Option(False, help="Stay in front and end the st
 def offer_channel(home: StackHome, *, interactive: bool) -> None:
     """Ask once for an address that alerts go to where none reaches a person; where nobody can be asked, say so."""
     try:
-        declared = load_catalog(root=home.project, tolerant=True).environment
+        declared = load_catalog(root=home.project, skip_invalid=True).environment
     except DeltaworksError:
         return  # whatever is wrong with it, the start says
     kept = kept_webhook(home)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import nearest_of
+from deltaworks.specs.base import suggest_name
 from generator.engagement_settings import EngagementSettings
 from generator.market import MarketSettings
 from generator.settings import GamesSettings
@@ -34,7 +34,7 @@ def chosen_pipelines(text: str) -> tuple[str, ...]:
         if name not in _ALL:
             raise ConfigError(
                 "PIPELINE_UNKNOWN",
-                f"The demo has no events for a pipeline {name!r}; {nearest_of(name, _ALL)}",
+                f"The demo has no events for a pipeline {name!r}; {suggest_name(name, _ALL)}",
                 hint=f"Name some of {', '.join(_ALL)}.",
             )
     return tuple(sorted({*names, *(_WITH[name] for name in names if name in _WITH)})) or DEFAULT_PIPELINES

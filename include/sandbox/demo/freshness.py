@@ -15,7 +15,7 @@ from typing import Any
 from deltaworks.control import paths
 from deltaworks.sources.objects.file_event_log import file_events_key
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
@@ -51,11 +51,13 @@ def ages_of_objects(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
     """
     spec = catalog.pipeline(pipeline)
     table = spec.gold.tables[0].reads[0]
-    refreshed = [gold.name for gold in spec.gold.refreshed if table in gold.reads]
+    refreshed = [gold.name for gold in spec.gold.stream_refreshed_tables if table in gold.reads]
     lake = Lake(catalog.environment.lake)
     batches = _batches(lake, pipeline, table)
     builds = [_builds(lake, paths.table(pipeline, name), table) for name in refreshed or [spec.gold.tables[0].name]]
-    source = objects_of(spec.source, pipeline=pipeline, refused="there are no landing times to measure from")
+    source = require_object_source(
+        spec.source, pipeline=pipeline, unsupported="there are no landing times to measure from"
+    )
     events = lake.rows(file_events_key(source.relay), columns=["seq", "key", "event_time"])
     if not batches or not all(builds) or events is None:
         return []

@@ -131,7 +131,7 @@ class Demo:
 
     def _on_stack(self, addresses: StackAddresses) -> None:
         load_settings(self._home.env_file)
-        catalog = load_catalog(tolerant=True)
+        catalog = load_catalog(skip_invalid=True)
         _refuse_used_lake(catalog)
         sending = Sending(
             what=self._settings.what,

@@ -26,7 +26,7 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
     Raises:
         ConfigError: the environment itself is declared wrongly.
     """
-    sources = [spec.source for spec in load_catalog(root=home.project, tolerant=True, only=only).pipelines.values()]
+    sources = [spec.source for spec in load_catalog(root=home.project, skip_invalid=True, only=only).pipelines.values()]
     ours = [source for source in sources if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _OURS]
     return tuple(sorted({topic for source in ours for topic in source.topics}))
 
@@ -41,7 +41,7 @@ def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tu
     Raises:
         ConfigError: the environment itself is declared wrongly.
     """
-    catalog = load_catalog(root=home.project, tolerant=True, only=only)
+    catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     if catalog.environment.messaging.endpoint != _OUR_MESSAGING:
         return ()
     sources = [spec.source for spec in catalog.pipelines.values()]
@@ -57,7 +57,7 @@ def declared_collector(home: StackHome, only: Collection[str] | None = None) -> 
     Raises:
         ConfigError: the environment itself is declared wrongly.
     """
-    catalog = load_catalog(root=home.project, tolerant=True, only=only)
+    catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     for name, spec in sorted(catalog.collectors.items()):
         if any(source.pipeline in catalog.pipelines for source in spec.sources.values()):
             return name

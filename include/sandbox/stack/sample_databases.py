@@ -23,7 +23,7 @@ def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -
     Args:
         only: pipelines the stack runs; by default those DELTAWORKS_PIPELINES names, or all.
     """
-    catalog = load_catalog(root=home.project, tolerant=True, only=only)
+    catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     names = {look_up.database for spec in catalog.pipelines.values() for look_up in spec.enrich if look_up.database}
     if not names:
         return ()
@@ -31,7 +31,7 @@ def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -
 
     samples = databases(built_at=int(time.time()))
     with loaded_env(home):
-        objects = open_objects(load_catalog(root=home.project, tolerant=True, only=only).environment.lake)
+        objects = open_objects(load_catalog(root=home.project, skip_invalid=True, only=only).environment.lake)
         missing = sorted(name for name in names & samples.keys() if objects.get(paths.database(name)) is None)
         for name in missing:
             objects.put(paths.database(name), samples[name])

@@ -36,16 +36,16 @@ class StopFlags:
     def of(cls, home: StackHome) -> StopFlags:
         """The flags of the checkout's catalog, in the stack's lake; needs the lake's server."""
         with loaded_env(home):
-            catalog = load_catalog(root=home.project, tolerant=True)
+            catalog = load_catalog(root=home.project, skip_invalid=True)
             objects = open_objects(catalog.environment.lake)
         # What is declared wrongly may run all the same, as it was declared when it started.
         relays = {
             name: StopFlag(objects, paths.stop_request(paths.relay_control(name)))
-            for name in (*catalog.relays, *catalog.wrong_relays())
+            for name in (*catalog.relays, *catalog.invalid_relays())
         }
         pipelines = {
             name: StopFlag(objects, paths.stop_request(paths.pipeline_control(name)))
-            for name in (*catalog.pipelines, *catalog.wrong_pipelines())
+            for name in (*catalog.pipelines, *catalog.invalid_pipelines())
         }
         folders = {
             rule_paths.RULES_DAG: rule_paths.rules_control(),

@@ -46,7 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
     )
-    objects = open_objects(load_catalog("local", root=root, tolerant=True).environment.lake)
+    objects = open_objects(load_catalog("local", root=root, skip_invalid=True).environment.lake)
     error = {"condition": HOSTILE, "message": HOSTILE, "hint": HOSTILE}
     held = ({"table": HOSTILE, "reason": "suspended", "since_batch": 790, "at": ago(4_000), "message": HOSTILE},)
     facts: dict[str, Any] = {"error": error, "held": held, "ui": "javascript:window.__xss=1", "host": HOSTILE}

@@ -15,7 +15,7 @@ import pyspark
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf
 from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections
@@ -142,7 +142,9 @@ class Driver(ProcessGroup):
 
 def _command(stage: Stage | GroupStage, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
     environment = load_catalog(root=stage.root).environment
-    launch = None if master.startswith("local") else launch_of(environment.shares.of("stream"), master, environment)
+    launch = (
+        None if master.startswith("local") else launch_settings(environment.shares.of("stream"), master, environment)
+    )
     conf = submit_conf(environment, stage.root, launch)
     if "put_read_back" in off:
         conf["spark.driver.extraClassPath"] += f"{os.pathsep}{_compiled(stage, protections.FORGETFUL)}"

@@ -14,7 +14,7 @@ import pytest
 from deltaworks.kubernetes.accounts import accounts
 from deltaworks.kubernetes.spark_pods import pod_settings
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf
 from tests.spark.kubernetes.cluster_api import ClusterApi, running_api
 from tests.unit.kubernetes.schemas import VERSIONS, check
@@ -45,7 +45,9 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 def submit(api: ClusterApi, templates: Mapping[str, str], *arguments: str, **more: str) -> None:
     master = f"k8s://{api.address}"
-    conf = templates | submit_conf(ENVIRONMENT, ROOT, launch_of(ENVIRONMENT.shares.of("gold"), master, ENVIRONMENT))
+    conf = templates | submit_conf(
+        ENVIRONMENT, ROOT, launch_settings(ENVIRONMENT.shares.of("gold"), master, ENVIRONMENT)
+    )
     conf |= {"spark.kubernetes.namespace": "lakehouse", **more}
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     done = subprocess.run(

@@ -56,7 +56,7 @@ def shop(make_project: Callable[..., Project]) -> Project:
     for number in range(3):
         order = {"kind": "order", "id": number, "at": 1_700_000_000, "customer": {"country": "de"}, "amount": number}
         (folder / f"o{number}.json").write_text(json.dumps(order), encoding="utf-8")
-    events = [event for page in list_pages(landing.of_bucket("landing"), "landing", prefix="") for event in page]
+    events = [event for page in list_pages(landing.with_bucket("landing"), "landing", prefix="") for event in page]
     received = [ReceivedEvent(event, "m", datetime(2026, 3, 1, tzinfo=UTC)) for event in events]
     FileEventLogWriter(project.lake, "landing", epoch=1).append(received)
     return project

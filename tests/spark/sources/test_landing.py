@@ -32,7 +32,7 @@ NAME = "hooks"
 def announce(catalog: Catalog) -> int:
     """Put what lies in the landing folder into the relay's log; how many objects that are."""
     source = require_file_source(catalog.pipeline(NAME))
-    landing = catalog.environment.landing.of_bucket(source.bucket)
+    landing = catalog.environment.landing.with_bucket(source.bucket)
     events = [event for page in list_pages(landing, source.bucket, prefix=source.prefix) for event in page]
     received = [ReceivedEvent(event, "m", datetime(2026, 3, 1, tzinfo=UTC)) for event in events]
     FileEventLogWriter(Lake(catalog.environment.lake), source.relay, epoch=1).append(received)
@@ -51,7 +51,7 @@ def test_every_event_of_a_file_is_in_the_tables_that_were_inferred(
     (result,) = land(
         find_inputs([file]),
         source,
-        landing_store(catalog.environment.landing.of_bucket(source.bucket)),
+        landing_store(catalog.environment.landing.with_bucket(source.bucket)),
         object_bytes=256 << 10,
     )
 

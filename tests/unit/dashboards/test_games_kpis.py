@@ -70,7 +70,7 @@ def kpis(games: Catalog) -> DashboardAnswer:
 
 
 def test_it_is_declared_rightly(games: Catalog) -> None:
-    assert check_project("local", root=games.root).mistakes == []
+    assert check_project("local", root=games.root).errors == []
 
 
 def test_every_panel_has_an_answer_of_the_dates_that_are_asked_for(kpis: DashboardAnswer) -> None:

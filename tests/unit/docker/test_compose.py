@@ -18,9 +18,9 @@ from ruamel.yaml import YAML
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
 from deltaworks.cli import metrics
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.known_secrets import weakness
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.weak_secrets import secret_weakness
 from sandbox.servers.landing import queue_url
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
 
@@ -360,7 +360,7 @@ def test_the_example_for_aws_asks_for_no_secret() -> None:
 
 
 def test_no_secret_that_is_made_is_weak(secrets: dict[str, str]) -> None:
-    assert {name: weakness(value) for name, value in secrets.items() if weakness(value)} == {}
+    assert {name: secret_weakness(value) for name, value in secrets.items() if secret_weakness(value)} == {}
 
 
 @pytest.mark.parametrize("name", ["compose", "aws"])
@@ -384,7 +384,7 @@ def test_every_stream_and_a_job_of_each_class_fit_the_containers_at_once(
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_PIPELINES", "")
 
-    assert [remark for remark in check_project(name, root=ROOT).remarks if "shares" in remark.key] == []
+    assert [remark for remark in check_project(name, root=ROOT).warnings if "shares" in remark.key] == []
 
 
 def test_the_init_script_makes_every_pool_the_dags_use() -> None:

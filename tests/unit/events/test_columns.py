@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from deltaworks.events.columns import convert_column
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
-from deltaworks.specs.times import TimeForm, TimeUnit
+from deltaworks.specs.times import TimeFormat, TimeUnit
 from deltaworks.specs.types import parse_type
 from tests.examples import examples
 
@@ -95,7 +95,7 @@ def one_by_one(values: list[Any], kind: str, unit: TimeUnit) -> tuple[list[Any],
     converted, misfits = [], {}
     for index, value in enumerate(values):
         # What fits no type beside it keeps the column from being converted at once.
-        array, found = convert_column([value, object()], parse_type(kind), times=TimeForm(unit))
+        array, found = convert_column([value, object()], parse_type(kind), times=TimeFormat(unit))
         converted.append(array[0].as_py())
         if 0 in found:
             misfits[index] = found[0].code
@@ -110,7 +110,7 @@ def test_a_column_converted_at_once_is_what_its_values_are_one_by_one(
     strategy = data.draw(st.sampled_from([ANYTHING, st.none() | NUMBERS, st.none() | ISO, st.integers(0, 2 * 10**12)]))
     values = data.draw(st.lists(strategy, max_size=5))
 
-    array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
+    array, misfits = convert_column(values, parse_type(kind), times=TimeFormat(unit))
 
     wanted, wrong = one_by_one(values, kind, unit)
     assert array.to_pylist() == wanted
@@ -146,14 +146,14 @@ def test_misfits_far_apart_are_told_by_their_index(bad: set[int], kind: str) -> 
 
 def fits(value: Any, kind: str, unit: TimeUnit = "iso8601") -> Any:
     for values in ([value], [value, object()]):
-        array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
+        array, misfits = convert_column(values, parse_type(kind), times=TimeFormat(unit))
         assert 0 not in misfits, misfits
     return array[0].as_py()
 
 
 def misfit(value: Any, kind: str, unit: TimeUnit = "iso8601") -> ConversionError:
     for values in ([value], [value, object()]):
-        array, misfits = convert_column(values, parse_type(kind), times=TimeForm(unit))
+        array, misfits = convert_column(values, parse_type(kind), times=TimeFormat(unit))
         assert array[0].as_py() is None
         assert 0 in misfits, array
     return misfits[0]

@@ -18,7 +18,7 @@ from deltaworks.events.columns import convert_column
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_patterns import NoMatch, PatternReader, pattern_reader
-from deltaworks.specs.times import TimeForm, parse_pattern
+from deltaworks.specs.times import TimeFormat, parse_pattern
 from deltaworks.specs.types import parse_type
 from tests.examples import examples
 
@@ -220,7 +220,7 @@ def test_neither_the_locale_nor_the_zone_of_the_machine_matters() -> None:
         dt.datetime(2015, 12, 20, 19, 5, 15),
     ]
     array, misfits = convert_column(
-        ["20.05.2015 21:05"], parse_type("timestamp"), times=TimeForm(format="%d.%m.%Y %H:%M")
+        ["20.05.2015 21:05"], parse_type("timestamp"), times=TimeFormat(format="%d.%m.%Y %H:%M")
     )
     assert (array.to_pylist(), misfits) == ([dt.datetime(2015, 5, 20, 21, 5, tzinfo=UTC)], {})
 
@@ -248,8 +248,8 @@ def test_a_slice_of_an_array_is_read_from_its_own_beginning() -> None:
 
 def converted(values: list[Any], kind: str, **form: Any) -> tuple[list[Any], dict[int, ConversionError]]:
     """A column, which is the same at once and value by value."""
-    array, misfits = convert_column(values, parse_type(kind), times=TimeForm(**form))
-    alone, _ = convert_column([*values, object()], parse_type(kind), times=TimeForm(**form))
+    array, misfits = convert_column(values, parse_type(kind), times=TimeFormat(**form))
+    alone, _ = convert_column([*values, object()], parse_type(kind), times=TimeFormat(**form))
     assert array.to_pylist() == alone.to_pylist()[:-1]
     return array.to_pylist(), misfits
 

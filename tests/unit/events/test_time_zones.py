@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deltaworks.events.columns import convert_column
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.time_zones import EPOCH, MICROSECOND, NonexistentTime, instant_us, instants_us
-from deltaworks.specs.times import TimeForm
+from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import parse_type
 from tests.examples import examples
 
@@ -95,7 +95,7 @@ def test_a_time_is_the_first_instant_at_which_a_clock_shows_it(case: tuple[str, 
 
 
 def converted(values: list[Any], kind: str = "timestamp", **form: Any) -> tuple[list[Any], dict[int, Any]]:
-    array, misfits = convert_column(values, parse_type(kind), times=TimeForm(zone="Europe/Berlin", **form))
+    array, misfits = convert_column(values, parse_type(kind), times=TimeFormat(zone="Europe/Berlin", **form))
     return array.to_pylist(), {index: (misfit.code, misfit.detail) for index, misfit in misfits.items()}
 
 

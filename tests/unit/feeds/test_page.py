@@ -56,7 +56,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> None:
-    assert check_project("local", root=project).mistakes == []
+    assert check_project("local", root=project).errors == []
     catalog = load_catalog("local", root=project)
     spec = catalog.pipeline("orders")
     rows = pa.table(

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.sinks import Sink, open_sink
-from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookFeedSpec
+from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec, WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
@@ -152,7 +152,7 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/changes"
 
     def sink(self, **more: Any) -> Sink:
-        spec = WebhookFeedSpec.model_validate({"kind": "webhook", "url": self.url, "rows_per_call": 10, **more})
+        spec = WebhookSinkSpec.model_validate({"kind": "webhook", "url": self.url, "rows_per_call": 10, **more})
         return open_sink(spec, AwsSpec())
 
     def taken(self) -> list[str]:

@@ -51,7 +51,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
     _hold(table.name, table.checks, answer)
     written = _written(job.plan)
     with empty_database() as connection:
-        before = None if job.plan.full or not table.by_date else lake.open(job.key)
+        before = None if job.plan.full or not table.is_partitioned_by_date else lake.open(job.key)
         replaced = None if before is None else _sql(job.plan.output.without_hours(), table.partition_by, "")
         if before is not None and table.grain is not None:
             # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
@@ -95,7 +95,7 @@ def _written(plan: GoldPlan) -> str:
     table = plan.table
     return (
         _sql(plan.output, table.partition_by, "" if table.grain is None else table.grain.column)
-        if table.by_date
+        if table.is_partitioned_by_date
         else "true"
     )
 

@@ -119,7 +119,7 @@ def test_what_lands_meanwhile_is_no_conflict(lake: Lake, spec: PipelineSpec) -> 
 
 
 def test_tables_that_requests_rewrite_are_left_to_their_turn() -> None:
-    spec = load_catalog(tolerant=True).pipeline("engagement")
+    spec = load_catalog(skip_invalid=True).pipeline("engagement")
     mutable = {table.name for table in spec.tables if table.mutable is not None}
 
     assert mutable & {name for table in spec.gold.tables for name in table.reads}

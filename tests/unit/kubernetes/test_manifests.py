@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.manifests import as_yaml, manifests, secret_keys
+from deltaworks.kubernetes.manifests import manifests, secret_keys, to_yaml
 from deltaworks.kubernetes.pods import SETTINGS as SETTINGS_MAP
 from deltaworks.kubernetes.settings import AIRFLOW_SETTINGS, AIRFLOW_SETTINGS_MAP
 from deltaworks.kubernetes.spark_pods import driver_pod, driver_variables, executor_pod
@@ -140,7 +140,7 @@ def test_no_value_of_a_secret_is_rendered(render: Callable[..., Rendered], monke
     for name in LAKE | AWS | ALERTS | {"LINEAGE_KEY"}:
         monkeypatch.setenv(name, f"the-value-of-{name}")
 
-    assert "the-value-of-" not in as_yaml(render().objects.values())
+    assert "the-value-of-" not in to_yaml(render().objects.values())
 
 
 @pytest.mark.parametrize("deployment", sorted(RESOLVES))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from deltaworks.kubernetes.manifests import as_yaml, manifests
+from deltaworks.kubernetes.manifests import manifests, to_yaml
 from deltaworks.kubernetes.settings import read_variables
 from deltaworks.kubernetes.spark_pods import driver_pod, executor_pod
 from deltaworks.specs.project import load_catalog
@@ -66,7 +66,7 @@ def test_the_shipped_environment_is_rendered_with_its_example(version: str, monk
 def test_what_is_printed_reads_back_as_what_was_rendered(render: Callable[..., Rendered]) -> None:
     rendered = list(render().objects.values())
 
-    assert list(YAML(typ="safe").load_all(as_yaml(rendered))) == rendered
+    assert list(YAML(typ="safe").load_all(to_yaml(rendered))) == rendered
 
 
 Break = Callable[[dict[str, Any]], Any]

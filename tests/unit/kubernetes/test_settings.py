@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
-from deltaworks.kubernetes.settings import read_variables, refuse_secrets
+from deltaworks.kubernetes.settings import read_variables, reject_secrets
 from tests.unit.kubernetes.conftest import ENVIRONMENT, PIPELINE, Rendered, write_collector
 from tests.unit.specs.conftest import RELAY, write_project
 
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 )
 def test_a_secret_is_refused_and_not_shown(render: Callable[..., Rendered], tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_secrets({name: "hunter2", "AWS_REGION": "eu-central-1"}, tmp_path / "settings.env", render().catalog)
+        reject_secrets({name: "hunter2", "AWS_REGION": "eu-central-1"}, tmp_path / "settings.env", render().catalog)
 
     assert f"has {name}: a ConfigMap is no place for secrets" in caught.value.message
     assert "hunter2" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_a_secret_is_known_by_what_it_is_used_for(render: Callable[..., Rendered
     environment = ENVIRONMENT.replace("env:DELTAWORKS_LAKE_SECRET_KEY", "env:INNOCENT")
 
     with pytest.raises(ConfigError, match="INNOCENT"):
-        refuse_secrets({"INNOCENT": "x"}, tmp_path, render(environment=environment).catalog)
+        reject_secrets({"INNOCENT": "x"}, tmp_path, render(environment=environment).catalog)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.lineage.emitter import Emitter
-from deltaworks.lineage.events import event, open_client
+from deltaworks.lineage.events import build_event, open_client
 from deltaworks.specs.environment import LineageSpec
 from tests.unit.lineage.backend import running_backend
 
@@ -19,7 +19,7 @@ def lineage_to(url: str, **more: Any) -> LineageSpec:
 
 
 def an_event(number: int = 0) -> Any:
-    return event(
+    return build_event(
         "RUNNING",
         at="2026-03-01T10:20:30Z",
         run_id=f"0198c3a0-0000-7000-8000-{number:012d}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.lineage.datasets import Column, Dataset
-from deltaworks.lineage.gold_columns import columns_of_query
+from deltaworks.lineage.gold_columns import column_origins
 from deltaworks.specs.catalog import PROJECT_ROOT
 
 EVENTS = Dataset("s3://lake", "tables/games/events", {"event_date": "date", "device_id": "string", "amount": "double"})
@@ -14,7 +14,7 @@ READS = {"events": EVENTS, "install": INSTALL}
 
 
 def origins(sql: str) -> dict[str, list[str]]:
-    found = columns_of_query(sql, READS)
+    found = column_origins(sql, READS)
     return {
         name: [f"{each.dataset.rpartition('/')[2]}.{each.name}" for each in columns] for name, columns in found.items()
     }
@@ -49,6 +49,6 @@ def test_columns_are_followed_to_the_tables_that_are_read(sql: str, found: dict[
 
 def test_the_example_with_joins_on_itself_is_followed() -> None:
     sql = (PROJECT_ROOT / "include" / "pipelines" / "games" / "gold" / "retention.sql").read_text(encoding="utf-8")
-    found = columns_of_query(sql, READS)
+    found = column_origins(sql, READS)
     assert found["cohort_date"] == (Column("s3://lake", "tables/games/install", "event_date"),)
     assert EVENTS.column("device_id") in found["retained_day_1"]

@@ -12,7 +12,7 @@ import pytest
 
 from deltaworks.lineage.datasets import Dataset, stream_inputs, stream_outputs
 from deltaworks.lineage.emitter import Emitter
-from deltaworks.lineage.events import event
+from deltaworks.lineage.events import build_event
 from deltaworks.lineage.runs import PARENT_VARIABLE, LineageRun, batch_lineage
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import LineageSpec
@@ -72,7 +72,7 @@ def test_a_build_is_told_with_what_it_wrote_and_the_task_it_is_part_of(
     monkeypatch.setattr("deltaworks.lineage.gold.Lake.open", lambda *_: None)
     monkeypatch.setenv(PARENT_VARIABLE, f"airflow/team/gold__games.rebuild_gold/{RUN}")
     with batch_lineage(catalog, "games", "gold") as lineage:
-        lineage.note("retention", 7)
+        lineage.add("retention", 7)
     start, end = backend.events
     assert (start["eventType"], end["eventType"]) == ("START", "COMPLETE")
     assert start["run"]["runId"] == end["run"]["runId"] == str(uuid.UUID(end["run"]["runId"]))
@@ -108,13 +108,13 @@ def test_a_run_is_reported_at_a_bounded_rate_and_not_once_it_has_ended(monkeypat
     emitter = Emitter(lambda: lambda made: states.append(made.eventType.name))
     spec = LineageSpec(transport={"type": "console"}, every_seconds=60)
     run = LineageRun(spec, emitter, "games.stream", "STREAMING", lambda _: (), lambda _: (), _reported_at=0.0)
-    run.tell("START")
+    run.emit("START")
     for second in range(600):
         now[0] = float(second)
-        run.tell_running()
-    run.tell("COMPLETE")
+        run.emit_running()
+    run.emit("COMPLETE")
     now[0] = 1_000.0
-    run.tell_running()
+    run.emit_running()
     monkeypatch.undo()
     emitter.close(seconds=60)
     assert states == ["START", *["RUNNING"] * 9, "COMPLETE"]
@@ -125,13 +125,15 @@ def test_without_a_declaration_no_client_is_loaded_and_nothing_runs(monkeypatch:
         monkeypatch.delitem(sys.modules, name)
     catalog = catalog_with(load_catalog("aws"), None)
     with batch_lineage(catalog, "games", "gold") as lineage:
-        lineage.note("retention")
+        lineage.add("retention")
     assert not [name for name in sys.modules if name.startswith("openlineage")]
 
 
 @pytest.mark.parametrize("parent", ["", "no", "a/b/c", "namespace/job/not-a-run"])
 def test_a_parent_that_is_none_is_left_out(parent: str) -> None:
-    made = event("START", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", parent=parent)
+    made = build_event(
+        "START", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", parent=parent
+    )
     assert "parent" not in (made.run.facets or {})
 
 
@@ -140,7 +142,7 @@ def test_an_event_fits_the_schemas_it_names() -> None:
     from openlineage.client.serde import Serde
 
     table = Dataset("s3://lake", "a", {"x": "long"}, {"x": (Dataset("s3://b", "c").column("y"),)}, 3)
-    made = event(
+    made = build_event(
         "COMPLETE", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", outputs=[table]
     )
     record = json.loads(Serde.to_json(made))

@@ -98,7 +98,7 @@ def test_no_event_of_the_sample_goes_to_quarantine(tmp_path: Path, events: list[
     pipeline = infer(on_lines(tmp_path, events))
 
     assert not pipeline.quarantined
-    assert spec_of(pipeline).source.place() == "landing/shop/"
+    assert spec_of(pipeline).source.display_name() == "landing/shop/"
     assert pipeline.proposal.events == len(events)
 
 

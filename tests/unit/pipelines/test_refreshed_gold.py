@@ -27,20 +27,24 @@ def test_the_game_builds_all_of_its_gold_that_is_near_beside_the_stream() -> Non
     games = PIPELINES["games"]
     near = {table.name for table in games.gold.tables if is_near(table)} - OF_A_MODEL
 
-    assert {table.name for table in games.gold.refreshed} == near
+    assert {table.name for table in games.gold.stream_refreshed_tables} == near
     assert {"events_per_hour", "daily_active_users", "bookings_per_hour", "bookings_per_country"} == near
-    assert all((table.refresh_seconds or 90) <= 30 for table in games.gold.refreshed), "a third of what is promised"
+    assert all((table.refresh_seconds or 90) <= 30 for table in games.gold.stream_refreshed_tables), (
+        "a third of what is promised"
+    )
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_no_stream_builds_what_takes_in_a_history(pipeline: str) -> None:
-    for table in PIPELINES[pipeline].gold.refreshed:
+    for table in PIPELINES[pipeline].gold.stream_refreshed_tables:
         assert is_near(table), f"{table.name} is left to the schedule"
 
 
 def test_what_streams_do_not_build_has_a_schedule() -> None:
     for name, pipeline in PIPELINES.items():
         left = [table.name for table in pipeline.gold.tables if table.refresh_seconds is None]
-        assert not left or pipeline.gold.schedule or pipeline.gold.of_others or pipeline.maintenance.schedule, name
+        assert (
+            not left or pipeline.gold.schedule or pipeline.gold.cross_pipeline_inputs or pipeline.maintenance.schedule
+        ), name
     assert PIPELINES["games"].gold.schedule
-    assert [table.name for table in PIPELINES["engagement"].gold.refreshed] == []
+    assert [table.name for table in PIPELINES["engagement"].gold.stream_refreshed_tables] == []

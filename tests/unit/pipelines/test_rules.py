@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.rules.minutes import minute_of
 from deltaworks.rules.observing import rule_query
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
@@ -62,9 +62,7 @@ def columns_of(spec: PipelineSpec, table: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("pipeline", "rule"), RULES, ids=lambda item: getattr(item, "name", item))
-def test_a_shipped_rule_can_be_asked(
-    pipeline: str, rule: BusinessAlertSpec, connection: duckdb.DuckDBPyConnection
-) -> None:
+def test_a_shipped_rule_can_be_asked(pipeline: str, rule: RuleSpec, connection: duckdb.DuckDBPyConnection) -> None:
     spec = CATALOG.pipeline(pipeline)
     for table in rule.reads:
         connection.register(table, arrow_schema(columns_of(spec, table)).empty_table())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deltaworks.specs.business_alert import BusinessAlertSpec
+from deltaworks.specs.business_alert import RuleSpec
 from deltaworks.specs.checks.project import check_project
 from tests.unit.rules.rule_stage import RuleStage, rules_project
 
@@ -16,7 +16,7 @@ EXAMPLES = dict(re.findall(r"<!-- rule: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.D
 def test_the_rule_of_the_page_is_declared_judged_and_told(tmp_path: Path) -> None:
     declared = EXAMPLES["alerts"].strip().removeprefix("- ")
     catalog = rules_project(tmp_path, declared, errors_high=EXAMPLES["alerts/errors_high.sql"])
-    assert check_project("local", root=tmp_path / "project").mistakes == []
+    assert check_project("local", root=tmp_path / "project").errors == []
     stage = RuleStage(catalog)
     stage.rates([0.01, 0.2, 0.2, 0.2, 0.2, 0.2])
     for minute in (0, 4):
@@ -32,4 +32,4 @@ def test_the_page_names_every_key_of_a_rule() -> None:
     table = PAGE.partition("| key | default | meaning |")[2].partition("\n\n")[0]
 
     named = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:] if "|" in line)))
-    assert named == set(BusinessAlertSpec.model_fields)
+    assert named == set(RuleSpec.model_fields)

@@ -65,4 +65,4 @@ def test_a_mistake_is_refused_with_file_line_and_key(
     assert "pipeline.yaml:" in refused.value.message
     assert message in refused.value.message
 
-    assert any(message in f"{mistake.key}: {mistake.text}" for mistake in check_project("local", root=root).mistakes)
+    assert any(message in f"{mistake.key}: {mistake.text}" for mistake in check_project("local", root=root).errors)

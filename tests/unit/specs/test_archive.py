@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.changes import classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 from tests.unit.recovery.replay_stage import orders, shop
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
@@ -26,8 +26,8 @@ def test_records_are_archived_for_as_long_as_is_declared(source: dict[str, Any])
 
     assert spec.archive is not None
     assert spec.archive.retain_days == 90
-    assert spec.own_tables == ("quarantine", "archive")
-    assert declared(source).own_tables == ("quarantine",)
+    assert spec.engine_tables == ("quarantine", "archive")
+    assert declared(source).engine_tables == ("quarantine",)
 
 
 def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
@@ -60,12 +60,12 @@ def test_a_table_may_be_called_archive_where_nothing_is_archived() -> None:
         declared().model_dump(mode="json") | {"tables": [{**orders("int"), "name": "archive"}]}
     )
 
-    assert spec.own_tables == ("quarantine",)
+    assert spec.engine_tables == ("quarantine",)
 
 
 def test_to_declare_one_holds_from_the_next_start_and_its_retention_at_once() -> None:
     def effects(before: PipelineSpec, after: PipelineSpec) -> list[Effect]:
-        return [change.effect for change in classify(before, after)]
+        return [change.effect for change in classify_changes(before, after)]
 
     assert effects(declared(), declared(archive={"retain_days": 1})) == [Effect.RESTART]
     assert effects(declared(archive={"retain_days": 1}), declared(archive={"retain_days": 9})) == [Effect.SAFE]

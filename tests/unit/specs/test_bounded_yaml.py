@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.bounded_yaml import MOST_DEPTH, load_yaml
+from deltaworks.specs.bounded_yaml import MAX_DEPTH, load_yaml
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.overrides import overrides_from_variables
-from deltaworks.specs.yaml_problems import UnreadableYaml
+from deltaworks.specs.yaml_errors import InvalidYamlError
 
 BOMB = "a0: &a0 [x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
 #: Text and the line that is wrong in it.
@@ -46,12 +46,12 @@ def test_what_cannot_be_read_is_refused_with_its_file_and_line(text: str | bytes
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
-    with pytest.raises(UnreadableYaml, match="more than 100 levels"):
+    with pytest.raises(InvalidYamlError, match="more than 100 levels"):
         load_yaml(b"a: &a [*a]")
 
 
 def test_what_is_nested_as_deeply_as_allowed_is_read() -> None:
-    depth = MOST_DEPTH - 1
+    depth = MAX_DEPTH - 1
 
     document = load_yaml(b"[" * depth + b"]" * depth)
 
@@ -78,7 +78,7 @@ def outcome(data: bytes) -> tuple[str, int]:
     """What a text says, or what is wrong with it; with the line of that, 0 where nothing is."""
     try:
         return repr(load_yaml(data, kind="rt")), 0
-    except UnreadableYaml as refused:
+    except InvalidYamlError as refused:
         return refused.problem, refused.line
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.business_alert import refresh_seconds
-from deltaworks.specs.changes import classify
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.effects import Effect
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 from tests.unit.rules.rule_stage import RATE, RATE_SQL, rules_project
 
 BASED = RATE.replace(
@@ -20,7 +20,7 @@ BASED = RATE.replace(
 
 
 def mistakes(folder: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=folder / "project").mistakes]
+    return [str(mistake) for mistake in check_project("local", root=folder / "project").errors]
 
 
 def refused(folder: Path, *rules: str, **options: str) -> str:
@@ -111,7 +111,7 @@ def test_an_edit_of_rules_needs_nothing_of_the_stream(tmp_path: Path) -> None:
     before = rules_project(tmp_path / "a").pipeline("shop")
     after = rules_project(tmp_path / "b", BASED).pipeline("shop")
 
-    assert {change.effect for change in classify(before, after)} == {Effect.SAFE}
+    assert {change.effect for change in classify_changes(before, after)} == {Effect.SAFE}
 
 
 def test_how_often_tables_are_brought_up_to_date_is_known(tmp_path: Path) -> None:

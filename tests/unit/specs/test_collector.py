@@ -94,8 +94,8 @@ def test_a_key_is_taken_to_the_end_of_its_last_day(tmp_path: Path) -> None:
     first, second = load_collector("edge", root=project(tmp_path, DECLARATION)).sources["games"].keys
     end = 1_801_440_000  # 2027-02-01T00:00:00Z
 
-    assert (first.holds_at(end - 1), first.holds_at(end)) == (True, False)
-    assert second.holds_at(end)
+    assert (first.is_valid_at(end - 1), first.is_valid_at(end)) == (True, False)
+    assert second.is_valid_at(end)
 
 
 def test_the_collectors_of_this_project_are_right_and_in_its_catalog() -> None:
@@ -103,7 +103,7 @@ def test_the_collectors_of_this_project_are_right_and_in_its_catalog() -> None:
 
     assert "edge" in catalog.collectors
     assert catalog.collector("edge").sources["games"].pipeline == "games"
-    assert [mistake for mistake in check_project().mistakes if "collectors" in str(mistake.file)] == []
+    assert [mistake for mistake in check_project().errors if "collectors" in str(mistake.file)] == []
 
 
 def test_the_declaration_of_the_page_is_one(tmp_path: Path) -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.changes import classify
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.checks.sound_queries import SoundQueries
-from deltaworks.specs.dashboards import MOST_PANELS
-from deltaworks.specs.effects import Effect
+from deltaworks.specs.checks.query_cache import QueryCache
+from deltaworks.specs.dashboards import MAX_PANELS
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 from tests.unit.dashboards.dashboard_stage import ERRORS, ERRORS_SQL, shop
 
 SPARKLINE = "{title: Errors, chart: number, x: minute, y: errors, unit: percent, sql: panels/errors.sql}"
 
 
 def mistakes(folder: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=folder / "project").mistakes]
+    return [str(mistake) for mistake in check_project("local", root=folder / "project").errors]
 
 
 def refused(folder: Path, *panels: str, more: str = "") -> str:
@@ -39,10 +39,10 @@ def test_a_dashboard_is_read_with_its_panels(tmp_path: Path) -> None:
 
 
 def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
-    shop(tmp_path, *[ERRORS] * MOST_PANELS)
+    shop(tmp_path, *[ERRORS] * MAX_PANELS)
 
-    assert "project/include/pipelines/shop/pipeline.yaml" in refused(tmp_path, *[ERRORS] * (MOST_PANELS + 1))
-    assert MOST_PANELS == 20
+    assert "project/include/pipelines/shop/pipeline.yaml" in refused(tmp_path, *[ERRORS] * (MAX_PANELS + 1))
+    assert MAX_PANELS == 20
     (said,) = mistakes(tmp_path)
     assert "dashboards.0.panels: write 20 at most here" in said
 
@@ -140,7 +140,7 @@ def test_a_right_query_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shop(tmp_path)
     assert mistakes(tmp_path) == []
-    monkeypatch.setattr(SoundQueries, "remember", lambda *_: pytest.fail("it was not remembered"))
+    monkeypatch.setattr(QueryCache, "remember", lambda *_: pytest.fail("it was not remembered"))
 
     assert mistakes(tmp_path) == []
 
@@ -149,7 +149,7 @@ def test_a_dashboard_is_no_change_of_a_stream(tmp_path: Path) -> None:
     before = shop(tmp_path / "a").pipelines["shop"]
     after = shop(tmp_path / "b", SPARKLINE).pipelines["shop"]
 
-    (change,) = classify(before, after)
+    (change,) = classify_changes(before, after)
 
     assert change.effect is Effect.SAFE
     assert "dashboards" not in before.model_copy(update={"dashboards": ()}).model_dump(mode="json")

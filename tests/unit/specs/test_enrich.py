@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.changes import classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 
 GEO = {
     "name": "geo",
@@ -138,6 +138,6 @@ def test_a_pipeline_that_declares_neither_keeps_its_fingerprint() -> None:
     ],
 )
 def test_an_edit_says_what_it_needs(edit: tuple[tuple[str | int, ...], Any], field: str, effect: Effect) -> None:
-    (change,) = classify(PipelineSpec.model_validate(DECLARED), PipelineSpec.model_validate(declared(edit)))
+    (change,) = classify_changes(PipelineSpec.model_validate(DECLARED), PipelineSpec.model_validate(declared(edit)))
 
     assert (change.field, change.effect) == (field, effect)

@@ -77,8 +77,8 @@ def test_what_a_change_affects_may_be_said_input_by_input() -> None:
     spec = as_of(EACH)
 
     known = spec.gold.tables[1]
-    assert known.by_date
-    assert [known.affects_of(name) for name in known.reads] == [AffectsSpec(), "onwards", "onwards"]
+    assert known.is_partitioned_by_date
+    assert [known.affects_for_input(name) for name in known.reads] == [AffectsSpec(), "onwards", "onwards"]
     assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
     assert spec.gold.tables[0].checks.model_dump(mode="json")["intervals"] == {
         "by": ["ticker"],

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from deltaworks.gold.inputs import fingerprint
-from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
+from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.gold import AffectsSpec, DedupeSpec, GoldTableSpec, GrainSpec
-from deltaworks.specs.loading import read_declared
+from deltaworks.specs.loading import read_declaration
 from deltaworks.specs.pipeline import PipelineSpec
 
 MINUTES = {
@@ -42,10 +42,10 @@ def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
     (table,) = spec.gold.tables
 
     assert (table.grain, table.affects) == (GrainSpec(column="minute"), AffectsSpec(hours=(0,)))
-    assert spec.gold.refreshed == (table,)
+    assert spec.gold.stream_refreshed_tables == (table,)
     assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
     assert declared(affects={"hours": [0, -1]}).gold.tables[0].affects == AffectsSpec(hours=(0, -1))
-    assert declared(dedupe=None).gold.refreshed == ()
+    assert declared(dedupe=None).gold.stream_refreshed_tables == ()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_grain_that_the_answer_lacks_is_found_in_its_sql(tmp_path: Path) -> No
     path.write_text("pipeline: traffic\ngold:\n  tables:\n    - name: minutes\n      grain: {column: minute}\n")
     (tmp_path / "m.sql").write_text("SELECT event_date, date_trunc('MINUTE', event_time) AS minutes FROM requests")
 
-    (mistake,) = gold_sql_mistakes(declared(), read_declared(path))
+    (mistake,) = gold_sql_errors(declared(), read_declaration(path))
 
     assert mistake.text.startswith("the answer of m.sql has no column 'minute'; did you mean 'minutes'?")
     assert (mistake.key, mistake.line) == ("gold.tables.0.grain.column", 5)

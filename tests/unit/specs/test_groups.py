@@ -40,7 +40,7 @@ def project(root: Path, environment: str = "", **groups: str) -> Path:
 
 
 def read(root: Path) -> Catalog:
-    return load_catalog("local", root=root, tolerant=True)
+    return load_catalog("local", root=root, skip_invalid=True)
 
 
 def test_pipelines_that_name_the_same_group_are_its_members(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_where_groups_are_declared_another_name_is_a_mistake_with_the_nearest(tm
     groups = stream_groups(read(root))
 
     assert list(groups["small"].members) == ["b"]
-    assert list(groups["smal"].wrong) == ["a"]
+    assert list(groups["smal"].invalid_members) == ["a"]
 
 
 @pytest.mark.parametrize("line", ["stream_group: small", 'stream_group : "small"', "stream_group: 'small' # why"])
@@ -82,7 +82,7 @@ def test_a_pipeline_that_is_declared_wrongly_is_still_known_as_a_member(tmp_path
     group = stream_groups(catalog)["small"]
 
     assert list(group.members) == ["b"]
-    assert list(group.wrong) == ["a"]
+    assert list(group.invalid_members) == ["a"]
     assert group_of(catalog, "a") == "small"
 
 
@@ -92,7 +92,7 @@ def test_an_override_of_the_environment_moves_a_pipeline_also_where_it_is_wrong(
 
     group = stream_groups(read(root))["small"]
 
-    assert (list(group.members), list(group.wrong)) == (["b"], ["a"])
+    assert (list(group.members), list(group.invalid_members)) == (["b"], ["a"])
 
 
 def test_a_pipeline_without_a_group_keeps_its_fingerprint(tmp_path: Path) -> None:

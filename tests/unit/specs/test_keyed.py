@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.changes import classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 
 
 def spec(keyed: dict[str, Any] | None, **others: Any) -> PipelineSpec:
@@ -40,7 +40,7 @@ def test_the_short_form_is_by_key_and_event_time() -> None:
         ("symbol",),
         ("event_time",),
     )
-    assert keyed.ordered_by == ("event_time", "_seq", "_position")
+    assert keyed.sort_columns == ("event_time", "_seq", "_position")
     assert "_deleted" not in keyed.types
 
 
@@ -108,7 +108,7 @@ def test_gold_reads_a_keyed_table_and_a_live_table_does_not() -> None:
 def test_an_edit_says_that_the_table_is_built_anew(
     before: dict[str, Any] | None, after: dict[str, Any] | None, field: str, effect: Effect
 ) -> None:
-    (change,) = classify(spec(before), spec(after))
+    (change,) = classify_changes(spec(before), spec(after))
 
     assert (change.field, change.effect) == (f"tables.ticks.{field}", effect)
     assert "ticks" in change.advice

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.changes import classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.live import sum_type
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 
 LATEST = {"kind": "latest", "key": ["view_id"], "keep": ["user_id", "played"], "forget_minutes": 30}
 COLUMNS = {"view_id": "string", "user_id": "string", "played": "long", "price": "decimal(12,2)", "share": "float"}
@@ -50,9 +50,9 @@ def test_the_newest_row_of_a_key_is_kept_with_what_decides_which_one_that_is() -
     (latest,) = declared.latest_tables
 
     assert list(latest.types) == ["view_id", "user_id", "played", "event_time", "_seq", "_position"]
-    assert latest.ordered_by == ("event_time", "_seq", "_position")
+    assert latest.sort_columns == ("event_time", "_seq", "_position")
     assert (latest.name, latest.history, latest.forget_minutes, latest.trigger_seconds) == ("now", "heartbeats", 30, 60)
-    assert declared.counted_tables == ()
+    assert declared.aggregation_tables == ()
 
 
 def test_a_declaration_is_read_back_as_it_was_written() -> None:
@@ -62,10 +62,10 @@ def test_a_declaration_is_read_back_as_it_was_written() -> None:
 
 
 def test_counts_are_written_out_as_before_these_keys_came() -> None:
-    (written,) = spec({}).as_mapping()["live"]
+    (written,) = spec({}).to_dict()["live"]
 
     assert set(written) == {"name", "reads", "window_minutes", "watermark_minutes", "group_by", "trigger_seconds"}
-    (latest,) = spec(LATEST).as_mapping()["live"]
+    (latest,) = spec(LATEST).to_dict()["live"]
     assert set(latest) == {"name", "reads", "trigger_seconds", *LATEST}
 
 
@@ -147,7 +147,7 @@ def test_a_sum_has_a_type_that_holds_it(type_: str, grown: str | None) -> None:
     ],
 )
 def test_an_edit_says_what_it_needs(edit: dict[str, Any], field: str, effect: Effect) -> None:
-    changes = {change.field: change.effect for change in classify(spec(LATEST), spec(edit))}
+    changes = {change.field: change.effect for change in classify_changes(spec(LATEST), spec(edit))}
 
     assert changes[field] == effect
 

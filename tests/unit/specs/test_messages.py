@@ -17,15 +17,15 @@ from ruamel.yaml.comments import CommentedMap
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.checks.every_mistake import whole_reading
-from deltaworks.specs.declared_mistakes import Declared, mistakes_of
+from deltaworks.specs.checks.all_errors import validate_pipeline
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.error_messages import MESSAGE_BUILDERS, PATTERNS
 from deltaworks.specs.loading import read_yaml
 from deltaworks.specs.overrides import to_plain
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.wording import PATTERNS, WORDING
+from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 from tests.unit.specs.conftest import PIPELINE
 
 MakeProject = Callable[..., Path]
@@ -376,7 +376,7 @@ def error_types(schema: Any) -> Iterator[str]:
         "function-before": ["value_error", "declared"],
         **{key: [] for key in ("nullable", "default", "union", "definitions", "definition-ref", "any", "model-field")},
     }
-    assert kind in own, f"give every error of a {kind} its words in deltaworks.specs.wording"
+    assert kind in own, f"give every error of a {kind} its words in deltaworks.specs.error_messages"
     yield from own[kind]
     yield from (name for key, name in bounds.items() if key in schema)
     if kind == "str":
@@ -405,7 +405,7 @@ def test_every_error_that_a_model_can_raise_has_its_words(model: type[BaseModel]
     raised = {*error_types(model.__pydantic_core_schema__)} - {"extra_forbidden"}
 
     assert len(raised) > 10
-    assert raised - {*WORDING} == set()
+    assert raised - {*MESSAGE_BUILDERS} == set()
 
 
 def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -438,21 +438,21 @@ def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, 
     for part in place[:-1]:
         node = node[part]
     node[place[-1]] = value
-    declared = Declared(Path("pipeline.yaml"), CommentedMap, data)
-    reading = whole_reading(declared, lambda spec, declared: ())
+    declared = Declaration(Path("pipeline.yaml"), CommentedMap, data)
+    reading = validate_pipeline(declared, lambda spec, declared: ())
 
     assert reading.spec is not None
     try:
         PipelineSpec.model_validate(data)
     except ValidationError as error:
-        mistakes = [mistake for _, mistake in mistakes_of(error, declared, PipelineSpec)]
+        mistakes = [mistake for _, mistake in to_spec_errors(error, declared, PipelineSpec)]
         assert mistakes
-        assert {mistake.text for mistake in mistakes} <= {mistake.text for mistake in reading.mistakes}
-        for mistake in reading.mistakes:
+        assert {mistake.text for mistake in mistakes} <= {mistake.text for mistake in reading.errors}
+        for mistake in reading.errors:
             shown = mistake.text.replace(json.dumps(value), "")
             assert FOREIGN.search(shown) is None, f"{place} = {value!r}: {mistake.text}"
     else:
-        assert reading.mistakes == []
+        assert reading.errors == []
 
 
 def test_the_declarations_of_this_project_have_no_mistake() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.specs.changes import classify
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 from tests.unit.specs.conftest import PIPELINE, write_project
 
 GOLD = """\
@@ -59,7 +59,7 @@ def project(root: Path, *, old: str = "", new: str = "", **sql: str) -> Path:
 
 
 def mistakes(root: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=root).mistakes]
+    return [str(mistake) for mistake in check_project("local", root=root).errors]
 
 
 def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
@@ -140,6 +140,8 @@ def test_a_declaration_without_models_keeps_its_fingerprint_and_an_edit_of_one_s
     edited = load_catalog("local", root=project(tmp_path / "b", old="[slope]", new="[]")).pipelines["shop"]
     plain = load_catalog("local", root=write_project(tmp_path / "c")).pipelines["shop"]
 
-    assert not {"models", "training"} & set(plain.as_mapping())
-    assert [(change.field, change.effect) for change in classify(with_model, edited)] == [("models", Effect.SAFE)]
-    assert PipelineSpec.model_validate(with_model.as_mapping()) == with_model
+    assert not {"models", "training"} & set(plain.to_dict())
+    assert [(change.field, change.effect) for change in classify_changes(with_model, edited)] == [
+        ("models", Effect.SAFE)
+    ]
+    assert PipelineSpec.model_validate(with_model.to_dict()) == with_model

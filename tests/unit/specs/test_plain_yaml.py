@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.specs.bounded_yaml import MOST_DEPTH, MOST_VALUES, load_yaml
+from deltaworks.specs.bounded_yaml import MAX_DEPTH, MAX_VALUES, load_yaml
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import to_plain
-from deltaworks.specs.plain_yaml import MOST_EVENTS, MOST_OPEN, NotPlain, load_plain_yaml
+from deltaworks.specs.plain_yaml import MAX_EVENTS, MAX_NESTING, NotPlainYamlError, load_plain_yaml
 from tests.examples import examples
 
 DECLARATIONS = sorted((PROJECT_ROOT / "include").glob("*/**/*.yaml"))
@@ -21,7 +21,7 @@ def plainly(data: bytes) -> Any:
     """What the parser in C makes of it; Ellipsis where it leaves it to the other one."""
     try:
         return load_plain_yaml(data)
-    except NotPlain:
+    except NotPlainYamlError:
         return ...
 
 
@@ -54,18 +54,18 @@ def test_every_declaration_of_this_project_is_plain_and_read_alike(path: Any) ->
     ids=lambda text: repr(text[:20]),
 )  # fmt: skip
 def test_what_is_wrong_or_not_plain_is_left_to_the_parser_that_knows_all_of_yaml(text: str) -> None:
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotPlainYamlError):
         load_plain_yaml(text.encode())
 
 
 def test_bytes_that_are_no_text_are_left_to_it_too() -> None:
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotPlainYamlError):
         load_plain_yaml(b"a: \xff")
 
 
 @pytest.mark.parametrize("text", ["? " * 100_000, "[" * 1_000_000, "- " * 100_000, "{a: " * 500_000, "*a " * 1_000_000])
 def test_what_nests_without_end_is_left_to_it_at_once(text: str) -> None:
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotPlainYamlError):
         load_plain_yaml(text.encode())
 
 
@@ -76,7 +76,7 @@ WORDS = """
 
 
 def test_its_bounds_are_below_those_of_the_parser_that_judges() -> None:
-    assert (MOST_OPEN < MOST_DEPTH, MOST_EVENTS < MOST_VALUES) == (True, True)
+    assert (MAX_NESTING < MAX_DEPTH, MAX_EVENTS < MAX_VALUES) == (True, True)
 
 
 words = st.sampled_from(WORDS.split())

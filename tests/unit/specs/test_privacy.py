@@ -9,11 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.changes import classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy import PrivacySpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import classify_changes
 
 PRIVACY: dict[str, Any] = {
     "namespace": "players",
@@ -101,13 +101,13 @@ def test_an_upgrade_changes_no_fingerprint_of_a_pipeline_without_it() -> None:
 def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
     privacy = PrivacySpec.model_validate(PRIVACY)
 
-    assert privacy.action_of("params") is None
-    assert [getattr(privacy.action_of(path), "path", None) for path in ("params.email", "params.email.host", "ip")] == [
+    assert privacy.field_for("params") is None
+    assert [getattr(privacy.field_for(path), "path", None) for path in ("params.email", "params.email.host", "ip")] == [
         "params.email",
         "params.email",
         "ip",
     ]
-    assert getattr(privacy.action_of("params.friends.name"), "action", None) == "drop"
+    assert getattr(privacy.field_for("params.friends.name"), "action", None) == "drop"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> N
     other_kind = PipelineSpec.model_validate(declared(((*FIELDS, 0, "as"), "gamer")))
     other_terms = PipelineSpec.model_validate(declared((("privacy", "erase"), {"purge_within_days": 14})))
 
-    assert {change.effect for change in classify(before, other_kind)} == {Effect.MIXES}
-    assert {change.effect for change in classify(before, other_terms)} == {Effect.SAFE}
+    assert {change.effect for change in classify_changes(before, other_kind)} == {Effect.MIXES}
+    assert {change.effect for change in classify_changes(before, other_terms)} == {Effect.SAFE}
 
 
 @pytest.mark.parametrize("environment", ["local", "compose"])

@@ -13,7 +13,7 @@ import pytest
 
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.share_conf import launch_of, master_kind, stream_share, tasks_beside
+from deltaworks.specs.share_conf import extra_task_slots, launch_settings, master_kind, stream_share
 from deltaworks.specs.shares import JOB_CLASSES, JobClass
 from deltaworks.specs.spark_conf import submit_conf
 
@@ -50,7 +50,7 @@ def environment(spark: dict[str, Any] | None = None, **shares: Any) -> Environme
 
 def conf_of(job_class: JobClass, master: str, **shares: Any) -> dict[str, str]:
     declared = environment(**shares)
-    return dict(launch_of(declared.shares.of(job_class), master, declared).conf)
+    return dict(launch_settings(declared.shares.of(job_class), master, declared).conf)
 
 
 @cache
@@ -116,7 +116,7 @@ def test_a_name_that_spark_lacks_would_be_noticed() -> None:
 @of_each_class
 def test_driver_memory_and_niceness_are_the_same_wherever_it_runs(master: str, job_class: JobClass) -> None:
     declared = environment({"driver_memory": "3g"}, gold={"driver_memory": "5g"})
-    launch = launch_of(declared.shares.of(job_class), master, declared)
+    launch = launch_settings(declared.shares.of(job_class), master, declared)
 
     assert launch.driver_memory == ("5g" if job_class == "gold" else "3g")
     assert (launch.niceness > 0) == (job_class == "maintenance")
@@ -126,13 +126,13 @@ def test_driver_memory_and_niceness_are_the_same_wherever_it_runs(master: str, j
 def test_the_master_is_left_as_it_is(master: str) -> None:
     declared = environment(gold={"executor_cores": 1})
 
-    assert launch_of(declared.shares.of("gold"), master, declared).master == master
+    assert launch_settings(declared.shares.of("gold"), master, declared).master == master
 
 
 @on_each_cluster
 def test_settings_of_the_environment_win(master: str) -> None:
     declared = environment({"conf": {"spark.executor.memory": "7g", "spark.sql.ansi.enabled": "false"}})
-    launch = launch_of(declared.shares.of("gold"), master, declared)
+    launch = launch_settings(declared.shares.of("gold"), master, declared)
 
     assert launch.conf["spark.executor.memory"] == "7g"
     assert "spark.sql.ansi.enabled" not in launch.conf, "what is no part of the share is set by the session"
@@ -155,7 +155,7 @@ def test_on_one_machine_a_job_has_the_masters_cores_or_fewer_where_the_share_say
     master: str, share: dict[str, Any], rendered: str
 ) -> None:
     declared = environment(gold=share)
-    launch = launch_of(declared.shares.of("gold"), master, declared)
+    launch = launch_settings(declared.shares.of("gold"), master, declared)
 
     assert launch.master == rendered
     assert launch.conf == {}
@@ -175,7 +175,7 @@ def test_gold_beside_a_stream_finds_room_while_a_batch_has_all_cores(
     master: str, share: dict[str, Any], rendered: str, cores: str | None
 ) -> None:
     declared = environment(stream=share)
-    launch = launch_of(replace(declared.shares.of("stream"), beside=1), master, declared)
+    launch = launch_settings(replace(declared.shares.of("stream"), beside=1), master, declared)
 
     assert launch.master == rendered
     assert launch.conf.get("spark.default.parallelism") == cores
@@ -193,10 +193,10 @@ def test_only_streams_with_gold_or_live_tables_need_room_beside_their_batches() 
             {"live": [live]},
         )
     )
-    beside = [stream_share(spec, environment()).beside for spec in (plain, scheduled, refreshed, counted)]
+    beside = [stream_share(spec, environment()).extra_tasks for spec in (plain, scheduled, refreshed, counted)]
 
     assert beside == [0, 0, 1, 1]
-    assert (tasks_beside(plain, scheduled), tasks_beside(plain, counted)) == (0, 1)
+    assert (extra_task_slots(plain, scheduled), extra_task_slots(plain, counted)) == (0, 1)
 
 
 def test_a_standalone_cluster_is_never_taken_whole() -> None:
@@ -208,9 +208,9 @@ def test_a_standalone_cluster_is_never_taken_whole() -> None:
 def test_a_queue_of_yarn_is_that_of_the_class() -> None:
     declared = environment(maintenance={"queue": "night"})
 
-    assert launch_of(declared.shares.of("maintenance"), "yarn", declared).queue == "night"
-    assert launch_of(declared.shares.of("maintenance"), "k8s://https://k", declared).queue == ""
-    assert launch_of(declared.shares.of("gold"), "yarn", declared).queue == ""
+    assert launch_settings(declared.shares.of("maintenance"), "yarn", declared).queue == "night"
+    assert launch_settings(declared.shares.of("maintenance"), "k8s://https://k", declared).queue == ""
+    assert launch_settings(declared.shares.of("gold"), "yarn", declared).queue == ""
 
 
 @pytest.mark.parametrize("master", [CLUSTERS["yarn"], CLUSTERS["kubernetes"]])
@@ -235,7 +235,7 @@ def test_a_master_is_known_by_its_url(master: str, kind: str) -> None:
 def test_what_is_submitted_holds_the_share_and_by_what_the_cluster_starts_a_driver() -> None:
     own = {"spark.kubernetes.container.image": "lake:1", "spark.kubernetes.authenticate.oauthToken": "hidden"}
     declared = environment({"conf": own, "driver_memory": "3g"})
-    launch = launch_of(declared.shares.of("gold"), CLUSTERS["kubernetes"], declared)
+    launch = launch_settings(declared.shares.of("gold"), CLUSTERS["kubernetes"], declared)
     conf = submit_conf(declared, Path("/checkout"), launch)
 
     assert launch.conf.items() <= conf.items()

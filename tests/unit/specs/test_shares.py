@@ -19,8 +19,8 @@ from deltaworks.specs.shares import (
     ClusterShares,
     JobClass,
     StreamShareSpec,
+    airflow_pools,
     memory_bytes,
-    pools_for_import,
 )
 from tests.unit.specs.conftest import ENVIRONMENT, PIPELINE
 
@@ -52,9 +52,9 @@ def test_a_class_is_declared_as_far_as_it_differs() -> None:
 
 
 def test_only_cores_that_are_declared_bind_a_master_of_one_machine() -> None:
-    assert not shares().of("gold").sized
-    assert not shares(gold={"executor_memory": "3g"}).of("gold").sized
-    assert shares(gold={"executor_cores": 1}).of("gold").sized
+    assert not shares().of("gold").is_size_declared
+    assert not shares(gold={"executor_memory": "3g"}).of("gold").is_size_declared
+    assert shares(gold={"executor_cores": 1}).of("gold").is_size_declared
 
 
 def test_a_stream_keeps_its_executors_and_jobs_that_end_give_theirs_back() -> None:
@@ -199,7 +199,7 @@ def test_two_sizes_of_one_pool_are_a_mistake(make_project: Callable[..., Path]) 
 
 
 def test_what_waits_for_a_person_holds_no_slot() -> None:
-    imported = pools_for_import(shares())
+    imported = airflow_pools(shares())
 
     assert imported["gold"] == {"slots": 1, "description": imported["gold"]["description"], "include_deferred": False}
     assert all(set(pool) == {"slots", "description", "include_deferred"} for pool in imported.values())

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deltaworks.specs.changes import SpecChange, classify
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.event import EventTimeSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import SpecChange, classify_changes
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern
 from tests.unit.recovery.replay_stage import shop
@@ -130,7 +130,7 @@ def test_times_anywhere_inside_of_a_column_have_its_form() -> None:
         {"name": "a", "path": "a", "type": kind, "format": "%Y-%m-%d", "zone": "Asia/Tokyo"}
     )
 
-    assert spec.form.zone == "Asia/Tokyo"
+    assert spec.time_format.zone == "Asia/Tokyo"
 
 
 def test_rows_of_a_table_have_no_arrival() -> None:
@@ -141,7 +141,7 @@ def test_rows_of_a_table_have_no_arrival() -> None:
 
 
 def changes(old: PipelineSpec, new: PipelineSpec) -> list[tuple[str, Effect]]:
-    return [(change.field, change.effect) for change in classify(old, new)]
+    return [(change.field, change.effect) for change in classify_changes(old, new)]
 
 
 def test_times_that_are_read_another_way_mix_and_those_of_arrival_hold_from_the_next_start() -> None:
@@ -155,7 +155,7 @@ def test_times_that_are_read_another_way_mix_and_those_of_arrival_hold_from_the_
         ("event.time.arrival", Effect.RESTART),
     ]
     assert changes(with_column(), with_column(format="%Y-%m-%d")) == [("tables.events.columns.at.format", Effect.MIXES)]
-    (change,) = classify(plain, with_time(path="time", format="%Y-%m-%d"))
+    (change,) = classify_changes(plain, with_time(path="time", format="%Y-%m-%d"))
     assert isinstance(change, SpecChange)
     assert "`deltaworks quarantine replay shop`" in change.advice
 
@@ -181,7 +181,7 @@ def test_a_time_survives_json_as_it_travels_to_tasks(time: dict[str, Any]) -> No
     spec = with_time(**time)
 
     assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
-    assert PipelineSpec.model_validate(spec.as_mapping()) == spec
+    assert PipelineSpec.model_validate(spec.to_dict()) == spec
 
 
 def test_columns_that_keep_what_arrived_have_the_form_of_those_that_change() -> None:

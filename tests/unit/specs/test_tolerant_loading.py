@@ -28,14 +28,14 @@ def root(make_project: MakeProject) -> Path:
 
 
 def test_the_others_are_read(root: Path) -> None:
-    catalog = load_catalog("local", root=root, tolerant=True)
+    catalog = load_catalog("local", root=root, skip_invalid=True)
 
     assert list(catalog.pipelines) == ["shop"]
     assert list(catalog.broken) == [("pipeline", "store")]
 
 
 def test_the_wrong_one_asked_for_raises_its_own_error(root: Path) -> None:
-    catalog = load_catalog("local", root=root, tolerant=True)
+    catalog = load_catalog("local", root=root, skip_invalid=True)
 
     with pytest.raises(ConfigError, match="unknown key 'colour'") as caught:
         catalog.pipeline("store")
@@ -51,7 +51,7 @@ def test_without_tolerance_the_first_mistake_is_raised(root: Path) -> None:
 
 
 def test_a_wrong_relay_breaks_its_pipelines_with_its_own_error(make_project: MakeProject) -> None:
-    catalog = load_catalog("local", root=make_project(relay=RELAY + "colour: blue\n"), tolerant=True)
+    catalog = load_catalog("local", root=make_project(relay=RELAY + "colour: blue\n"), skip_invalid=True)
 
     assert set(catalog.broken) == {("relay", "landing"), ("pipeline", "shop")}
     with pytest.raises(ConfigError, match="colour"):
@@ -63,13 +63,13 @@ def test_an_override_of_a_wrong_pipeline_is_no_mistake_of_its_own(root: Path) ->
         ENVIRONMENT + "overrides: {pipelines: {store: {stream: {trigger_seconds: 5}}}}\n"
     )
 
-    assert list(load_catalog("local", root=root, tolerant=True).broken) == [("pipeline", "store")]
+    assert list(load_catalog("local", root=root, skip_invalid=True).broken) == [("pipeline", "store")]
 
 
 def test_an_override_of_nothing_is_kept_as_a_mistake(make_project: MakeProject) -> None:
     environment = ENVIRONMENT + "overrides: {pipelines: {shopp: {owner: x}}}\n"
 
-    catalog = load_catalog("local", root=make_project(environment=environment), tolerant=True)
+    catalog = load_catalog("local", root=make_project(environment=environment), skip_invalid=True)
 
     assert [error.condition for error in catalog.broken.values()] == ["OVERRIDE_UNKNOWN"]
     assert list(catalog.pipelines) == ["shop"]
@@ -77,4 +77,4 @@ def test_an_override_of_nothing_is_kept_as_a_mistake(make_project: MakeProject) 
 
 def test_a_wrong_environment_is_raised_all_the_same(make_project: MakeProject) -> None:
     with pytest.raises(ConfigError, match="SPEC_INVALID"):
-        load_catalog("local", root=make_project(environment=ENVIRONMENT + "colour: blue\n"), tolerant=True)
+        load_catalog("local", root=make_project(environment=ENVIRONMENT + "colour: blue\n"), skip_invalid=True)

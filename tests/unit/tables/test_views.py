@@ -91,7 +91,7 @@ def test_a_view_that_would_write_does_not_run(tmp_path: Path, sql: str) -> None:
 def test_sql_of_views_is_read_as_duckdbs_and_its_names_are_looked_up(tmp_path: Path, sql: str, expected: str) -> None:
     shop(tmp_path, newest=sql)
 
-    mistakes = [str(mistake) for mistake in check_project("local", root=tmp_path / "project").mistakes]
+    mistakes = [str(mistake) for mistake in check_project("local", root=tmp_path / "project").errors]
 
     assert len(mistakes) == bool(expected), mistakes
     assert all(f"views/{expected}" in mistake for mistake in mistakes)

@@ -52,7 +52,7 @@ def kms(aws: dict[str, str]) -> KmsKeys:
 
 
 def test_a_bucket_of_its_own_without_versions_is_a_vault(vault: StorageSpec) -> None:
-    check_vault(vault, vault.of_bucket("lake"), vault.of_bucket("landing"))
+    check_vault(vault, vault.with_bucket("lake"), vault.with_bucket("landing"))
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])

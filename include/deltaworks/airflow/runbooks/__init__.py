@@ -119,7 +119,8 @@ def group_runbook(group: StreamGroup) -> str:
     """For `stream_group__<group>`."""
     listed = [f"- `{name}`: {spec.description}" for name, spec in group.members.items()]
     listed += [
-        f"- `{name}` **is declared wrongly and is not started**: {wrong.hint}" for name, wrong in group.wrong.items()
+        f"- `{name}` **is declared wrongly and is not started**: {wrong.hint}"
+        for name, wrong in group.invalid_members.items()
     ]
     return _runbook(
         "stream_group",
@@ -156,7 +157,7 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
         pipeline=spec.pipeline,
         optimize_minutes=spec.maintenance.optimize_minutes,
         vacuum="only lists what it would delete" if spec.maintenance.vacuum_dry_run else "deletes",
-        kept_hours=spec.maintenance.kept_hours,
+        kept_hours=spec.maintenance.file_retention_hours,
         owner=spec.owner,
     )
 

@@ -19,9 +19,9 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.specs.changes import SpecChange, classify, unsafe
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import Effect
+from deltaworks.specs.spec_diff import SpecChange, classify_changes, unsafe_changes
 
 _KIND = RecordKind(
     noun="record of a declaration",
@@ -97,7 +97,9 @@ class SpecRecords:
         if fingerprint == spec.fingerprint():
             return True
         started_with = self.read(fingerprint)
-        return started_with is not None and all(change.effect is Effect.SAFE for change in classify(started_with, spec))
+        return started_with is not None and all(
+            change.effect is Effect.SAFE for change in classify_changes(started_with, spec)
+        )
 
     def places(self) -> set[tuple[str, str, str]]:
         """Relay, bucket and prefix of every spec a stream has started with; empty where a source has none."""
@@ -115,7 +117,7 @@ class SpecRecords:
     def changes(self, spec: PipelineSpec) -> list[SpecChange]:
         """What `spec` changes against the one the stream last started with."""
         current = self.current()
-        return [] if current is None else classify(current, spec)
+        return [] if current is None else classify_changes(current, spec)
 
     def check(self, spec: PipelineSpec) -> list[SpecChange]:
         """What `spec` changes.
@@ -126,8 +128,8 @@ class SpecRecords:
         current = self.current()
         if current is None:
             return []
-        changes = classify(current, spec)
-        refused = unsafe(changes)
+        changes = classify_changes(current, spec)
+        refused = unsafe_changes(changes)
         accepted = self._objects.get(self._acceptance(current, spec)) is not None
         if accepted:
             refused = [change for change in refused if change.effect is not Effect.MIXES]
@@ -142,7 +144,7 @@ class SpecRecords:
             ContractError: SPEC_CHANGE_UNSAFE for a change that cannot be accepted.
         """
         current = self.current()
-        changes = [] if current is None else unsafe(classify(current, spec))
+        changes = [] if current is None else unsafe_changes(classify_changes(current, spec))
         final = [change for change in changes if change.effect is not Effect.MIXES]
         if final:
             raise ContractError("SPEC_CHANGE_UNSAFE", _refusal_text(self._pipeline, final), hint=final[0].advice)
@@ -167,7 +169,7 @@ class SpecRecords:
             code_version=__version__,
             run=current_run(),
             at=iso_now(),
-            spec=spec.as_mapping(),
+            spec=spec.to_dict(),
         )
         self._specs.create(paths.spec_record(self._pipeline, fingerprint), kept)
         return fingerprint

@@ -169,7 +169,7 @@ class GroupRun:
             self._reason = "max_run_seconds without a batch"
         elif self._rests(now):
             self._reason = "every member is stopped"
-        elif not group.members and not group.wrong:
+        elif not group.members and not group.invalid_members:
             self._reason = "no pipeline names the group any more"
         if self._reason:
             self._closing_since = now
@@ -186,7 +186,7 @@ class GroupRun:
     def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
         closing, state = self._closing_since is not None, self._states[name]
         # What runs goes on as it was declared when it started, whatever is wrong with its declaration now.
-        belongs = name in group.members or (state.runs and name in group.wrong)
+        belongs = name in group.members or (state.runs and name in group.invalid_members)
         if self._once and state.phase is Phase.LEFT:
             belongs = False
         if state.runs:

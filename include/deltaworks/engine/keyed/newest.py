@@ -29,7 +29,7 @@ def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
 
     Rows that a mutation has deleted from the history are none of its rows any more.
     """
-    if table.history_is_mutable:
+    if table.is_history_mutable:
         rows = rows.filter(pc.invert(pc.fill_null(rows.column(DELETED_COLUMN), False)))
     for name in table.by:
         column = rows.column(name)
@@ -39,7 +39,7 @@ def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
         elif column.null_count:
             rows = rows.filter(pc.is_valid(column))
     schema = arrow_schema(dict(table.types))
-    if table.keeps_deletions:
+    if table.has_tombstones:
         deleted = _deleted(table, rows)
         if DELETED_COLUMN in rows.column_names:
             rows = rows.set_column(rows.schema.get_field_index(DELETED_COLUMN), DELETED_COLUMN, deleted)
@@ -62,7 +62,7 @@ def newest(table: KeyedTable, rows: pa.Table) -> pa.Table:
     if rows.num_rows <= 1:
         return rows
     narrow = pa.Table.from_arrays(
-        [_comparable(rows.column(name)) for name in (*table.by, *table.ordered_by)],
+        [_comparable(rows.column(name)) for name in (*table.by, *table.sort_columns)],
         names=[*(f"k{index}" for index in range(len(table.by))), *_order_names(table)],
     ).append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
     keys = ", ".join(f"k{index}" for index in range(len(table.by)))
@@ -77,7 +77,7 @@ def newest(table: KeyedTable, rows: pa.Table) -> pa.Table:
 
 
 def _order_names(table: KeyedTable) -> list[str]:
-    return [f"o{index}" for index in range(len(table.ordered_by))]
+    return [f"o{index}" for index in range(len(table.sort_columns))]
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -115,7 +115,7 @@ def same_key(table: KeyedTable, *, quote: str) -> str:
 def is_newer(table: KeyedTable, *, quote: str) -> str:
     """The SQL condition on a row of the source that is newer than the one of the target. Never null."""
     condition = "false"
-    for name in reversed(table.ordered_by):
+    for name in reversed(table.sort_columns):
         ours, theirs = f"{SOURCE}.{quote}{name}{quote}", f"{TARGET}.{quote}{name}{quote}"
         greater = f"({theirs} IS NULL AND {ours} IS NOT NULL) OR coalesce({ours} > {theirs}, false)"
         condition = f"({greater} OR (({ours} IS NOT DISTINCT FROM {theirs}) AND {condition}))"

@@ -78,9 +78,9 @@ class _Field:
     def __init__(self, name: str, spec: PipelineSpec, databases: Databases | None) -> None:
         self.name = name
         look_ups = [declared for declared in spec.enrich if declared.of == name]
-        self._look_ups = [(declared.field, _answers_of(declared, databases)) for declared in look_ups]
+        self._look_ups = [(declared.output_field, _answers_of(declared, databases)) for declared in look_ups]
         #: What an event has whose value is no text: whatever a producer sends below these names is not ours.
-        self._unanswered: dict[str, Answers] = {declared.field: None for declared in look_ups}
+        self._unanswered: dict[str, Answers] = {declared.output_field: None for declared in look_ups}
         self._keep = next((declared.keep for declared in spec.private if declared.path == name), None)
         self._outcomes: dict[str, tuple[dict[str, Answers], str | None]] = {}
 
@@ -118,7 +118,7 @@ class _LookUp:
     """One look-up at a path, below `_<name>` of its event."""
 
     def __init__(self, declared: EnrichSpec, databases: Databases | None) -> None:
-        self._field = declared.field
+        self._field = declared.output_field
         self._read = path_getter(tuple(declared.of.split(".")))
         self._answers_of = _answers_of(declared, databases)
         self._answers: dict[str, Answers] = {}

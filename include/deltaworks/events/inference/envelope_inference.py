@@ -9,8 +9,8 @@ from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL
 from deltaworks.events.inference.field_profiles import DATE, DIGITS, INSTANT, PLAIN, Path, Profile
 from deltaworks.events.inference.inferred_types import epoch_unit, is_time_name, time_formats, words_in, words_of
 from deltaworks.events.inference.time_formats import is_of_date_alone
-from deltaworks.specs.base import check_path
-from deltaworks.specs.times import ISO_8601, TimeForm
+from deltaworks.specs.base import check_field_path
+from deltaworks.specs.times import ISO_8601, TimeFormat
 
 _TYPE_NAMES = words_in(
     "event_name event_type type event kind action topic detail_type op operation typename name category"
@@ -45,7 +45,7 @@ class FieldChoice:
 class TimeChoice(FieldChoice):
     """The field of the time and how it is written; `absent` events lack it."""
 
-    form: TimeForm
+    form: TimeFormat
     absent: int = 0
 
 
@@ -54,7 +54,7 @@ def is_declarable(path: Path) -> bool:
     if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
         return False
     try:
-        check_path(".".join(path))
+        check_field_path(".".join(path))
     except ValueError:
         return False
     return True
@@ -115,7 +115,7 @@ def _formats(name: str, profile: Profile) -> tuple[str, ...]:
     return time_formats(name, profile) if of_texts else ()
 
 
-def _time_form(name: str, profile: Profile) -> TimeForm | None:
+def _time_form(name: str, profile: Profile) -> TimeFormat | None:
     """The form of which all values of the field are times."""
     kinds = set(profile.kinds) - {NULL}
     forms = set(profile.forms)
@@ -123,10 +123,10 @@ def _time_form(name: str, profile: Profile) -> TimeForm | None:
         return ISO_8601
     formats = _formats(name, profile)
     if len(formats) == 1:
-        return TimeForm(format=formats[0])
+        return TimeFormat(format=formats[0])
     of_numbers = kinds and (kinds <= {INT53, INT64, FLOAT64} or (kinds == {TEXT} and forms == {DIGITS}))
     unit = epoch_unit(profile) if of_numbers and is_time_name(name) else None
-    return None if unit is None else TimeForm(unit)
+    return None if unit is None else TimeFormat(unit)
 
 
 def id_choice(events: Profile) -> FieldChoice | None:

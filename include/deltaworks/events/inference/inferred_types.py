@@ -35,7 +35,7 @@ from deltaworks.events.inference.field_profiles import (
     Profile,
 )
 from deltaworks.events.inference.time_formats import is_of_date_alone
-from deltaworks.specs.times import ISO_8601, TimeForm, TimeUnit
+from deltaworks.specs.times import ISO_8601, TimeFormat, TimeUnit
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
 
 
@@ -80,7 +80,7 @@ class Leaf:
     `formats` several patterns that all its texts fit: a text, since they do not tell which is meant."""
 
     kind: ColumnType
-    form: TimeForm = ISO_8601
+    form: TimeFormat = ISO_8601
     null_words: tuple[str, ...] = ()
     formats: tuple[str, ...] = ()
 
@@ -138,7 +138,7 @@ def _of_many(profile: Profile, *, is_map: bool) -> Leaf | str:
 
 def _time_or(name: str, profile: Profile, kind: ColumnType) -> Leaf:
     unit = epoch_unit(profile) if is_time_name(name) else None
-    return Leaf(kind) if unit is None else Leaf(TIMESTAMP, TimeForm(unit))
+    return Leaf(kind) if unit is None else Leaf(TIMESTAMP, TimeFormat(unit))
 
 
 def _of_fractions(name: str, profile: Profile) -> ColumnType:
@@ -187,7 +187,7 @@ def _of_formats(formats: tuple[str, ...]) -> Leaf:
     if len(formats) != 1:
         return Leaf(STRING, formats=formats)
     kind = Primitive("date") if is_of_date_alone(formats[0]) else TIMESTAMP
-    return Leaf(kind, TimeForm(format=formats[0]))
+    return Leaf(kind, TimeFormat(format=formats[0]))
 
 
 def _of_written_fractions(name: str, profile: Profile, forms: set[str], *, of_text: bool) -> ColumnType:

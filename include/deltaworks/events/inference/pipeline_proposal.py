@@ -27,7 +27,7 @@ from deltaworks.events.inference.inferred_columns import ProposedColumns, column
 from deltaworks.events.inference.inferred_types import KEYWORDS, epoch_unit, words_of
 from deltaworks.events.times import time_reader
 from deltaworks.specs.table import RESERVED_TABLES
-from deltaworks.specs.times import TimeForm, parse_pattern
+from deltaworks.specs.times import TimeFormat, parse_pattern
 
 MOST_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
@@ -156,11 +156,11 @@ def _named_time(events: Profile, overrides: Overrides) -> TimeChoice:
     profile = _field(events, path)
     formats = profile.formats or ()
     if overrides.time_format:
-        form = TimeForm(format=parse_pattern(overrides.time_format).text)
+        form = TimeFormat(format=parse_pattern(overrides.time_format).text)
     elif len(formats) > 1:
         raise _no_time(events, [(path, formats)])
     else:
-        form = TimeForm(format=formats[0]) if formats else TimeForm(epoch_unit(profile) or "iso8601")
+        form = TimeFormat(format=formats[0]) if formats else TimeFormat(epoch_unit(profile) or "iso8601")
     return TimeChoice(path, "as it was named", form, events.values - profile.values)
 
 

@@ -15,7 +15,7 @@ import orjson
 from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.sinks.base import Outcome, batches, sink_refused
 from deltaworks.specs.base import resolve_text
-from deltaworks.specs.feeds import WebhookFeedSpec
+from deltaworks.specs.feeds import WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
 
 _MOST_BYTES = 4 << 20
@@ -29,7 +29,7 @@ _SUCCESS, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 class WebhookSink:
     """An address. No error holds it, since it may be a secret."""
 
-    def __init__(self, spec: WebhookFeedSpec, _messaging: AwsSpec) -> None:
+    def __init__(self, spec: WebhookSinkSpec, _messaging: AwsSpec) -> None:
         import httpx
 
         self._url = resolve_text(spec.url)

@@ -135,5 +135,5 @@ def _of_pipeline(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, str,
             yield name, table.name, kind, paths.table(name, table.name)
     for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
         yield name, kept, "mutations", paths.table(name, kept)
-    for own in spec.own_tables:
+    for own in spec.engine_tables:
         yield name, own, own, paths.table(name, own)

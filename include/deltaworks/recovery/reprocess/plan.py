@@ -22,10 +22,10 @@ from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
 from deltaworks.recovery.reprocess.selection import Resolved, Resolver, Selection
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import objects_of
 from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.selection import require_object_source
+from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: Pipe
     """
     if isinstance(spec.source, RecordSourceSpec):
         return RecordResolver(catalog, spec, lake, home)
-    objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    require_object_source(spec.source, pipeline=spec.pipeline, unsupported="there is nothing to read again")
     return None
 
 

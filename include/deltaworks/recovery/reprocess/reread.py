@@ -31,7 +31,7 @@ from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _reference(source: SourceObject) -> FileReference:
 
 def landing_opener(environment: EnvironmentSpec, spec: PipelineSpec) -> FileOpener:
     """Opens objects of the landing bucket as the pipeline's stream does."""
-    source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+    source = require_object_source(spec.source, pipeline=spec.pipeline, unsupported="there is nothing to read again")
     return FileOpener.for_source(environment.landing, source, lake=environment.lake)
 
 

@@ -28,7 +28,7 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us, filter_events
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.lake import Lake
 
 READERS = 8
@@ -107,7 +107,9 @@ class Resolver:
         self._objects = objects
         self._home = PipelineHome(objects, spec.pipeline)
         self._spec = spec
-        self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="there is nothing to read again")
+        self._source = require_object_source(
+            spec.source, pipeline=spec.pipeline, unsupported="there is nothing to read again"
+        )
         self._log = FileEventLog(lake, self._source.relay)
 
     def resolve(self, selection: Selection) -> Resolved:

@@ -143,7 +143,7 @@ def declared_tables(spec: PipelineSpec) -> dict[str, Declared]:
         # They follow from the requests, which are landed again.
         tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
         tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
-    return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.counted_tables}
+    return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.aggregation_tables}
 
 
 def restored_versions(lake: Lake, begun: StartOver) -> dict[str, int]:

@@ -69,7 +69,7 @@ class KinesisSource:
             allowDataLoss=str(source.allow_data_loss).lower(),
             startOffset=None if start is None else json.dumps(start),
             consumerMode=source.consumer_mode,
-            consumerName=source.name_of_consumer(self._pipeline),
+            consumerName=source.consumer_name_for(self._pipeline),
         )
         data_source.register(spark)
         return spark.readStream.format(data_source.FORMAT).options(**options).load()

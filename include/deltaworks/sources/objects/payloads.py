@@ -105,7 +105,7 @@ class FileOpener:
     ) -> Self:
         """As a pipeline's source declares it."""
         return cls(
-            landing.of_bucket(source.bucket),
+            landing.with_bucket(source.bucket),
             compression=source.compression,
             max_object_bytes=source.max_object_bytes,
             quarantine_refused=quarantine_refused,

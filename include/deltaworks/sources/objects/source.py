@@ -17,7 +17,7 @@ from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.planned_offsets import planned_frame
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.declared import objects_of
+from deltaworks.specs.sources.selection import require_object_source
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class FileSource:
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         self._environment = catalog.environment
         self._lake = Lake(catalog.environment.lake)
-        self._source = objects_of(spec.source, pipeline=spec.pipeline, refused="its stream reads no file events")
+        self._source = require_object_source(
+            spec.source, pipeline=spec.pipeline, unsupported="its stream reads no file events"
+        )
         #: For another thread than the query's.
         self._log = FileEventLog(self._lake, self._source.relay)
         self._batches: FileEventPlanner | None = None

@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from deltaworks.specs.base import Place
-from deltaworks.specs.checks.alert_sql import alert_mistakes
-from deltaworks.specs.checks.model_sql import model_mistakes
-from deltaworks.specs.checks.panel_sql import panel_mistakes
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
+from deltaworks.specs.base import KeyPath
+from deltaworks.specs.checks.model_sql import model_errors
+from deltaworks.specs.checks.panel_sql import panel_errors
+from deltaworks.specs.checks.query_cache import Columns, QueryCache
+from deltaworks.specs.checks.rule_sql import rule_errors
 from deltaworks.specs.checks.sql_files import read_sql_file
-from deltaworks.specs.declared_mistakes import Declared
-from deltaworks.specs.gold import GoldTableSpec, build_order, circle_in, view_name, view_order
-from deltaworks.specs.mistakes import Mistake, meant
+from deltaworks.specs.gold import GoldTableSpec, build_order, find_cycle, view_name, view_order
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration
 
 
-def gold_sql_mistakes(
-    spec: PipelineSpec, declared: Declared, *, unknown: Collection[str] = (), skip: Collection[str] = ()
-) -> Iterator[Mistake]:
+def gold_sql_errors(
+    spec: PipelineSpec, declared: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
+) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of gold tables, views, panels and rules, and with what these say of it.
 
     Args:
@@ -34,8 +34,8 @@ def gold_sql_mistakes(
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= {reference.name: list(reference.column_types()) for reference in spec.references}
     columns |= dict.fromkeys([*unknown, *skip])
-    places: dict[str, Place] = {table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)}
-    sound = SoundQueries()
+    places: dict[str, KeyPath] = {table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)}
+    cache = QueryCache()
     for table in build_order(spec.gold.tables):
         path = declared.path.parent / table.sql
         if table.name in skip or not path.is_file():
@@ -43,48 +43,48 @@ def gold_sql_mistakes(
             continue
         models = {model.name: model for model in spec.models}
         views = {
-            view_name(name): _scored(columns, models[name].features) if name in models else columns.get(name)
+            view_name(name): _scored_columns(columns, models[name].features) if name in models else columns.get(name)
             for name in table.reads
         }
-        answer, mistakes = read_sql_file(path, views, spec, sound, purpose="gold")
+        answer, mistakes = read_sql_file(path, views, spec, cache, purpose="gold")
         yield from mistakes
         columns[table.name] = answer
         if answer is not None:
             for place, text in _answer_problems(table, answer):
-                yield declared.mistake((*places[table.name], *place), text)
+                yield declared.error_at((*places[table.name], *place), text)
     columns |= {model.name: list(MODEL_COLUMNS) for model in spec.models}
-    yield from model_mistakes(spec, declared, columns, sound)
-    yield from _view_mistakes(spec, declared, columns, sound)
-    yield from panel_mistakes(spec, declared, columns, sound)
-    yield from alert_mistakes(spec, declared, columns, sound)
-    sound.save()
-    yield from _dedupe_mistakes(spec, declared, unknown)
+    yield from model_errors(spec, declared, columns, cache)
+    yield from _view_errors(spec, declared, columns, cache)
+    yield from panel_errors(spec, declared, columns, cache)
+    yield from rule_errors(spec, declared, columns, cache)
+    cache.save()
+    yield from _dedupe_errors(spec, declared, unknown)
 
 
-def _scored(columns: Mapping[str, Columns], features: str) -> Columns:
+def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
     """What gold that reads a model reads: the rows of its features with their scores."""
     own = columns.get(features)
     return None if own is None else [*own, *SCORE_COLUMNS]
 
 
-def _view_mistakes(
-    spec: PipelineSpec, declared: Declared, columns: dict[str, Columns], sound: SoundQueries
-) -> Iterator[Mistake]:
+def _view_errors(
+    spec: PipelineSpec, declared: Declaration, columns: dict[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
     """What is wrong with the SQL of views. Columns of tables that only the engine makes are not known here."""
-    if circle_in(spec.views):
+    if find_cycle(spec.views):
         return
     for view in view_order(spec.views):
         path = declared.path.parent / view.sql
         columns[view.name] = None
         if path.is_file():
             tables = {name: columns.get(name) for name in view.reads}
-            columns[view.name], mistakes = read_sql_file(path, tables, spec, sound, purpose="view")
+            columns[view.name], mistakes = read_sql_file(path, tables, spec, cache, purpose="view")
             yield from mistakes
 
 
-def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
+def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Columns that are declared of an answer and that it lacks."""
-    places: list[tuple[Place, str]] = [(("partition_by",), table.partition_by)]
+    places: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
     if table.grain is not None:
         places.append((("grain", "column"), table.grain.column))
     intervals = table.checks.intervals
@@ -95,19 +95,19 @@ def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tu
         places += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
     for place, name in places:
         if name not in answer:
-            nearest = meant(name, answer)
+            nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
             yield place, f"the answer of {table.sql} has no column {name!r}; {advice}"
 
 
-def _dedupe_mistakes(spec: PipelineSpec, declared: Declared, unknown: Collection[str]) -> Iterator[Mistake]:
+def _dedupe_errors(spec: PipelineSpec, declared: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
     """A key of copies that a table lacks which is read."""
     if spec.gold.dedupe is None:
         return
     read = {name for table in spec.gold.tables for name in table.reads}
     for table in spec.event_tables:
         if table.name in read - {*unknown} and spec.gold.dedupe.by not in table.column_types():
-            nearest = meant(spec.gold.dedupe.by, table.column_types())
+            nearest = closest_match(spec.gold.dedupe.by, table.column_types())
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"
-            yield declared.mistake(("gold", "dedupe", "by"), text)
+            yield declared.error_at(("gold", "dedupe", "by"), text)

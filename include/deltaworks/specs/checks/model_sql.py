@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from deltaworks.specs.base import Place
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
+from deltaworks.specs.base import KeyPath
+from deltaworks.specs.checks.query_cache import Columns, QueryCache
 from deltaworks.specs.checks.sql_files import read_sql_file
-from deltaworks.specs.declared_mistakes import Declared
 from deltaworks.specs.gold import view_name
-from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration
 
-_HOLDS = "holds"
+_LABEL_COLUMN = "holds"
 
 
-def model_mistakes(
-    spec: PipelineSpec, declared: Declared, columns: Mapping[str, Columns], sound: SoundQueries
-) -> Iterator[Mistake]:
+def model_errors(
+    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of labels, and with the columns that models name.
 
     Args:
@@ -30,37 +30,37 @@ def model_mistakes(
         path = declared.path.parent / model.label
         if path.is_file():
             tables = {view_name(name): columns.get(name) if name in gold else None for name in model.reads}
-            answer, mistakes = read_sql_file(path, tables, spec, sound, purpose="gold")
+            answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="gold")
             yield from mistakes
         for place, text in (*_feature_problems(model, columns.get(model.features)), *_label_problems(model, answer)):
-            yield declared.mistake(("models", index, *place), text)
+            yield declared.error_at(("models", index, *place), text)
 
 
-def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[Place, str]]:
+def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyPath, str]]:
     if columns is None:
         return
-    places: list[tuple[Place, str]] = [(("at",), model.at), *_entity_places(model)]
+    places: list[tuple[KeyPath, str]] = [(("at",), model.at), *_entity_columns(model)]
     places += [
         (("groups", group, index), name) for group, names in model.groups.items() for index, name in enumerate(names)
     ]
     for place, name in places:
         if name not in columns:
-            nearest = meant(name, columns)
+            nearest = closest_match(name, columns)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(columns)}"
             yield place, f"the gold table {model.features!r} has no column {name!r}; {advice}"
 
 
-def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[Place, str]]:
+def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath, str]]:
     if answer is None:
         return
-    for name in (*model.of, model.at, _HOLDS):
+    for name in (*model.of, model.at, _LABEL_COLUMN):
         if name not in answer:
-            nearest = meant(name, answer)
+            nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
             yield ("label",), f"the answer of {model.label} has no column {name!r}; {advice}"
 
 
-def _entity_places(model: ModelSpec) -> list[tuple[Place, str]]:
+def _entity_columns(model: ModelSpec) -> list[tuple[KeyPath, str]]:
     if len(model.of) == 1:
         return [(("of",), model.of[0])]
     return [(("of", index), name) for index, name in enumerate(model.of)]

@@ -11,43 +11,43 @@ from pathlib import Path
 
 from sqlglot import exp
 
-from deltaworks.specs.checks.query_mistakes import parsed_query
+from deltaworks.specs.checks.query_errors import parse_query
 from deltaworks.specs.dashboards import PARAMETERS
-from deltaworks.specs.mistakes import Mistake, meant
+from deltaworks.specs.spec_errors import SpecError, closest_match
 
-_HOW = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
+_EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, or event_date >= $from::DATE"
 
 
-def bound_mistakes(path: Path, sql: str) -> list[Mistake]:
+def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
     """What is wrong with the parameters of a query that can be parsed."""
-    query = parsed_query(sql, dialect="duckdb")
+    query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
     mistakes = list(_unknown_parameters(path, sql, query))
     if mistakes:
         return mistakes
     if not any(parameter.name == "from" for parameter in query.find_all(exp.Placeholder)):
-        return [Mistake(path, 1, "", f"it reads all there is: it has no $from; {_HOW}")]
-    if not any(_bounds_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
+        return [SpecError(path, 1, "", f"it reads all there is: it has no $from; {_EXAMPLE}")]
+    if not any(_filters_rows(parameter) for parameter in query.find_all(exp.Placeholder)):
         line = _line(sql, "from")
-        return [Mistake(path, line, "", f"$from leaves no row out: it is in no WHERE and no JOIN; {_HOW}")]
+        return [SpecError(path, line, "", f"$from leaves no row out: it is in no WHERE and no JOIN; {_EXAMPLE}")]
     return []
 
 
-def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[Mistake]:
+def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[SpecError]:
     names = dict.fromkeys(parameter.name for parameter in query.find_all(exp.Placeholder, exp.Parameter))
     for name in names:
         if name in PARAMETERS:
             continue
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            yield Mistake(path, _line(sql, name), "", "parameters have names here: $from and $to")
+            yield SpecError(path, _line(sql, name), "", "parameters have names here: $from and $to")
             continue
-        nearest = meant(name, PARAMETERS)
+        nearest = closest_match(name, PARAMETERS)
         advice = f"did you mean ${nearest}?" if nearest is not None else "there are $from and $to"
-        yield Mistake(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
+        yield SpecError(path, _line(sql, name), "", f"there is no parameter ${name}; {advice}")
 
 
-def _bounds_rows(parameter: exp.Expression) -> bool:
+def _filters_rows(parameter: exp.Expression) -> bool:
     """Whether it is in what chooses rows. The WHERE of a FILTER chooses what one function sees of them."""
     if parameter.name != "from":
         return False

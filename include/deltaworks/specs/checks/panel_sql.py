@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deltaworks.specs.base import Place
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
+from deltaworks.specs.base import KeyPath
+from deltaworks.specs.checks.query_cache import Columns, QueryCache
 from deltaworks.specs.checks.sql_files import read_sql_file
 from deltaworks.specs.dashboards import PanelSpec
-from deltaworks.specs.declared_mistakes import Declared
-from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_tables import readable_by_views
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration
 
 
-def panel_mistakes(
-    spec: PipelineSpec, declared: Declared, columns: Mapping[str, Columns], sound: SoundQueries
-) -> Iterator[Mistake]:
+def panel_errors(
+    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of panels, and with the columns that panels name.
 
     Args:
@@ -29,17 +29,17 @@ def panel_mistakes(
             path = declared.path.parent / panel.sql
             if not path.is_file():
                 continue
-            answer, mistakes = read_sql_file(path, tables, spec, sound, purpose="panel")
+            answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="panel")
             yield from mistakes
             if answer is not None and not mistakes:
                 for place, text in _column_problems(panel, answer):
-                    yield declared.mistake(("dashboards", index, "panels", number, *place), text)
+                    yield declared.error_at(("dashboards", index, "panels", number, *place), text)
 
 
-def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
+def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Columns that a panel names and its answer lacks."""
-    for place, name in panel.columns():
+    for place, name in panel.result_columns():
         if name not in answer:
-            nearest = meant(name, answer)
+            nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
             yield place, f"the answer of {panel.sql} has no column {name!r}; {advice}"

@@ -15,29 +15,29 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Place, Spec, nearest_of
+from deltaworks.specs.base import KeyPath, Spec, suggest_name
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.checks.cluster_sums import cluster_warnings
-from deltaworks.specs.checks.every_mistake import WholeReading, whole_reading
-from deltaworks.specs.checks.gold_sql import gold_sql_mistakes
-from deltaworks.specs.checks.paths_of_events import path_mistakes
+from deltaworks.specs.checks.all_errors import ValidationResult, validate_pipeline
+from deltaworks.specs.checks.cluster_capacity import cluster_warnings
+from deltaworks.specs.checks.gold_sql import gold_sql_errors
+from deltaworks.specs.checks.json_path_hints import json_path_errors
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.collector_file import collector_files, collector_problems
-from deltaworks.specs.declared_mistakes import Declared, mistakes_of
+from deltaworks.specs.cross_checks import cross_check_errors
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.gold import place_in_other
-from deltaworks.specs.known_secrets import LOCAL, check_secrets
-from deltaworks.specs.loading import NO_KEYS, read_declared
-from deltaworks.specs.mistakes import Mistake, meant
-from deltaworks.specs.overrides import Overrides, aimless_overrides, overrides_of
+from deltaworks.specs.gold import cross_pipeline_table
+from deltaworks.specs.loading import NO_KEYS, read_declaration
+from deltaworks.specs.overrides import Overrides, overrides_of, unused_overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import pipeline_files, selected_pipelines
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.surroundings import surrounding_mistakes
-from deltaworks.specs.yaml_problems import UnreadableYaml
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration, to_spec_errors
+from deltaworks.specs.weak_secrets import LOCAL, check_secrets
+from deltaworks.specs.yaml_errors import InvalidYamlError
 
 SpecType = TypeVar("SpecType", bound=Spec)
 
@@ -49,8 +49,8 @@ class ProjectCheck:
     A remark stops nothing. Files are below the project's folder.
     """
 
-    mistakes: list[Mistake] = field(default_factory=list)
-    remarks: list[Mistake] = field(default_factory=list)
+    errors: list[SpecError] = field(default_factory=list)
+    warnings: list[SpecError] = field(default_factory=list)
     pipelines: dict[str, PipelineSpec] = field(default_factory=dict)
     relays: dict[str, RelaySpec] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
         ConfigError: SPEC_MISSING, there is no such environment; PIPELINE_UNKNOWN, DELTAWORKS_PIPELINES names one that
             is not there.
     """
-    checker = _Checker(root or project_root(), environment or os.environ.get("DELTAWORKS_ENVIRONMENT", LOCAL))
+    checker = _ProjectChecker(root or project_root(), environment or os.environ.get("DELTAWORKS_ENVIRONMENT", LOCAL))
     checker.check_environment()
     checker.check_relays()
     checker.check_pipelines()
@@ -72,7 +72,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
     return checker.result
 
 
-class _Checker:
+class _ProjectChecker:
     """One reading of a project, kind by kind."""
 
     def __init__(self, root: Path, environment: str) -> None:
@@ -87,8 +87,8 @@ class _Checker:
     def check_environment(self) -> None:
         """Read the environment; without one that is right its overrides are left out."""
         if not self._file.is_file():
-            read_declared(self._file)  # raises
-        declared = self._declared(self._file, Overrides())
+            read_declaration(self._file)  # raises
+        declared = self._read(self._file, Overrides())
         self._environment = self._spec(EnvironmentSpec, declared) if declared is not None else None
         if self._environment is not None:
             self._add(*self._weak_secrets(self._environment, self._file))
@@ -96,89 +96,93 @@ class _Checker:
     def check_relays(self) -> None:
         """Read every relay."""
         for name, path in self._relay_files.items():
-            declared = self._declared(path, self._overrides(path, "relays", name))
+            declared = self._read(path, self._overrides(path, "relays", name))
             spec = self._spec(RelaySpec, declared) if declared is not None else None
             if spec is None or declared is None:
                 continue
             if spec.relay != name:
                 text = f"the file is called {path.name}, the relay {spec.relay!r}: give both the same name"
-                self._add(declared.mistake(("relay",), text))
+                self._add(declared.error_at(("relay",), text))
             self.result.relays[name] = spec
 
     def check_pipelines(self) -> None:
         """Read every pipeline, to its last mistake."""
         for path in selected_pipelines(self._pipeline_files):
             name = path.parent.name
-            declared = self._declared(path, self._overrides(path, "pipelines", name))
+            declared = self._read(path, self._overrides(path, "pipelines", name))
             if declared is None:
                 continue
-            reading = whole_reading(declared, self._surroundings)
+            reading = validate_pipeline(declared, self._cross_check)
             spec = reading.spec
-            mistakes = list(reading.mistakes)
+            mistakes = list(reading.errors)
             if spec is not None:
-                mistakes += [*_gold_mistakes(reading, spec), *self._weak_secrets(spec, path)]
+                mistakes += [*_gold_errors(reading, spec), *self._weak_secrets(spec, path)]
             self._add(*sorted(dict.fromkeys(mistakes), key=lambda item: (item.file != path, item.file, item.line)))
             if mistakes or spec is None:
                 continue
             if not isinstance(spec.source, FileSourceSpec) or spec.source.relay in self.result.relays:
                 self.result.pipelines[name] = spec
-                self.result.remarks += [self._shown(remark) for remark in _remarks(spec, declared)]
+                self.result.warnings += [
+                    self._with_relative_path(remark) for remark in _pipeline_warnings(spec, declared)
+                ]
 
     def check_collectors(self) -> None:
         """Read every collector."""
         for path in collector_files(self._root).values():
-            declared = self._declared(path, Overrides())
+            declared = self._read(path, Overrides())
             spec = self._spec(CollectorSpec, declared) if declared is not None else None
             if spec is not None and declared is not None:
                 problems = collector_problems(spec, path, self._pipeline_files)
-                self._add(*(declared.mistake(*problem[:2]) for problem in problems))
+                self._add(*(declared.error_at(*problem[:2]) for problem in problems))
 
     def check_overrides(self) -> None:
         """Overrides of what is not declared: a mistake where it looks like a slip, else a remark."""
         if self._environment is None:
             return
         declared = {"relays": set(self._relay_files), "pipelines": set(self._pipeline_files)}
-        file = read_declared(self._file)
-        for aimless in aimless_overrides(self._environment, declared):
-            mistake = file.mistake(aimless.place, aimless.text)
+        file = read_declaration(self._file)
+        for aimless in unused_overrides(self._environment, declared):
+            mistake = file.error_at(aimless.place, aimless.text)
             if aimless.variable is not None:
-                mistake = Mistake(self._file, 1, aimless.variable, aimless.text)
-            (self.result.mistakes if aimless.slip else self.result.remarks).append(self._shown(mistake))
+                mistake = SpecError(self._file, 1, aimless.variable, aimless.text)
+            (self.result.errors if aimless.is_typo else self.result.warnings).append(self._with_relative_path(mistake))
 
     def check_cluster(self) -> None:
         """Whether the cluster holds what runs on it: a remark where jobs would wait."""
         if self._environment is None:
             return
         for place, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
-            self.result.remarks.append(self._shown(read_declared(self._file).mistake(place, text)))
+            self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(place, text)))
 
-    def _surroundings(self, spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
+    def _cross_check(self, spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
         """What a pipeline does not agree with; the mistakes of a relay itself are listed already."""
         declared_here = self._environment
-        yield from surrounding_mistakes(
+        yield from cross_check_errors(
             spec,
             declared,
             relays=self._relay_files,
-            wrong_relays={},
+            invalid_relays={},
             shares=declared_here.shares if declared_here is not None else ClusterShares.defaults(),
             groups=declared_here.stream_groups if declared_here is not None else (),
-            channels=declared_here.alerts.kinds if declared_here is not None else None,
+            channels=declared_here.alerts.channel_kinds if declared_here is not None else None,
         )
-        yield from path_mistakes(spec, declared)
-        yield from self._source_mistakes(spec, declared)
+        yield from json_path_errors(spec, declared)
+        yield from self._source_errors(spec, declared)
 
-    def _source_mistakes(self, spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
+    def _source_errors(self, spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
         source = spec.source
         if isinstance(source, DeltaSourceSpec) and source.pipeline is not None:
-            place: Place = ("source", "pipeline")
+            place: KeyPath = ("source", "pipeline")
             if source.pipeline not in self._pipeline_files:
-                text = f"there is no pipeline {source.pipeline!r}; {nearest_of(source.pipeline, self._pipeline_files)}"
-                yield place, declared.mistake(place, text)
+                text = (
+                    f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, self._pipeline_files)}"
+                )
+                yield place, declared.error_at(place, text)
         relay = self.result.relays.get(source.relay) if isinstance(source, FileSourceSpec) else None
         if relay is None or not isinstance(source, FileSourceSpec) or source.bucket in relay.buckets:
             return
         others = [name for name, other in self.result.relays.items() if source.bucket in other.buckets]
-        nearest = meant(source.bucket, relay.buckets)
+        nearest = closest_match(source.bucket, relay.buckets)
         if others:
             advice = f"the relay {others[0]!r} does"
         elif nearest is not None:
@@ -187,16 +191,16 @@ class _Checker:
             advice = f"add it to `buckets` in include/relays/{relay.relay}.yaml"
         yield (
             ("source", "bucket"),
-            declared.mistake(
+            declared.error_at(
                 ("source", "bucket"), f"the relay {relay.relay!r} does not watch the bucket {source.bucket!r}; {advice}"
             ),
         )
 
-    def _weak_secrets(self, spec: Spec, path: Path) -> Iterator[Mistake]:
+    def _weak_secrets(self, spec: Spec, path: Path) -> Iterator[SpecError]:
         try:
             check_secrets(spec, path, environment=self._name)
         except ConfigError as error:
-            yield Mistake(path, 1, "", error.message)
+            yield SpecError(path, 1, "", error.message)
 
     def _overrides(self, path: Path, kind: str, name: str) -> Overrides:
         if self._environment is None:
@@ -204,68 +208,68 @@ class _Checker:
         try:
             return overrides_of(self._environment, self._file, kind, name)
         except ConfigError as error:
-            self._add(Mistake(path, 1, "", error.message))
+            self._add(SpecError(path, 1, "", error.message))
             return Overrides()
 
-    def _declared(self, path: Path, overrides: Overrides) -> Declared | None:
+    def _read(self, path: Path, overrides: Overrides) -> Declaration | None:
         try:
-            return read_declared(path, overrides=overrides)
+            return read_declaration(path, overrides=overrides)
         except ConfigError as error:
             cause = error.__cause__
-            if isinstance(cause, UnreadableYaml):
-                self._add(Mistake(path, cause.line, "", cause.problem))
+            if isinstance(cause, InvalidYamlError):
+                self._add(SpecError(path, cause.line, "", cause.problem))
             else:
-                self._add(Mistake(path, 1, "", NO_KEYS if error.condition == "SPEC_INVALID" else error.message))
+                self._add(SpecError(path, 1, "", NO_KEYS if error.condition == "SPEC_INVALID" else error.message))
             return None
 
-    def _spec(self, model: type[SpecType], declared: Declared) -> SpecType | None:
+    def _spec(self, model: type[SpecType], declared: Declaration) -> SpecType | None:
         try:
             return model.model_validate(declared.data)
         except ValidationError as error:
-            self._add(*(mistake for _, mistake in mistakes_of(error, declared, model)))
+            self._add(*(mistake for _, mistake in to_spec_errors(error, declared, model)))
             return None
 
-    def _add(self, *mistakes: Mistake) -> None:
-        self.result.mistakes += [self._shown(mistake) for mistake in mistakes]
+    def _add(self, *mistakes: SpecError) -> None:
+        self.result.errors += [self._with_relative_path(mistake) for mistake in mistakes]
 
-    def _shown(self, mistake: Mistake) -> Mistake:
+    def _with_relative_path(self, mistake: SpecError) -> SpecError:
         file = mistake.file
         return replace(mistake, file=file.relative_to(self._root) if file.is_relative_to(self._root) else file)
 
 
-def _gold_mistakes(reading: WholeReading, spec: PipelineSpec) -> Iterable[Mistake]:
+def _gold_errors(reading: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
     """What is wrong with the SQL of gold tables, views, panels and rules, those left out that were put aside."""
     if not (spec.gold.tables or spec.views or spec.dashboards or spec.alerts):
         return []
-    unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_aside(("tables", index))}
+    unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_replaced(("tables", index))}
     skip = {
         table.name
         for index, table in enumerate(spec.gold.tables)
-        if reading.is_aside(("gold", "tables", index)) or reading.is_aside(("gold", "tables", index, "sql"))
+        if reading.is_replaced(("gold", "tables", index)) or reading.is_replaced(("gold", "tables", index, "sql"))
     }
-    return gold_sql_mistakes(spec, reading.declared, unknown=unknown, skip=skip)
+    return gold_sql_errors(spec, reading.declaration, unknown=unknown, skip=skip)
 
 
-def _remarks(spec: PipelineSpec, declared: Declared) -> Iterator[Mistake]:
+def _pipeline_warnings(spec: PipelineSpec, declared: Declaration) -> Iterator[SpecError]:
     for index, look_up in enumerate(spec.enrich):
-        if look_up.kind == "mmdb" and not _has_fast_reader():
+        if look_up.kind == "mmdb" and not _has_mmdb_extension():
             text = "maxminddb has no C extension here: its Python code is ten times slower; install one of its wheels"
-            yield declared.mistake(("enrich", index, "kind"), text)
+            yield declared.error_at(("enrich", index, "kind"), text)
     gold = {table.name for table in spec.gold.tables}
     waiting = [table for table in spec.gold.tables if table.refresh_seconds is None]
-    own = {name for table in waiting for name in table.reads if place_in_other(name) is None} - gold
+    own = {name for table in waiting for name in table.reads if cross_pipeline_table(name) is None} - gold
     # What reads only gold of others is built after it, and what the stream refreshes by the stream.
     if own and spec.gold.schedule is None:
-        after = "after gold of other pipelines that it reads, " if spec.gold.of_others else ""
+        after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
         built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which gold__{spec.pipeline} runs too"
-        yield declared.mistake(
+        yield declared.error_at(
             ("gold",),
             f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
         )
 
 
-def _has_fast_reader() -> bool:
+def _has_mmdb_extension() -> bool:
     """Whether maxminddb can be read by its C extension; it falls back to Python code without a word."""
     try:
         return find_spec("maxminddb.extension") is not None

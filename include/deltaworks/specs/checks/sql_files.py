@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries, digest_of
-from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.checks.query_cache import Columns, QueryCache, query_digest
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError
 
 Purpose = Literal["gold", "view", "panel", "alert"]
 #: What stands before the text of a query where it is digested, so that one that is right for gold is none for a view.
-_KINDS: Final[Mapping[Purpose, str]] = {"gold": "", "view": "duckdb\0", "panel": "panel\0", "alert": "alert\0"}
+_DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
+    "gold": "",
+    "view": "duckdb\0",
+    "panel": "panel\0",
+    "alert": "alert\0",
+}
 
 
 def read_sql_file(
-    path: Path, tables: Mapping[str, Columns], spec: PipelineSpec, sound: SoundQueries, *, purpose: Purpose
-) -> tuple[Columns, list[Mistake]]:
+    path: Path, tables: Mapping[str, Columns], spec: PipelineSpec, cache: QueryCache, *, purpose: Purpose
+) -> tuple[Columns, list[SpecError]]:
     """The columns of the answer, None where they cannot be told, and what is wrong with the SQL.
 
     Args:
@@ -27,23 +32,23 @@ def read_sql_file(
     try:
         sql = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        return None, [Mistake(path, 1, "", "this is no UTF-8")]
-    digest = digest_of(_KINDS[purpose] + sql, tables)
-    if digest is not None and digest in sound:
-        return sound.answer(digest), []
+        return None, [SpecError(path, 1, "", "this is no UTF-8")]
+    digest = query_digest(_DIGEST_PREFIXES[purpose] + sql, tables)
+    if digest is not None and digest in cache:
+        return cache.get(digest), []
     # Loaded here: they load the parser.
-    from deltaworks.specs.checks.query_mistakes import read_query
+    from deltaworks.specs.checks.query_errors import check_query
 
     dialect = "spark" if purpose == "gold" else "duckdb"
-    answer, mistakes = read_query(path, sql, tables, spec, dialect=dialect)
+    answer, mistakes = check_query(path, sql, tables, spec, dialect=dialect)
     if purpose in ("panel", "alert") and not mistakes:
-        from deltaworks.specs.checks.panel_bounds import bound_mistakes
+        from deltaworks.specs.checks.panel_bounds import time_bound_errors
 
-        mistakes = bound_mistakes(path, sql)
+        mistakes = time_bound_errors(path, sql)
     if purpose == "alert" and not mistakes:
-        from deltaworks.specs.checks.changing_sql import changing_mistakes
+        from deltaworks.specs.checks.nondeterministic_sql import nondeterminism_errors
 
-        mistakes = changing_mistakes(path, sql)
+        mistakes = nondeterminism_errors(path, sql)
     if digest is not None and not mistakes:
-        sound.remember(digest, answer)
+        cache.put(digest, answer)
     return answer, mistakes

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
-from deltaworks.specs.mistakes import meant
+from deltaworks.specs.spec_errors import closest_match
 
 #: The columns of a table by name, None where they are not known.
 Views = Mapping[str, Sequence[str] | None]
 
 #: Columns that every row has in Spark, and functions that are written without parentheses.
-_ALWAYS = frozenset(
+_BUILTIN_NAMES = frozenset(
     {
         "_metadata",
         "current_catalog",
@@ -57,11 +57,11 @@ class QueryNames:
         self._query = query
         self._views = {name.lower(): columns for name, columns in views.items()}
         self._scopes = traverse_scope(query)
-        self._made = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+        self._cte_names = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
         self._recursive = any(with_.args.get("recursive") for with_ in query.find_all(exp.With))
         self._outputs: dict[int, Sequence[str] | None] = {}
 
-    def answer(self) -> Sequence[str] | None:
+    def output_columns(self) -> Sequence[str] | None:
         """The columns of the answer, those without a name left out; None where they cannot be told."""
         names = self._output(self._scopes[-1]) if self._scopes else None
         return None if names is None else [name for name in names if name]
@@ -70,7 +70,7 @@ class QueryNames:
         """Every table that is neither a view nor made by the query itself."""
         for table in self._query.find_all(exp.Table):
             named = isinstance(table.this, exp.Identifier) and table.find_ancestor(exp.Hint) is None
-            if named and (table.db or table.name.lower() not in {*self._views, *self._made}):
+            if named and (table.db or table.name.lower() not in {*self._views, *self._cte_names}):
                 yield table
 
     def unknown_columns(self) -> Iterator[UnknownName]:
@@ -78,19 +78,19 @@ class QueryNames:
         seen: set[int] = set()  # what a LATERAL VIEW reads is in two scopes
         for scope in self._scopes:
             for column in scope.find_all(exp.Column):
-                if isinstance(column.this, exp.Star) or self._stands_for_itself(column) or id(column) in seen:
+                if isinstance(column.this, exp.Star) or self._is_builtin(column) or id(column) in seen:
                     continue
                 seen.add(id(column))
                 parts = [part.name for part in column.parts]
                 if not self._resolves(parts, scope):
                     yield UnknownName(line_at(column.this), self._advice(parts, scope))
 
-    def _stands_for_itself(self, column: exp.Column) -> bool:
+    def _is_builtin(self, column: exp.Column) -> bool:
         name = column.name.lower()
         if column.table:
             return False
         in_function = isinstance(column.parent, exp.Func | exp.Var)
-        return name in _ALWAYS or (in_function and name in _UNITS)
+        return name in _BUILTIN_NAMES or (in_function and name in _UNITS)
 
     def _resolves(self, parts: Sequence[str], scope: Scope | None) -> bool:
         first, rest = parts[0].lower(), [part.lower() for part in parts[1:]]
@@ -103,12 +103,12 @@ class QueryNames:
                 return columns is None or rest[0] in columns
             if any(columns is None or first in columns for columns in sources.values()):
                 return True
-            if first in _aliases(scope) or first in self._ordered_by(scope):
+            if first in _aliases(scope) or first in self._union_columns(scope):
                 return True
             scope = scope.parent if scope.can_be_correlated else None
         return False
 
-    def _ordered_by(self, scope: Scope) -> Collection[str]:
+    def _union_columns(self, scope: Scope) -> Collection[str]:
         """The names by which a union can be ordered."""
         if not isinstance(scope.expression, exp.SetOperation):
             return ()
@@ -120,15 +120,15 @@ class QueryNames:
         while len(parts) > 1 and outer is not None:
             named = self._sources(outer)
             if parts[0].lower() in named:
-                return f"{parts[0]} has no column {parts[1]!r}; {_nearest(parts[1], named[parts[0].lower()] or ())}"
+                return f"{parts[0]} has no column {parts[1]!r}; {_suggest(parts[1], named[parts[0].lower()] or ())}"
             outer = outer.parent if outer.can_be_correlated else None
         if len(parts) > 1:
-            return f"there is no table {parts[0]!r} here to take {parts[1]!r} from; {_nearest(parts[0], sources)}"
+            return f"there is no table {parts[0]!r} here to take {parts[1]!r} from; {_suggest(parts[0], sources)}"
         if not sources:
             return f"there is no column {parts[0]!r} where nothing is read: FROM is missing"
         every = {name for columns in sources.values() for name in columns or ()}
         tables = ", ".join(sorted(name for name in sources if name)) or "what it reads"
-        return f"there is no column {parts[0]!r} in {tables}; {_nearest(parts[0], every)}"
+        return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], every)}"
 
     def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
         """The tables that columns of a scope may be of, with their columns in lower case."""
@@ -169,18 +169,18 @@ class QueryNames:
             return None
         names: list[str] = []
         for selected in expression.expressions:
-            columns = self._selected(selected, scope)
+            columns = self._select_item_columns(selected, scope)
             if columns is None:
                 return None
             names += columns
         return names
 
-    def _selected(self, selected: exp.Expression, scope: Scope) -> Sequence[str] | None:
+    def _select_item_columns(self, selected: exp.Expression, scope: Scope) -> Sequence[str] | None:
         """The columns that one item of a select list gives."""
         if isinstance(selected, exp.Star) or (isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star)):
             star = selected if isinstance(selected, exp.Star) else selected.this
             table = selected.table.lower() if isinstance(selected, exp.Column) else None
-            return self._starred(star, table, scope)
+            return self._star_columns(star, table, scope)
         if isinstance(selected, exp.Aliases):
             return [identifier.name for identifier in selected.aliases]
         if isinstance(selected, _GENERATORS):
@@ -188,7 +188,7 @@ class QueryNames:
         # Spark makes up a name of its own for what has none.
         return [selected.alias_or_name if isinstance(selected, exp.Alias | exp.Column | exp.Dot) else ""]
 
-    def _starred(self, star: exp.Expression, table: str | None, scope: Scope) -> Sequence[str] | None:
+    def _star_columns(self, star: exp.Expression, table: str | None, scope: Scope) -> Sequence[str] | None:
         if star.args.get("rename") or star.args.get("replace"):
             return None
         omitted = {column.name.lower() for column in star.args.get("except_") or ()}
@@ -215,8 +215,8 @@ def _aliases(scope: Scope) -> Collection[str]:
     return {selected.alias.lower() for selected in scope.expression.expressions if selected.alias}
 
 
-def _nearest(name: str, candidates: Collection[str]) -> str:
-    nearest = meant(name.lower(), candidates)
+def _suggest(name: str, candidates: Collection[str]) -> str:
+    nearest = closest_match(name.lower(), candidates)
     if nearest is not None:
         return f"did you mean {nearest!r}?"
     return f"there are {', '.join(sorted(filter(None, candidates))) or 'none'}"

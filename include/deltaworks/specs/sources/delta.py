@@ -7,8 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from deltaworks.specs.base import Bytes, Name, Spec
-from deltaworks.specs.effects import FIRST_START, NEXT_START, OTHER_FORM, OTHER_LOG, SAME_PLACE
 from deltaworks.specs.sources.payload import BudgetSpec
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_ADDRESS,
+    CHANGES_FORMAT,
+    CHANGES_SOURCE,
+    FIRST_START_ONLY,
+    NEXT_START,
+)
 
 
 class DeltaSourceSpec(Spec):
@@ -18,19 +24,19 @@ class DeltaSourceSpec(Spec):
     them where the change data feed is read.
     """
 
-    kind: Annotated[Literal["delta"], OTHER_LOG]
-    pipeline: Annotated[Name | None, OTHER_LOG] = None
-    table: Annotated[Name | None, OTHER_LOG] = None
-    uri: Annotated[str | None, SAME_PLACE] = None
-    starting_version: Annotated[int | None, FIRST_START] = Field(default=None, ge=0)
-    starting_timestamp: Annotated[str | None, FIRST_START] = None
+    kind: Annotated[Literal["delta"], CHANGES_SOURCE]
+    pipeline: Annotated[Name | None, CHANGES_SOURCE] = None
+    table: Annotated[Name | None, CHANGES_SOURCE] = None
+    uri: Annotated[str | None, CHANGES_ADDRESS] = None
+    starting_version: Annotated[int | None, FIRST_START_ONLY] = Field(default=None, ge=0)
+    starting_timestamp: Annotated[str | None, FIRST_START_ONLY] = None
     skip_change_commits: Annotated[bool, NEXT_START] = False
-    change_feed: Annotated[bool, OTHER_LOG] = False
+    change_feed: Annotated[bool, CHANGES_SOURCE] = False
     max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
     budget: BudgetSpec = BudgetSpec.defaults()
-    format: Annotated[Literal["json"], OTHER_FORM] = "json"
+    format: Annotated[Literal["json"], CHANGES_FORMAT] = "json"
 
     @model_validator(mode="after")
     def _one_table(self) -> Self:

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from deltaworks.specs.base import Bytes, Name
-from deltaworks.specs.effects import NEXT_START, OTHER_LOG, OTHER_READING, Edit, Effect
 from deltaworks.specs.globs import Glob
 from deltaworks.specs.sources.payload import PayloadSpec
+from deltaworks.specs.spec_change_effects import CHANGES_PARSING, CHANGES_SOURCE, NEXT_START, Edit, Effect
 
-_OTHER_OBJECTS = Edit(
+_CHANGES_OBJECTS = Edit(
     Effect.MIXES,
     "Objects of the new place that were announced before the stream's offset would not be read. Declare a pipeline of "
     "its own; or accept it with `deltaworks pipelines diff {pipeline} --accept`, restart, and read them with "
@@ -25,16 +25,16 @@ class FileSourceSpec(PayloadSpec):
     Fields of `partition_columns` are read from parts of the key such as `day=2026-01-31`, and lie below `_partition`.
     """
 
-    kind: Annotated[Literal["s3_sqs", "cloud_files"], OTHER_LOG]
-    relay: Annotated[Name, OTHER_LOG]
-    bucket: Annotated[str, _OTHER_OBJECTS]
-    prefix: Annotated[str, _OTHER_OBJECTS] = ""
-    glob: Annotated[Glob | None, _OTHER_OBJECTS] = None
-    partition_columns: Annotated[tuple[Name, ...], OTHER_READING] = ()
+    kind: Annotated[Literal["s3_sqs", "cloud_files"], CHANGES_SOURCE]
+    relay: Annotated[Name, CHANGES_SOURCE]
+    bucket: Annotated[str, _CHANGES_OBJECTS]
+    prefix: Annotated[str, _CHANGES_OBJECTS] = ""
+    glob: Annotated[Glob | None, _CHANGES_OBJECTS] = None
+    partition_columns: Annotated[tuple[Name, ...], CHANGES_PARSING] = ()
     max_files_per_batch: Annotated[int, NEXT_START] = Field(default=500, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
 
-    def place(self) -> str:
+    def display_name(self) -> str:
         """What is read, for people."""
         return f"{self.bucket}/{self.glob or self.prefix}"

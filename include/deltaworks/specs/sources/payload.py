@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from deltaworks.specs.base import Bytes, Spec
-from deltaworks.specs.effects import NEXT_START, OTHER_FORM, OTHER_READING
+from deltaworks.specs.spec_change_effects import CHANGES_FORMAT, CHANGES_PARSING, NEXT_START
 
 Compression = Literal["auto", "gzip", "bzip2", "zstd", "none"]
 #: Forms whose fields are all texts; what they stand for, the declared types of columns say.
@@ -28,7 +28,7 @@ class CsvSpec(Spec):
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
 
     @model_validator(mode="after")
-    def _named(self) -> Self:
+    def _check_columns(self) -> Self:
         if self.header == bool(self.columns):
             raise ValueError("declare columns with header: false; with a header it has the names")
         if len(set(self.columns)) < len(self.columns):
@@ -72,16 +72,16 @@ class BudgetSpec(Spec):
 class PayloadSpec(Spec):
     """How the events in an object or a record are written."""
 
-    format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], OTHER_FORM] = "json"
-    csv: Annotated[CsvSpec, OTHER_READING] = CsvSpec.defaults()
-    tsv: Annotated[TsvSpec, OTHER_READING] = TsvSpec.defaults()
-    pattern: Annotated[str | None, OTHER_READING] = None
+    format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], CHANGES_FORMAT] = "json"
+    csv: Annotated[CsvSpec, CHANGES_PARSING] = CsvSpec.defaults()
+    tsv: Annotated[TsvSpec, CHANGES_PARSING] = TsvSpec.defaults()
+    pattern: Annotated[str | None, CHANGES_PARSING] = None
     compression: Annotated[Compression, NEXT_START] = "auto"
     max_event_bytes: Annotated[Bytes, NEXT_START] = 16 << 20
     budget: BudgetSpec = BudgetSpec.defaults()
 
     @model_validator(mode="after")
-    def _pattern_for_text(self) -> Self:
+    def _check_pattern(self) -> Self:
         if (self.format == "text") != (self.pattern is not None):
             raise ValueError("format: text needs a pattern, and no other format has one")
         if self.pattern is not None:
@@ -103,7 +103,7 @@ class RecordSourceSpec(PayloadSpec):
     tombstones: Annotated[Literal["quarantine", "event"], NEXT_START] = "quarantine"
 
     @model_validator(mode="after")
-    def _no_header_in_a_record(self) -> Self:
+    def _check_record_format(self) -> Self:
         if self.format == "csv" and self.csv.header:
             raise ValueError("a record has no header line: declare csv with header: false and its columns")
         if self.format == "tsv" and not self.tsv.columns:

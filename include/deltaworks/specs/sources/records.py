@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.specs.base import Bytes, SecretReference, Spec, TextOrReference, as_tuple
-from deltaworks.specs.effects import FIRST_START, NEXT_START, OTHER_LOG, SAME_PLACE
 from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.spec_change_effects import CHANGES_ADDRESS, CHANGES_SOURCE, FIRST_START_ONLY, NEXT_START
 
 
 class KafkaSecuritySpec(Spec):
@@ -32,7 +32,7 @@ class KafkaSecuritySpec(Spec):
     key_password: SecretReference | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_login_and_stores(self) -> Self:
         with_login = self.protocol.startswith("SASL")
         if with_login != (self.mechanism is not None and self.username is not None and self.password is not None):
             raise ValueError("SASL needs mechanism, username and password; SSL alone has none of them")
@@ -52,10 +52,10 @@ class KafkaSecuritySpec(Spec):
 class KafkaSourceSpec(RecordSourceSpec):
     """Topics of a Kafka cluster, read to what is committed."""
 
-    kind: Annotated[Literal["kafka"], OTHER_LOG]
-    bootstrap_servers: Annotated[TextOrReference, SAME_PLACE]
-    topics: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1), OTHER_LOG]
-    starting_offsets: Annotated[Literal["earliest", "latest"], FIRST_START] = "earliest"
+    kind: Annotated[Literal["kafka"], CHANGES_SOURCE]
+    bootstrap_servers: Annotated[TextOrReference, CHANGES_ADDRESS]
+    topics: Annotated[tuple[str, ...], BeforeValidator(as_tuple), Field(min_length=1), CHANGES_SOURCE]
+    starting_offsets: Annotated[Literal["earliest", "latest"], FIRST_START_ONLY] = "earliest"
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
         default=False, description="continue behind records that expired unread"
@@ -79,9 +79,9 @@ class KafkaSourceSpec(RecordSourceSpec):
 class KinesisSourceSpec(RecordSourceSpec):
     """The shards of a Kinesis stream, reached as the environment's `messaging` is."""
 
-    kind: Annotated[Literal["kinesis"], OTHER_LOG]
-    stream: Annotated[str, OTHER_LOG] = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
-    initial_position: Annotated[Literal["trim_horizon", "latest"], FIRST_START] = "trim_horizon"
+    kind: Annotated[Literal["kinesis"], CHANGES_SOURCE]
+    stream: Annotated[str, CHANGES_SOURCE] = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
+    initial_position: Annotated[Literal["trim_horizon", "latest"], FIRST_START_ONLY] = "trim_horizon"
     max_records_per_batch: Annotated[int, NEXT_START] = Field(default=500_000, ge=1)
     max_bytes_per_batch: Annotated[Bytes, NEXT_START] = 256 << 20
     allow_data_loss: Annotated[bool, NEXT_START] = Field(
@@ -100,6 +100,6 @@ class KinesisSourceSpec(RecordSourceSpec):
         """What is read, for people."""
         return self.stream
 
-    def name_of_consumer(self, pipeline: str) -> str:
+    def consumer_name_for(self, pipeline: str) -> str:
         """What the pipeline's own consumer of the stream is called."""
         return self.consumer_name or f"deltaworks-{pipeline}"

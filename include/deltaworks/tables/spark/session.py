@@ -23,7 +23,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT, project_root
 from deltaworks.specs.environment import EnvironmentSpec
-from deltaworks.specs.share_conf import launch_of
+from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.shares import Share
 from deltaworks.specs.spark_conf import check_log_store, check_master, project_paths, session_conf, submit_conf
 
@@ -66,7 +66,7 @@ def build_session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
         check_master(environment, master)
-        launch = launch_of(share, master, environment) if share is not None else None
+        launch = launch_settings(share, master, environment) if share is not None else None
         master = launch.master if launch is not None else master
         builder = builder.master(master)
         conf = submit_conf(environment, root, launch) | conf

@@ -175,7 +175,7 @@ def main() -> None:
     # Executors have no such modules: what is defined here travels with the tasks.
     cloudpickle.register_pickle_by_value(broken_sources)
     answers, sys.stdout = sys.stdout, sys.stderr
-    environment = load_catalog("local", tolerant=True).environment
+    environment = load_catalog("local", skip_invalid=True).environment
     spark = build_session(environment, app_name="contract", master="local-cluster[2,1,700]")
     two_executors(spark)
     print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)

@@ -82,7 +82,7 @@ class GroupStage:
 
     @property
     def catalog(self) -> Catalog:
-        return load_catalog("local", root=self.root, tolerant=True)
+        return load_catalog("local", root=self.root, skip_invalid=True)
 
     @property
     def objects(self) -> ObjectStore:
@@ -156,7 +156,7 @@ class GroupStage:
 
     def group_run(self, spark: SparkSession, *, available_now: bool = False) -> GroupRun:
         """A run of the group, not begun yet."""
-        load = partial(load_catalog, "local", root=self.root, tolerant=True)
+        load = partial(load_catalog, "local", root=self.root, skip_invalid=True)
         return GroupRun(spark, GROUP, load(), load=load, available_now=available_now)
 
     @contextmanager

@@ -14,9 +14,9 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.records.specs import SpecRecords
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.effects import Effect
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.spec_change_effects import Effect
 
 
 def spec(path: str = "amount", kind: str = "double", **changes: Any) -> PipelineSpec:

@@ -35,7 +35,7 @@ def members(group: Roster) -> list[str]:
 
 
 def make(root: Path) -> Roster:
-    load = partial(load_catalog, "local", root=root, tolerant=True)
+    load = partial(load_catalog, "local", root=root, skip_invalid=True)
     return Roster("small", load(), load=load)
 
 

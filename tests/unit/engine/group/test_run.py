@@ -74,7 +74,7 @@ class Stage:
 
     @property
     def objects(self) -> ObjectStore:
-        return open_objects(load_catalog("local", root=self.root, tolerant=True).environment.lake)
+        return open_objects(load_catalog("local", root=self.root, skip_invalid=True).environment.lake)
 
     def backoff(self, pipeline: str) -> RestartBackoff:
         return RestartBackoff(self.objects, paths.pipeline_control(pipeline, "failures.json"))
@@ -84,7 +84,7 @@ class Stage:
         return str((beat.error or {}).get("condition")) if beat is not None else ""
 
     def make(self, **options: Any) -> GroupRun:
-        load = partial(load_catalog, "local", root=self.root, tolerant=True)
+        load = partial(load_catalog, "local", root=self.root, skip_invalid=True)
         context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: self.is_stopped))
         session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context), newSession=lambda: session)
         return GroupRun(session, "small", load(), load=load, **options)

@@ -34,7 +34,7 @@ SOUND = DECLARED.replace("  id: client.ip\n", "").replace("client/ip", "client.i
 
 def said(root: Path) -> list[str]:
     folder = "include/pipelines/shop/"
-    return [str(mistake).removeprefix(folder) for mistake in check_project("local", root=root).mistakes]
+    return [str(mistake).removeprefix(folder) for mistake in check_project("local", root=root).errors]
 
 
 def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: Callable[..., Path]) -> None:
@@ -49,7 +49,7 @@ def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: C
 def test_a_sound_declaration_is_neither_refused_nor_remarked_on(make_project: Callable[..., Path]) -> None:
     check = check_project("local", root=make_project(pipeline=SOUND))
 
-    assert (check.mistakes, check.remarks) == ([], [])
+    assert (check.errors, check.warnings) == ([], [])
 
 
 def test_a_reader_without_its_extension_is_remarked_on(
@@ -57,6 +57,6 @@ def test_a_reader_without_its_extension_is_remarked_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "maxminddb.extension", None)
 
-    (remark,) = check_project("local", root=make_project(pipeline=SOUND)).remarks
+    (remark,) = check_project("local", root=make_project(pipeline=SOUND)).warnings
 
     assert str(remark).startswith("include/pipelines/shop/pipeline.yaml:9: enrich.0.kind: maxminddb has no C extension")

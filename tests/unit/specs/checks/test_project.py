@@ -118,7 +118,7 @@ def declare(root: Path, name: str, text: str, **sql: str) -> None:
 def said(check: ProjectCheck, pipeline: str = "") -> list[str]:
     """The mistakes of a pipeline, their files without its folder; of all where none is named."""
     folder = f"include/pipelines/{pipeline}/" if pipeline else ""
-    return [str(mistake).removeprefix(folder) for mistake in check.mistakes if str(mistake).startswith(folder)]
+    return [str(mistake).removeprefix(folder) for mistake in check.errors if str(mistake).startswith(folder)]
 
 
 def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeline: str = PIPELINE) -> list[str]:
@@ -129,7 +129,7 @@ def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeli
 def test_a_right_project_has_no_mistake(project: Path) -> None:
     check = check_project("local", root=project)
 
-    assert (check.mistakes, check.remarks) == ([], [])
+    assert (check.errors, check.warnings) == ([], [])
     assert (list(check.pipelines), list(check.relays)) == (["shop"], ["landing"])
 
 
@@ -149,7 +149,7 @@ def test_any_pipeline_of_this_project_may_be_removed_unless_its_gold_is_read(tmp
     assert [line.split("/")[2] for line in said(check)] == [reader for read, reader in readers.items() if read == name]
     assert all(f"there is no pipeline {name!r}" in line for line in said(check))
     assert name not in check.pipelines
-    assert all(name in remark.text for remark in check.remarks)
+    assert all(name in remark.text for remark in check.warnings)
 
 
 def test_every_mistake_of_one_pipeline_is_named_at_once(project: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
         "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline called 'shopp'; did you "
         "mean 'shop'?",
     ]
-    assert [str(remark) for remark in check.remarks] == [
+    assert [str(remark) for remark in check.warnings] == [
         "include/environments/local.yaml:5: overrides.pipelines.games: there is no pipeline called 'games'; remove "
         "these lines, which change nothing"
     ]
@@ -285,16 +285,16 @@ def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
 
     check = check_project("local", root=project)
 
-    assert [str(remark) for remark in check.remarks] == [
+    assert [str(remark) for remark in check.warnings] == [
         "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only by `deltaworks gold "
         "build shop`, which gold__shop runs too; "
         'write schedule: "*/15 * * * *" below gold'
     ]
-    assert check.mistakes == []
+    assert check.errors == []
 
     nightly = 'maintenance: {schedule: "0 3 * * *"}\n'
     declare(project, "shop", PIPELINE + nightly + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
-    (remark,) = check_project("local", root=project).remarks
+    (remark,) = check_project("local", root=project).warnings
     assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in remark.text
     assert operation("rebuild_gold").command == "gold build"
 
@@ -319,7 +319,7 @@ def test_what_the_check_calls_right_is_what_loads(project: Path) -> None:
     declare(project, "empty", "")
 
     assert list(check_project("local", root=project).pipelines) == list(
-        load_catalog("local", root=project, tolerant=True).pipelines
+        load_catalog("local", root=project, skip_invalid=True).pipelines
     )
 
 
@@ -353,15 +353,15 @@ def board(project: Path, reads: str, sql: str) -> ProjectCheck:
 
 def test_gold_of_another_pipeline_has_a_name_of_its_own_in_sql(project: Path) -> None:
     check = board(project, "shop.daily", "SELECT event_date, turnover FROM shop__daily")
-    assert (check.mistakes, check.remarks) == ([], []), "it is built after what it reads"
+    assert (check.errors, check.warnings) == ([], []), "it is built after what it reads"
 
-    (mistake,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").mistakes
+    (mistake,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").errors
     assert mistake.text == "SQL calls a table of another pipeline shop__daily: write that"
 
 
 def test_gold_that_reads_events_of_its_own_too_is_not_built_when_these_come(project: Path) -> None:
     sql = "SELECT event_date FROM shop__daily JOIN orders USING (event_date)"
 
-    (remark,) = board(project, "shop.daily, orders", sql).remarks
+    (remark,) = board(project, "shop.daily, orders", sql).warnings
 
     assert "is built only after gold of other pipelines that it reads, by `deltaworks gold build board`" in remark.text

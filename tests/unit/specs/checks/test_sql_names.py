@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.specs.checks.query_mistakes import parsed_query
+from deltaworks.specs.checks.query_errors import parse_query
 from deltaworks.specs.checks.sql_names import QueryNames
 
 VIEWS = {
@@ -106,19 +106,19 @@ WRONG: dict[str, list[tuple[int, str]]] = {
 
 @pytest.mark.parametrize("sql", RIGHT)
 def test_nothing_is_said_against_what_spark_reads(sql: str) -> None:
-    query = parsed_query(sql)
+    query = parse_query(sql)
     assert query is not None
 
     names = QueryNames(query, VIEWS)
 
     assert [table.sql() for table in names.unknown_tables()] == []
     assert [unknown.text for unknown in names.unknown_columns()] == []
-    assert names.answer() == RIGHT[sql]
+    assert names.output_columns() == RIGHT[sql]
 
 
 @pytest.mark.parametrize("sql", WRONG)
 def test_columns_that_are_not_there_are_named_with_the_nearest(sql: str) -> None:
-    query = parsed_query(sql)
+    query = parse_query(sql)
     assert query is not None
 
     unknown = [(name.line, name.text) for name in QueryNames(query, VIEWS).unknown_columns()]
@@ -128,7 +128,7 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(sql: str) -> None
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM ordrs", "SELECT 1 FROM shop.orders", "SELECT 1 FROM a.b.orders"])
 def test_tables_that_are_not_there_are_named(sql: str) -> None:
-    query = parsed_query(sql)
+    query = parse_query(sql)
     assert query is not None
 
     assert len(list(QueryNames(query, VIEWS).unknown_tables())) == 1

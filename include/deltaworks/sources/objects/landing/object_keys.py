@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from deltaworks.errors import ConfigError
 from deltaworks.events.source_fields import partition_fields
-from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 _SUFFIXES = {"json": ".json", "csv": ".csv", "tsv": ".tsv", "text": ".txt", "parquet": ".parquet", "avro": ".avro"}
@@ -55,7 +55,7 @@ class ObjectKeys:
         source, key = self._source, self.key(name, 1, b"")
         values = partition_fields(key, source.partition_columns)
         absent = [column for column in source.partition_columns if column not in values]
-        if key.startswith(source.prefix) and key_pattern(source.glob)(key) and not absent:
+        if key.startswith(source.prefix) and key_matcher(source.glob)(key) and not absent:
             return
         place = f"prefix {source.prefix!r}" + (f", glob {source.glob!r}" if source.glob else "")
         needs = f" and folders such as {absent[0]}=VALUE/" if absent else ""

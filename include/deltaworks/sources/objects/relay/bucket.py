@@ -19,7 +19,7 @@ from deltaworks.control.aws_sessions import aws_session
 from deltaworks.errors import ConfigError
 from deltaworks.sources.objects.relay.messages import FileEvent, is_folder_marker
 from deltaworks.sources.outages import error_code, retry_outages
-from deltaworks.specs.globs import key_pattern
+from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 MISSING_CODES = ("NoSuchKey", "NoSuchVersion", "404")
@@ -108,7 +108,7 @@ def list_pages(
         ConfigError: LISTING_REFUSED.
         ClientError, BotoCoreError: the store did not answer for `patience_seconds`.
     """
-    fits = key_pattern(glob)
+    fits = key_matcher(glob)
     if storage.scheme == "file":
         pages = _local_pages(Path(storage.prefix), bucket, prefix)
     else:

@@ -149,7 +149,7 @@ def _nothing_to_sample(options: S3SqsOptions, sample: Sample) -> TransientError:
     looked = f"none of {sample.objects} objects holds an event" if sample.objects else "nothing has been announced yet"
     return TransientError(
         "SCHEMA_NOTHING_TO_SAMPLE",
-        f"{FORMAT}: no columns can be found, {looked} of {options.source.place()} ({options.source.format}).",
+        f"{FORMAT}: no columns can be found, {looked} of {options.source.display_name()} ({options.source.format}).",
         hint="Start it again once there are some; have it look at more with schemaSampleFiles; or give .schema(...).",
     )
 

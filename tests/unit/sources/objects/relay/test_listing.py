@@ -14,7 +14,7 @@ from deltaworks.sources.objects.relay import bucket, lister
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.lister import ListingRecord, read_listing_record, request_listing
 from deltaworks.sources.objects.relay.relay import Relay
-from deltaworks.specs.globs import glob_expression, key_pattern
+from deltaworks.specs.globs import glob_expression, key_matcher
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
 from tests.unit.sources.objects.relay.relay_stage import drained, keys, running
@@ -163,8 +163,8 @@ def test_globs(glob: str, fitting: str, other: str) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    assert key_pattern(glob)(fitting)
-    assert not key_pattern(glob)(other)
+    assert key_matcher(glob)(fitting)
+    assert not key_matcher(glob)(other)
     found = pc.match_substring_regex(pa.array([fitting, other]), f"^{glob_expression(glob)}$")
     assert found.to_pylist() == [True, False]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Reference, references_of
+from deltaworks.specs.base import Reference, find_references
 
 LOCAL = "local"
 #: In lower case. The last line is of earlier versions of docker/local.env.
-WELL_KNOWN = frozenset(
+COMMON_SECRETS = frozenset(
     [
         "admin",
         "admin123",
@@ -90,16 +90,16 @@ _SECRET_KEYS = frozenset(
 )
 
 
-def weakness(value: str) -> str | None:
+def secret_weakness(value: str) -> str | None:
     """What is wrong with a secret, as the end of a sentence; None where nothing is known against it."""
     if not value.strip():
         return "is blank"
-    if value.strip().strip("\"'").lower() in WELL_KNOWN:
+    if value.strip().strip("\"'").lower() in COMMON_SECRETS:
         return "is a value that everybody knows"
     return None
 
 
-def refuse_weak(value: str, *, place: str, variable: str) -> None:
+def reject_weak(value: str, *, location: str, variable: str) -> None:
     """Refuse a blank or well-known secret.
 
     Args:
@@ -108,11 +108,11 @@ def refuse_weak(value: str, *, place: str, variable: str) -> None:
     Raises:
         ConfigError: SECRET_WEAK. The value is not in the message.
     """
-    problem = weakness(value)
+    problem = secret_weakness(value)
     if problem is not None:
         raise ConfigError(
             "SECRET_WEAK",
-            f"{place}: {variable} {problem}.",
+            f"{location}: {variable} {problem}.",
             hint=f"Set {variable} to a random value: `make secrets` makes those of the containers, "
             "`openssl rand -base64 33` any other.",
         )
@@ -130,11 +130,11 @@ def check_secrets(
     """
     if environment == LOCAL:
         return
-    for key, reference in secrets_of(declared):
+    for key, reference in find_secrets(declared):
         if reference.name in variables:
-            refuse_weak(variables[reference.name], place=f"{file}: {key}", variable=reference.name)
+            reject_weak(variables[reference.name], location=f"{file}: {key}", variable=reference.name)
 
 
-def secrets_of(declared: object) -> Iterator[tuple[str, Reference]]:
+def find_secrets(declared: object) -> Iterator[tuple[str, Reference]]:
     """Every reference to a secret below a declaration, by the keys that lead to it."""
-    return ((key, reference) for key, reference in references_of(declared) if key.rpartition(".")[2] in _SECRET_KEYS)
+    return ((key, reference) for key, reference in find_references(declared) if key.rpartition(".")[2] in _SECRET_KEYS)

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from deltaworks.specs.base import Place
-from deltaworks.specs.business_alert import BUCKET, MINUTE, SAMPLES, VALUE, BusinessAlertSpec
-from deltaworks.specs.checks.sound_queries import Columns, SoundQueries
+from deltaworks.specs.base import KeyPath
+from deltaworks.specs.business_alert import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
+from deltaworks.specs.checks.query_cache import Columns, QueryCache
 from deltaworks.specs.checks.sql_files import read_sql_file
-from deltaworks.specs.declared_mistakes import Declared
-from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration
 
 
-def alert_mistakes(
-    spec: PipelineSpec, declared: Declared, columns: Mapping[str, Columns], sound: SoundQueries
-) -> Iterator[Mistake]:
+def rule_errors(
+    spec: PipelineSpec, declared: Declaration, columns: Mapping[str, Columns], cache: QueryCache
+) -> Iterator[SpecError]:
     """Everything that is wrong with the SQL of rules, and with what rules say of its answers.
 
     Args:
@@ -27,14 +27,14 @@ def alert_mistakes(
         if not path.is_file():
             continue
         tables = {name: columns.get(name) for name in alert.reads}
-        answer, mistakes = read_sql_file(path, tables, spec, sound, purpose="alert")
+        answer, mistakes = read_sql_file(path, tables, spec, cache, purpose="alert")
         yield from mistakes
         if answer is not None and not mistakes:
             for place, text in _column_problems(alert, answer):
-                yield declared.mistake(("alerts", index, *place), text)
+                yield declared.error_at(("alerts", index, *place), text)
 
 
-def needed_columns(alert: BusinessAlertSpec) -> Iterator[tuple[Place, str]]:
+def required_columns(alert: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
     """The columns that a rule's answer must have, each with the key that asks for it."""
     yield ("sql",), MINUTE
     for position, label in enumerate(alert.labels):
@@ -44,9 +44,9 @@ def needed_columns(alert: BusinessAlertSpec) -> Iterator[tuple[Place, str]]:
         yield ("samples",), SAMPLES
 
 
-def _column_problems(alert: BusinessAlertSpec, answer: Sequence[str]) -> Iterator[tuple[Place, str]]:
-    for place, name in needed_columns(alert):
+def _column_problems(alert: RuleSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+    for place, name in required_columns(alert):
         if name not in answer:
-            nearest = meant(name, answer)
+            nearest = closest_match(name, answer)
             advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
             yield place, f"the answer of {alert.sql} has no column {name!r}; {advice}"

@@ -6,7 +6,7 @@ import re
 
 _DUPLICATE = re.compile(r'^found duplicate key "?(.*?)"? with value')
 _TAB = "a tab, which YAML does not take: use spaces"
-_UNSTARTED = re.compile(r"^found character '(.+)' that cannot start any token")
+_INVALID_START = re.compile(r"^found character '(.+)' that cannot start any token")
 #: A parser's problem, and what to write instead.
 _ADVICE = (
     (re.compile(r"mapping values are not allowed"), "a colon too many on this line: quote the value that has it"),
@@ -20,10 +20,10 @@ _ADVICE = (
     (re.compile(r"found undefined alias"), "a text that begins with * is written in quotes"),
     (re.compile(r"found unknown escape character"), "a backslash is written in 'single' quotes, or twice"),
 )
-_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
+_NESTED_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
 
 
-class UnreadableYaml(Exception):
+class InvalidYamlError(Exception):
     """The text is no YAML, or none that may be read; `line` counts from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
@@ -32,7 +32,7 @@ class UnreadableYaml(Exception):
         self.problem = problem
 
 
-def plain_problem(problem: str, *, line: int, column: int | None, text: str) -> str:
+def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str) -> str:
     """What is wrong and what to write.
 
     Args:
@@ -44,21 +44,21 @@ def plain_problem(problem: str, *, line: int, column: int | None, text: str) -> 
     written = lines[line - 1] if line <= len(lines) else ""
     twice = _DUPLICATE.match(problem)
     if twice is not None:
-        return _written_twice(twice[1], lines, line, column)
-    unstarted = _UNSTARTED.match(problem)
+        return _duplicate_key_message(twice[1], lines, line, column)
+    unstarted = _INVALID_START.match(problem)
     if unstarted is not None:
         is_tab = unstarted[1] in ("\t", "\\t")
         return _TAB if is_tab else f"a text that begins with {unstarted[1]} is written in quotes"
     if "undefined alias" in problem or ("expected alphabetic" in problem and "*" in written):
         return f"a text that begins with * is written in quotes{_quoted_star(written)}"
-    type_ = _TYPE.search(written)
+    type_ = _NESTED_TYPE.search(written)
     if type_ is not None and not written[: type_.start(1)].rstrip().endswith(('"', "'")):
-        return f'quote it, because of its colons: type: "{_balanced(type_[1])}"'
+        return f'quote it, because of its colons: type: "{_balanced_prefix(type_[1])}"'
     matches = ((pattern.search(problem), advice) for pattern, advice in _ADVICE)
     return next((advice.format(*match.groups()) for match, advice in matches if match is not None), problem)
 
 
-def _written_twice(key: str, lines: list[str], line: int, column: int | None) -> str:
+def _duplicate_key_message(key: str, lines: list[str], line: int, column: int | None) -> str:
     """The line of the first of two equal keys: the nearest above that begins in the same column."""
     start = re.compile(rf"^[\s-]{{{column or 0}}}[\"']?{re.escape(key)}[\"']?\s*:")
     first = next((number for number in range(line - 1, 0, -1) if start.match(lines[number - 1])), None)
@@ -71,7 +71,7 @@ def _quoted_star(written: str) -> str:
     return f': {match[1]}: "{match[2].rstrip(" ,")}"' if match is not None else ""
 
 
-def _balanced(text: str) -> str:
+def _balanced_prefix(text: str) -> str:
     """The text up to where all its brackets are closed."""
     depth = 0
     for position, character in enumerate(text):

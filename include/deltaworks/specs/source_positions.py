@@ -13,28 +13,28 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from deltaworks.specs.base import Place
+from deltaworks.specs.base import KeyPath
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
     """A place in the data. `branches` are the values on the way that may be one of several, and which was tried."""
 
-    place: Place
-    branches: tuple[tuple[Place, str], ...] = ()
+    place: KeyPath
+    union_branches: tuple[tuple[KeyPath, str], ...] = ()
 
 
-def location_of(loc: Place, data: Any, *, missing: bool) -> Location:
+def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
     """A location of pydantic's without the labels it has between keys.
 
     Args:
         missing: whether its last part is a key that is not there.
     """
     kept: list[str | int] = []
-    branches: list[tuple[Place, str]] = []
+    branches: list[tuple[KeyPath, str]] = []
     node = data
     for index, part in enumerate(loc):
-        if _is_below(node, part):
+        if _has_child(node, part):
             node = node[part]
         elif not (missing and index == len(loc) - 1):
             branches.append((tuple(kept), str(part)))
@@ -43,22 +43,22 @@ def location_of(loc: Place, data: Any, *, missing: bool) -> Location:
     return Location(tuple(kept), tuple(branches))
 
 
-def value_at(place: Place, data: Any) -> Any:
+def value_at(place: KeyPath, data: Any) -> Any:
     """What stands at a place; None where nothing does."""
     for part in place:
-        if not _is_below(data, part):
+        if not _has_child(data, part):
             return None
         data = data[part]
     return data
 
 
-def _is_below(node: Any, part: str | int) -> bool:
+def _has_child(node: Any, part: str | int) -> bool:
     if isinstance(node, Mapping):
         return part in node
     return isinstance(node, list) and isinstance(part, int) and part < len(node)
 
 
-def line_of(document: Any, place: Place) -> tuple[int, Place]:
+def line_of(document: Any, place: KeyPath) -> tuple[int, KeyPath]:
     """The 1-based line of the deepest part of a place that the file has, and the place up to the part behind it."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
@@ -74,43 +74,43 @@ def line_of(document: Any, place: Place) -> tuple[int, Place]:
     return line, place
 
 
-def _line(position: Any, part: str | int, otherwise: int) -> int:
+def _line(position: Any, part: str | int, default: int) -> int:
     try:
         return int(position(part)[0]) + 1
     except (KeyError, TypeError):  # a key that came by a merge has no line of its own
-        return otherwise
+        return default
 
 
-def keys_at(loc: Place, model: type[BaseModel]) -> set[str]:
+def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
     """The keys that may stand where a location of pydantic's ends."""
-    candidates, names = [model], _keys(model)
+    candidates, names = [model], _yaml_keys(model)
     for part in loc:
-        of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _labels(inner)]
+        of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
         if of_kind:
-            candidates, names = of_kind, _keys(of_kind[0])
+            candidates, names = of_kind, _yaml_keys(of_kind[0])
             continue
-        names = {name for inner in candidates for name in _keys(inner)}
+        names = {name for inner in candidates for name in _yaml_keys(inner)}
         fields = [inner.model_fields[part] for inner in candidates if part in inner.model_fields]
         if fields:
-            candidates = [inner for field in fields for inner in _models_in(field.annotation)] or candidates
+            candidates = [inner for field in fields for inner in _models_in_annotation(field.annotation)] or candidates
     return names
 
 
-def _keys(model: type[BaseModel]) -> set[str]:
+def _yaml_keys(model: type[BaseModel]) -> set[str]:
     """The keys of a model as they are written, which a field may have another name for: `from` is a word of Python."""
     return {field.alias or name for name, field in model.model_fields.items()}
 
 
-def _labels(model: type[BaseModel]) -> tuple[str, ...]:
+def _union_labels(model: type[BaseModel]) -> tuple[str, ...]:
     """What pydantic puts for a model that is one of several."""
     kind = model.model_fields.get("kind")
     return (model.__name__, *(typing.get_args(kind.annotation) if kind else ()))
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def _models_in_annotation(annotation: Any) -> list[type[BaseModel]]:
     """The models a (possibly nested) annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
-        return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+        return [model for argument in typing.get_args(annotation) for model in _models_in_annotation(argument)]
     return []

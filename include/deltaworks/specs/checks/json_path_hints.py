@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deltaworks.specs.base import Place
-from deltaworks.specs.declared_mistakes import Declared
-from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.base import KeyPath
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError
+from deltaworks.specs.validation_errors import Declaration
 
 
-def path_mistakes(spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Place, Mistake]]:
+def json_path_errors(spec: PipelineSpec, declared: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
     """Every path into JSON whose names are divided by something else than points.
 
     Names of columns in files (CSV, Parquet) may have a slash of their own; so may one name of a path with points, such
@@ -21,10 +21,10 @@ def path_mistakes(spec: PipelineSpec, declared: Declared) -> Iterator[tuple[Plac
     for place, path in declared_paths(spec):
         if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             meant = path.strip("/").replace("/", ".")
-            yield place, declared.mistake(place, f"a path has points between its names: write {meant}")
+            yield place, declared.error_at(place, f"a path has points between its names: write {meant}")
 
 
-def declared_paths(spec: PipelineSpec) -> Iterator[tuple[Place, str]]:
+def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
     """Every path into events that a pipeline declares, with its place."""
     if spec.unwrap is not None:
         yield ("unwrap", "path"), spec.unwrap.path

@@ -11,7 +11,7 @@ from deltaworks.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class SpecError:
     """What is wrong at a line of a file.
 
     `key` is the place as keys between points; empty where it is the text of the file that is wrong, not a value in it.
@@ -27,24 +27,24 @@ class Mistake:
         return ": ".join(part for part in (place, self.key, self.text) if part)
 
 
-def spec_invalid(mistakes: Sequence[Mistake]) -> ConfigError:
+def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
     """The error of a file with mistakes: SPEC_INVALID, listing them all."""
-    number = len(mistakes)
-    listed = "\n  ".join(str(mistake) for mistake in mistakes)
+    number = len(errors)
+    listed = "\n  ".join(str(mistake) for mistake in errors)
     return ConfigError(
         "SPEC_INVALID",
-        f"{number} mistake{'s' * (number != 1)} in {mistakes[0].file.name}:\n  {listed}",
+        f"{number} mistake{'s' * (number != 1)} in {errors[0].file.name}:\n  {listed}",
         hint="Mend the lines named, then run `deltaworks pipelines check`.",
     )
 
 
-def meant(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+def closest_match(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:
     """The nearest of the candidates; None where none is near."""
     nearest = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)
     return nearest[0] if nearest else None
 
 
-def lines_of(numbers: Iterable[int]) -> str:
+def format_lines(numbers: Iterable[int]) -> str:
     """`line 3`, `lines 3 and 9`."""
     ordered = [str(number) for number in sorted({*numbers})]
     if len(ordered) == 1:

@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.specs.base import Spec
-from deltaworks.specs.effects import OTHER_LOG, OTHER_MEANING, Edit, Effect, Marker, NamedItems, Presence
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_change_effects import (
+    CHANGES_MEANING,
+    CHANGES_SOURCE,
+    Edit,
+    Effect,
+    Marker,
+    NamedItems,
+    OptionalSection,
+)
 from deltaworks.specs.table import TableSpec
 
 
@@ -26,14 +34,14 @@ class SpecChange:
     advice: str
 
 
-def classify(old: PipelineSpec, new: PipelineSpec) -> list[SpecChange]:
+def classify_changes(old: PipelineSpec, new: PipelineSpec) -> list[SpecChange]:
     """Every field that differs with its effect, in the order of the declaration; empty where nothing does."""
-    return list(_compared(old, new, "", {"pipeline": old.pipeline, "table": ""}))
+    return list(_diff(old, new, "", {"pipeline": old.pipeline, "table": ""}))
 
 
-def unsafe(changes: list[SpecChange]) -> list[SpecChange]:
+def unsafe_changes(changes: list[SpecChange]) -> list[SpecChange]:
     """The changes on which a stream does not start of itself."""
-    return [change for change in changes if change.effect.unsafe]
+    return [change for change in changes if change.effect.is_unsafe]
 
 
 def marker_of(model: type[Spec], name: str) -> Marker | None:
@@ -42,55 +50,57 @@ def marker_of(model: type[Spec], name: str) -> Marker | None:
     return next(markers, None)
 
 
-def _compared(old: Spec, new: Spec, above: str, words: Mapping[str, str]) -> Iterator[SpecChange]:
+def _diff(old: Spec, new: Spec, prefix: str, placeholders: Mapping[str, str]) -> Iterator[SpecChange]:
     for name in type(new).model_fields:
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
             continue
-        field = f"{above}{name}"
+        field = f"{prefix}{name}"
         marker = marker_of(type(new), name)
         specs = isinstance(before, Spec) and isinstance(after, Spec)
         if isinstance(marker, Edit):
-            yield _change(marker, field, before, after, words)
+            yield _change(marker, field, before, after, placeholders)
         elif isinstance(marker, NamedItems):
-            yield from _compared_by_name(marker, before, after, field, words)
-        elif isinstance(marker, Presence) and (before is None or after is None):
-            yield _change(marker.edit, field, before, after, words)
+            yield from _diff_by_name(marker, before, after, field, placeholders)
+        elif isinstance(marker, OptionalSection) and (before is None or after is None):
+            yield _change(marker.edit, field, before, after, placeholders)
         elif not specs:
             # A field nobody has thought about is not taken to be harmless.
-            yield _change(OTHER_MEANING, field, before, after, words)
+            yield _change(CHANGES_MEANING, field, before, after, placeholders)
         elif type(before) is type(after):
-            yield from _compared(before, after, f"{field}.", words)
+            yield from _diff(before, after, f"{field}.", placeholders)
         else:
-            yield _change(OTHER_LOG, f"{field}.kind", before.kind, after.kind, words)
+            yield _change(CHANGES_SOURCE, f"{field}.kind", before.kind, after.kind, placeholders)
 
 
-def _compared_by_name(
-    marker: NamedItems, old: tuple[Any, ...], new: tuple[Any, ...], field: str, words: Mapping[str, str]
+def _diff_by_name(
+    marker: NamedItems, old: tuple[Any, ...], new: tuple[Any, ...], field: str, placeholders: Mapping[str, str]
 ) -> Iterator[SpecChange]:
     before, after = ({item.name: item for item in items} for items in (old, new))
     removed = {name: item for name, item in before.items() if name not in after}
     for name, item in (after | removed).items():
         item_field = f"{field}.{name}"
-        own = {**words, "name": name} | ({"table": name} if isinstance(item, TableSpec) else {})
+        own = {**placeholders, "name": name} | ({"table": name} if isinstance(item, TableSpec) else {})
         if name not in before:
             yield _change(marker.added, item_field, None, item, own)
         elif name in removed:
             yield _change(marker.removed, item_field, item, None, own)
         else:
-            yield from _compared(before[name], item, f"{item_field}.", own)
+            yield from _diff(before[name], item, f"{item_field}.", own)
 
 
-def _change(edit: Edit, field: str, old: Any, new: Any, words: Mapping[str, str]) -> SpecChange:
-    return SpecChange(field, _plain(old), _plain(new), edit.effect, edit.advice.format_map({"name": "", **words}))
+def _change(edit: Edit, field: str, old: Any, new: Any, placeholders: Mapping[str, str]) -> SpecChange:
+    return SpecChange(
+        field, _to_plain(old), _to_plain(new), edit.effect, edit.advice.format_map({"name": "", **placeholders})
+    )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A value as data, as it is printed and recorded."""
     if isinstance(value, Spec):
         return value.model_dump(mode="json", exclude_defaults=True)
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _to_plain(item) for name, item in value.items()}
     return value

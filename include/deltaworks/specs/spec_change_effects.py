@@ -21,7 +21,7 @@ class Effect(StrEnum):
     REFUSED = "refused"
 
     @property
-    def unsafe(self) -> bool:
+    def is_unsafe(self) -> bool:
         """Whether a stream refuses to start on it."""
         return self in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED)
 
@@ -35,7 +35,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class OptionalSection:
     """A spec that may be absent: what it means to declare or to remove it. Its own fields are compared else."""
 
     edit: Edit
@@ -49,34 +49,34 @@ class NamedItems:
     removed: Edit
 
 
-Marker = Edit | Presence | NamedItems
+Marker = Edit | OptionalSection | NamedItems
 
 NEXT_START = Edit(Effect.RESTART, "Holds from the stream's next start: `deltaworks restart {pipeline}`.")
-FIRST_START = Edit(Effect.SAFE, "Nothing: a stream that has an offset continues from there.")
-AT_ONCE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
-NEXT_UPKEEP = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")
-OTHER_MEANING = Edit(
+FIRST_START_ONLY = Edit(Effect.SAFE, "Nothing: a stream that has an offset continues from there.")
+IMMEDIATE = Edit(Effect.SAFE, "Nothing: shown as soon as Airflow reads the file again.")
+NEXT_MAINTENANCE = Edit(Effect.SAFE, "Nothing: holds from the next maintenance run.")
+CHANGES_MEANING = Edit(
     Effect.MIXES,
     "Old and new rows would mean different things. Give it a new name instead; or accept it with `deltaworks pipelines "
     "diff {pipeline} --accept`, restart, and make old rows alike with `deltaworks reprocess {pipeline} --from-start`.",
 )
-OTHER_FORM = Edit(
+CHANGES_FORMAT = Edit(
     Effect.MIXES,
     "Objects of the old form could not be read any more, neither those that wait nor by a reprocess. Declare a "
     "pipeline of its own; or let the stream work off what waits, accept it with `deltaworks pipelines diff {pipeline} "
     "--accept`, and reprocess nothing that is older.",
 )
-OTHER_READING = Edit(
+CHANGES_PARSING = Edit(
     Effect.BACKFILL,
     "Holds for what is read from the stream's next start on. Rows that landed before keep to the old reading until "
     "`deltaworks reprocess {pipeline} --from-start`.",
 )
-OTHER_LOG = Edit(
+CHANGES_SOURCE = Edit(
     Effect.NEW_GENERATION,
     "Offsets and `_seq` of the old source mean nothing in the new one. Declare it as a pipeline of its own, under a "
     "new name; or give up what has landed: `deltaworks stop {pipeline}`, `deltaworks pipelines start-over {pipeline}`.",
 )
-SAME_PLACE = Edit(
+CHANGES_ADDRESS = Edit(
     Effect.MIXES,
     "Offsets stay as they are: they must mean the same at the new address. If it is another name of the same place, "
     "accept it with `deltaworks pipelines diff {pipeline} --accept`; otherwise declare a pipeline of its own.",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from deltaworks.specs.base import Place
+from deltaworks.specs.base import KeyPath
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.share_conf import stream_share
 from deltaworks.specs.shares import ClusterSpec, JobClass, Share
 
-_PLACE: Place = ("shares", "cluster")
+_CLUSTER_KEY: KeyPath = ("shares", "cluster")
 
 
-def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[Place, str]]:
+def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[KeyPath, str]]:
     """What waits, by its place in the environment's file; nothing where no cluster is declared.
 
     A stream holds its executors for ever. So a job that gets no executor beside all of them waits for ever, and one
@@ -29,16 +29,16 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
         yield ("shares", "stream", "slots"), f"{number}; some streams wait for ever"
     if cluster is None:
         return
-    jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _classes(pipelines)}
-    if (text := _without_room(cluster, streams, {})) is not None:
-        yield _PLACE, f"the streams do not fit: {text}; some wait for ever"
+    jobs: dict[str, Share] = {name: environment.shares.of(name) for name in _job_classes(pipelines)}
+    if (text := _capacity_excess(cluster, streams, {})) is not None:
+        yield _CLUSTER_KEY, f"the streams do not fit: {text}; some wait for ever"
         return
-    stuck = {name: _without_room(cluster, streams, {name: _least(share)}) for name, share in jobs.items()}
+    stuck = {name: _capacity_excess(cluster, streams, {name: _minimum_share(share)}) for name, share in jobs.items()}
     for name, text in stuck.items():
         if text is not None:
-            yield _PLACE, f"{text}; a {name} job waits for ever"
-    if not any(stuck.values()) and (text := _without_room(cluster, streams, jobs)) is not None:
-        yield _PLACE, f"{text}; jobs of one class wait for those of another"
+            yield _CLUSTER_KEY, f"{text}; a {name} job waits for ever"
+    if not any(stuck.values()) and (text := _capacity_excess(cluster, streams, jobs)) is not None:
+        yield _CLUSTER_KEY, f"{text}; jobs of one class wait for those of another"
 
 
 def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
@@ -51,7 +51,7 @@ def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) ->
     }
 
 
-def _classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
+def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
     """The classes of jobs that these pipelines have, beside their streams."""
     if any(spec.gold.tables for spec in pipelines):
         yield "gold"
@@ -60,23 +60,23 @@ def _classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
     yield from ("maintenance", "reprocess")
 
 
-def _least(share: Share) -> Share:
+def _minimum_share(share: Share) -> Share:
     """With what a job begins: one executor is enough."""
     return replace(share, executors=1)
 
 
-def _without_room(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
+def _capacity_excess(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
     """The sum that is too large, with figures; None where all of them fit at once."""
     shares = streams | jobs
     cores = {name: share.cores for name, share in shares.items()}
     if sum(cores.values()) > cluster.cores:
-        return f"{_listed(cores)} are {sum(cores.values())} cores, and the cluster has {cluster.cores}"
+        return f"{_format_terms(cores)} are {sum(cores.values())} cores, and the cluster has {cluster.cores}"
     memory = {name: share.memory_bytes >> 20 for name, share in shares.items()}
     if sum(memory.values()) > cluster.memory_bytes >> 20:
         have = cluster.memory_bytes >> 20
-        return f"{_listed(memory)} are {sum(memory.values())} MB of executors, and the cluster has {have}"
+        return f"{_format_terms(memory)} are {sum(memory.values())} MB of executors, and the cluster has {have}"
     return None
 
 
-def _listed(parts: dict[str, int]) -> str:
+def _format_terms(parts: dict[str, int]) -> str:
     return " + ".join(f"{name} {number}" for name, number in parts.items())

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.checks import query_mistakes, sound_queries
+from deltaworks.specs.checks import query_cache, query_errors
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.checks.sound_queries import MOST_QUERIES, SoundQueries, digest_of
+from deltaworks.specs.checks.query_cache import MAX_QUERIES, QueryCache, query_digest
 
 VIEWS = {"orders": ["event_date", "amount"], "clicks": None}
 SQL = "SELECT event_date, sum(amount) AS amount FROM orders GROUP BY event_date"
@@ -23,35 +23,35 @@ SQL = "SELECT event_date, sum(amount) AS amount FROM orders GROUP BY event_date"
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were parsed."""
     names: list[str] = []
-    read = query_mistakes.read_query
+    read = query_errors.check_query
 
     def recorded(path: Path, *arguments: Any, **options: Any) -> Any:
         names.append(path.name)
         return read(path, *arguments, **options)
 
-    monkeypatch.setattr(query_mistakes, "read_query", recorded)
+    monkeypatch.setattr(query_errors, "read_query", recorded)
     return names
 
 
 def test_a_query_is_parsed_again_where_it_or_what_it_reads_has_changed() -> None:
-    digest = digest_of(SQL, VIEWS)
+    digest = query_digest(SQL, VIEWS)
 
-    assert digest == digest_of(SQL, dict(VIEWS))
+    assert digest == query_digest(SQL, dict(VIEWS))
     others = [
-        digest_of(f"{SQL} ", VIEWS),
-        digest_of(SQL, VIEWS | {"orders": ["event_date"]}),
-        digest_of(SQL, VIEWS | {"orders": ["amount", "event_date"]}),
-        digest_of(SQL, {"orders": VIEWS["orders"]}),
+        query_digest(f"{SQL} ", VIEWS),
+        query_digest(SQL, VIEWS | {"orders": ["event_date"]}),
+        query_digest(SQL, VIEWS | {"orders": ["amount", "event_date"]}),
+        query_digest(SQL, {"orders": VIEWS["orders"]}),
     ]
     assert len({digest, *others}) == 5
 
 
 def test_a_query_is_parsed_again_by_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    digest = digest_of(SQL, VIEWS)
+    digest = query_digest(SQL, VIEWS)
     for judges in ("another parser", ""):
-        monkeypatch.setattr(sound_queries, "_judges", lambda judges=judges: judges)
+        monkeypatch.setattr(query_cache, "_judges", lambda judges=judges: judges)
 
-        assert digest_of(SQL, VIEWS) != digest
+        assert query_digest(SQL, VIEWS) != digest
 
 
 def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_folder: Path) -> None:
@@ -59,7 +59,7 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
     were_parsed = list(parsed)
     again = check_project("local", root=PROJECT_ROOT)
 
-    assert first.mistakes == again.mistakes == []
+    assert first.errors == again.errors == []
     panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
     queries = len(panels) + sum(
         len(spec.gold.tables) + len(spec.views) + len(spec.alerts) + len(spec.models)
@@ -86,38 +86,38 @@ def test_a_check_that_knows_every_query_loads_no_parser() -> None:
 
 def test_what_was_remembered_is_there_for_the_next_run_and_bounded(tmp_path: Path) -> None:
     file = tmp_path / "cache" / "queries.json"
-    for start in (0, MOST_QUERIES):
-        queries = SoundQueries(file)
-        for number in range(start, start + MOST_QUERIES // 2 + 1):
-            queries.remember(str(number), ["a"] if number % 2 else None)
+    for start in (0, MAX_QUERIES):
+        queries = QueryCache(file)
+        for number in range(start, start + MAX_QUERIES // 2 + 1):
+            queries.put(str(number), ["a"] if number % 2 else None)
         queries.save()
 
-    kept = SoundQueries(file)
+    kept = QueryCache(file)
 
     assert "0" not in kept
-    assert kept.answer(str(MOST_QUERIES)) is None
-    assert kept.answer(str(MOST_QUERIES + 1)) == ["a"]
-    assert len(json.loads(file.read_text())) == MOST_QUERIES
+    assert kept.get(str(MAX_QUERIES)) is None
+    assert kept.get(str(MAX_QUERIES + 1)) == ["a"]
+    assert len(json.loads(file.read_text())) == MAX_QUERIES
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 1}', '{"a": [1]}', "null"])
 def test_a_file_that_is_damaged_knows_nothing_and_is_replaced(tmp_path: Path, text: str) -> None:
     file = tmp_path / "queries.json"
     file.write_text(text)
-    queries = SoundQueries(file)
+    queries = QueryCache(file)
     assert "a" not in queries
 
-    queries.remember("b", ["x"])
+    queries.put("b", ["x"])
     queries.save()
 
-    assert SoundQueries(file).answer("b") == ["x"]
+    assert QueryCache(file).get("b") == ["x"]
 
 
 def test_without_a_folder_every_query_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    queries = SoundQueries(tmp_path / "file" / "queries.json")
-    queries.remember("a", ["x"])
+    queries = QueryCache(tmp_path / "file" / "queries.json")
+    queries.put("a", ["x"])
 
     queries.save()
 
-    assert "a" not in SoundQueries(tmp_path / "file" / "queries.json")
+    assert "a" not in QueryCache(tmp_path / "file" / "queries.json")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import StringConstraints
 
 from deltaworks.specs.base import Name, Spec
-from deltaworks.specs.remembered import Remembered, cache_folder, digest_of_code
+from deltaworks.specs.result_cache import ResultCache, cache_folder, code_digest
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, parse_type
 
 if TYPE_CHECKING:
@@ -40,21 +40,21 @@ _DUCKDB_NAMES = {
 }
 _UNKNOWN_COLUMN = re.compile(r'[Cc]olumn(?: named)? "([^"]+)"')
 #: The clock under the names SQL writes without parentheses; DuckDB has them as functions of these names or others.
-_CLOCKS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_CLOCK_FUNCTIONS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 #: No file, no network, no extension that is fetched: what a rule may touch is the row it is given.
-_CLOSED = {
+_SANDBOX_CONFIG = {
     "threads": "1",
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
 #: Rules that are remembered; more than a project has.
-MOST_RULES = 2_000
+MAX_CACHED_RULES = 2_000
 #: What decides, beside DuckDB, whether a rule is right.
-_JUDGES = (Path(__file__), Path(__file__).with_name("types.py"))
+_CODE_FILES = (Path(__file__), Path(__file__).with_name("types.py"))
 
 
-class RuleSpec(Spec):
+class TableRuleSpec(Spec):
     """What must not be false of a row, and what happens where it is."""
 
     name: Name
@@ -66,7 +66,7 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
     """An engine of its own in memory: one thread, UTC, cut off from files and network."""
     import duckdb
 
-    connection = duckdb.connect(":memory:", config=dict(_CLOSED))
+    connection = duckdb.connect(":memory:", config=dict(_SANDBOX_CONFIG))
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
@@ -87,36 +87,36 @@ def duckdb_type(kind: ColumnType) -> str:
             return f"STRUCT({fields})"
 
 
-def selected(check: str) -> str:
+def select_item(check: str) -> str:
     """A rule as an item of a select list. Line breaks keep a comment in it from swallowing what follows."""
     return f"(\n{check}\n)"
 
 
-def problem_of(check: str, columns: Mapping[str, str]) -> str | None:
+def table_rule_problem(check: str, columns: Mapping[str, str]) -> str | None:
     """What is wrong with a rule over columns of these declared types; None where nothing is."""
-    return _problem_of(check, tuple(columns.items()))
+    return _cached_problem(check, tuple(columns.items()))
 
 
 @functools.lru_cache(maxsize=1024)
-def _problem_of(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
-    judges = digest_of_code(("duckdb",), _JUDGES)
-    sound = _sound_rules(cache_folder() / "sound_rules.json")
+def _cached_problem(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
+    judges = code_digest(("duckdb",), _CODE_FILES)
+    sound = _rule_cache(cache_folder() / "sound_rules.json")
     digest = hashlib.sha256(json.dumps([judges, check, columns]).encode()).hexdigest()
     if judges and digest in sound:
         return None
-    problem = _judged(check, columns)
+    problem = _validate(check, columns)
     if judges and problem is None:
-        sound.remember(digest, True)
+        sound.put(digest, True)
         sound.save()
     return problem
 
 
 @functools.lru_cache(maxsize=4)
-def _sound_rules(file: Path) -> Remembered[bool]:
-    return Remembered(file, most=MOST_RULES, is_answer=lambda value: value is True)
+def _rule_cache(file: Path) -> ResultCache[bool]:
+    return ResultCache(file, max_entries=MAX_CACHED_RULES, is_valid=lambda value: value is True)
 
 
-def _judged(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
+def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
     """What DuckDB says of a rule; nothing where it is not installed, as in a Lambda, which only takes events."""
     try:
         import duckdb
@@ -124,27 +124,27 @@ def _judged(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         return None
 
     with open_duckdb() as connection:
-        misuse = _misuse(connection, check)
+        misuse = _forbidden_use(connection, check)
         if misuse is not None:
             return misuse
         declared = ", ".join(f'"{name}" {duckdb_type(parse_type(kind))}' for name, kind in columns)
         connection.execute(f"CREATE TABLE rows_ ({declared})").fetchall()
         connection.execute("INSERT INTO rows_ DEFAULT VALUES").fetchall()
-        query = f"SELECT {selected(check)} FROM (SELECT * FROM rows_) AS row_"
+        query = f"SELECT {select_item(check)} FROM (SELECT * FROM rows_) AS row_"
         try:
             # As a condition no aggregate and no window is allowed.
-            kinds = [str(kind) for kind in connection.sql(f"{query} WHERE {selected(check)}").types]
+            kinds = [str(kind) for kind in connection.sql(f"{query} WHERE {select_item(check)}").types]
             # Constants are read when it runs: a text that is compared with a number fails here, not in a batch.
             connection.execute(query).fetchall()
         except duckdb.Error as error:
-            return _described(error, [name for name, _ in columns])
+            return _duckdb_message(error, [name for name, _ in columns])
     return None if kinds == ["BOOLEAN"] else f"this is {', '.join(kinds)}, not true or false"
 
 
-def _misuse(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
+def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
     """What in the expression is not of the row alone, found in its syntax."""
     ((answer,),) = connection.execute(
-        "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {selected(check)}"]
+        "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {select_item(check)}"]
     ).fetchall()
     parsed = json.loads(answer)
     if parsed.get("error"):
@@ -155,36 +155,36 @@ def _misuse(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
         return "write one expression"
     if (node.get("from_table") or {}).get("type") not in (None, "EMPTY"):
         return "a rule reads its row and no table"
-    for part in _parts(node["select_list"]):
+    for part in _ast_nodes(node["select_list"]):
         if part.get("class") == "SUBQUERY":
             return "a rule reads its row and no table: no SELECT in it"
         name = str(part.get("function_name", "")).lower()
-        if part.get("class") == "COLUMN_REF" and str(part["column_names"][0]).lower() in _CLOCKS:
+        if part.get("class") == "COLUMN_REF" and str(part["column_names"][0]).lower() in _CLOCK_FUNCTIONS:
             name = str(part["column_names"][0]).lower()
-        if name in _changing_functions():
+        if name in _volatile_functions():
             return f"{name}() gives another answer every time; _ingested_at is the time of arrival"
     return None
 
 
-def _parts(node: Any) -> Iterator[dict[str, Any]]:
+def _ast_nodes(node: Any) -> Iterator[dict[str, Any]]:
     if isinstance(node, dict):
         yield node
         node = list(node.values())
     if isinstance(node, list):
         for item in node:
-            yield from _parts(item)
+            yield from _ast_nodes(item)
 
 
 @functools.lru_cache(maxsize=1)
-def _changing_functions() -> frozenset[str]:
+def _volatile_functions() -> frozenset[str]:
     with open_duckdb() as connection:
         names = connection.execute(
             "SELECT function_name FROM duckdb_functions() WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
         ).fetchall()
-    return frozenset(str(name).lower() for (name,) in names) | _CLOCKS
+    return frozenset(str(name).lower() for (name,) in names) | _CLOCK_FUNCTIONS
 
 
-def _described(error: Exception, columns: list[str]) -> str:
+def _duckdb_message(error: Exception, columns: list[str]) -> str:
     text = str(error).splitlines()[0]
     unknown = _UNKNOWN_COLUMN.search(text)
     if unknown is None or unknown[1] in columns:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from deltaworks.specs.base import Spec
-from deltaworks.specs.changes import classify, marker_of, unsafe
-from deltaworks.specs.effects import Edit, Effect, NamedItems, Presence
 from deltaworks.specs.mutation import REQUEST_COLUMNS, MutableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec
+from deltaworks.specs.spec_change_effects import Edit, Effect, NamedItems, OptionalSection
+from deltaworks.specs.spec_diff import classify_changes, marker_of, unsafe_changes
 from deltaworks.specs.table import ColumnSpec, TableSpec
 
 DECLARED: dict[str, Any] = {
@@ -104,14 +104,14 @@ def test_every_field_of_a_pipeline_has_an_effect() -> None:
             elif not isinstance(marker, Edit):
                 # Only a field with a marker for it may be absent, and several models are told apart by their kind.
                 absent = type(None) in typing.get_args(field.annotation)
-                assert absent == isinstance(marker, Presence), (model, name)
+                assert absent == isinstance(marker, OptionalSection), (model, name)
                 assert len(inner) == 1 or all("kind" in item.model_fields for item in inner), (model, name)
 
 
 def test_another_kind_of_source_is_one_change() -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "events"}
 
-    changes = classify(spec(), PipelineSpec.model_validate(DECLARED | {"source": kafka}))
+    changes = classify_changes(spec(), PipelineSpec.model_validate(DECLARED | {"source": kafka}))
 
     assert [(change.field, change.new, change.effect) for change in changes] == [
         ("source.kind", "kafka", Effect.NEW_GENERATION)
@@ -121,7 +121,7 @@ def test_another_kind_of_source_is_one_change() -> None:
 def test_every_advice_can_be_filled_in() -> None:
     markers = [marker_of(model, name) for model in compared_models() for name in model.model_fields]
     edits = [marker for marker in markers if isinstance(marker, Edit)]
-    edits += [marker.edit for marker in markers if isinstance(marker, Presence)]
+    edits += [marker.edit for marker in markers if isinstance(marker, OptionalSection)]
     edits += [edit for marker in markers if isinstance(marker, NamedItems) for edit in (marker.added, marker.removed)]
 
     assert len(edits) > 100
@@ -130,7 +130,7 @@ def test_every_advice_can_be_filled_in() -> None:
 
 
 def test_a_spec_has_not_changed_against_itself() -> None:
-    assert classify(spec(), spec()) == []
+    assert classify_changes(spec(), spec()) == []
 
 
 def test_the_order_of_tables_and_columns_means_nothing() -> None:
@@ -138,7 +138,7 @@ def test_the_order_of_tables_and_columns_means_nothing() -> None:
     turned["tables"].reverse()
     turned["tables"][-2]["columns"].reverse()
 
-    assert classify(spec(), PipelineSpec.model_validate(turned)) == []
+    assert classify_changes(spec(), PipelineSpec.model_validate(turned)) == []
 
 
 COLUMNS = DECLARED["tables"][1]["columns"]
@@ -197,24 +197,24 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
 def test_an_edit_is_told_by_its_field_and_effect(
     field: str, path: tuple[str | int, ...], value: Any, effect: Effect
 ) -> None:
-    changes = classify(spec(), spec((path, value)))
+    changes = classify_changes(spec(), spec((path, value)))
 
     assert [(change.field, change.effect) for change in changes] == [(field, effect)]
     assert changes[0].old != changes[0].new
-    assert (unsafe(changes) != []) == (effect in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED))
+    assert (unsafe_changes(changes) != []) == (effect in (Effect.MIXES, Effect.NEW_GENERATION, Effect.REFUSED))
 
 
 def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
     plain = (("unwrap",), None)
 
-    changes = classify(spec(plain), spec(plain, (("source", "format"), "csv")))
+    changes = classify_changes(spec(plain), spec(plain, (("source", "format"), "csv")))
 
     assert [(change.field, change.effect) for change in changes] == [("source.format", Effect.MIXES)]
 
 
 def test_an_advice_names_the_pipeline_and_the_table() -> None:
-    (added,) = classify(spec(), spec((("tables",), [*DECLARED["tables"], NEW_TABLE])))
-    (column,) = classify(
+    (added,) = classify_changes(spec(), spec((("tables",), [*DECLARED["tables"], NEW_TABLE])))
+    (column,) = classify_changes(
         spec(), spec(((*ORDERS, "columns"), [*COLUMNS, {"name": "tax", "path": "tax", "type": "double"}]))
     )
 
@@ -228,7 +228,7 @@ def test_a_table_that_becomes_mutable_and_one_that_is_so_no_more_need_a_restart(
     del fixed["tables"][2]["mutable"], fixed["mutations"]
     before = PipelineSpec.model_validate(fixed)
 
-    for changes in (classify(before, spec()), classify(spec(), before)):
+    for changes in (classify_changes(before, spec()), classify_changes(spec(), before)):
         assert [(change.field, change.effect) for change in changes] == [
             ("tables.contacts.mutable", Effect.RESTART),
             ("mutations", Effect.RESTART),
@@ -238,7 +238,7 @@ def test_a_table_that_becomes_mutable_and_one_that_is_so_no_more_need_a_restart(
 def test_several_edits_are_told_one_by_one() -> None:
     edited = spec((("owner",), "x"), ((*ORDERS, "columns", 0, "type"), "double"), (("stream", "trigger_seconds"), 1))
 
-    assert [change.effect for change in classify(spec(), edited)] == [
+    assert [change.effect for change in classify_changes(spec(), edited)] == [
         Effect.SAFE,
         Effect.NEW_GENERATION,
         Effect.RESTART,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from deltaworks.specs.checks import check_cache
 from deltaworks.specs.checks import project as reading
-from deltaworks.specs.checks import sound_project
-from deltaworks.specs.checks.sound_project import JUDGES, ProjectAnswer, project_answer
+from deltaworks.specs.checks.check_cache import CODE_PATTERNS, ProjectReport, cached_project_check
 from deltaworks.specs.project_folder import PROJECT_ROOT
 
 ENVIRONMENT = 'environment: local\nlake: {root: "file:///lake"}\nlanding: {root: "file:///landing"}\nmessaging: {}\n'
@@ -80,7 +80,7 @@ def make_shop(tmp_path: Path) -> Callable[..., Path]:
 def test_a_project_that_was_right_is_answered_from_memory(make_shop: Callable[..., Path], readings: list[Path]) -> None:
     root = make_shop()
 
-    first, second = project_answer(root), project_answer(root)
+    first, second = cached_project_check(root), cached_project_check(root)
 
     assert readings == [root]
     assert second == first
@@ -93,11 +93,11 @@ def test_remarks_are_remembered_too(make_shop: Callable[..., Path], readings: li
     file = root / "include/pipelines/orders/pipeline.yaml"
     file.write_text(file.read_text().replace('  schedule: "0 3 * * *"\n', "") + "maintenance: {schedule: null}\n")
 
-    first, second = project_answer(root), project_answer(root)
+    first, second = cached_project_check(root), cached_project_check(root)
 
     assert len(readings) == 1
-    assert [remark.key for remark in second.remarks] == ["gold"]
-    assert second.remarks == first.remarks
+    assert [remark.key for remark in second.warnings] == ["gold"]
+    assert second.warnings == first.warnings
 
 
 def _edit_sql(root: Path, patch: pytest.MonkeyPatch) -> None:
@@ -127,14 +127,14 @@ def _install_a_library(root: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _pass_a_day(root: Path, patch: pytest.MonkeyPatch) -> None:
-    later = sound_project.time.time() + 86_400
-    patch.setattr(sound_project.time, "time", lambda: later)
+    later = check_cache.time.time() + 86_400
+    patch.setattr(check_cache.time, "time", lambda: later)
 
 
 def _other_code(root: Path, patch: pytest.MonkeyPatch) -> None:
     (root / "package").mkdir()
     (root / "package/errors.py").write_text("")
-    patch.setattr(sound_project, "_PACKAGE", root / "package")
+    patch.setattr(check_cache, "_PACKAGE", root / "package")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_it_is_read_again_where_something_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = make_shop()
-    project_answer(root)
+    cached_project_check(root)
 
     change(root, monkeypatch)
-    project_answer(root)
+    cached_project_check(root)
 
     assert len(readings) == 2
 
@@ -169,11 +169,11 @@ def test_variables_of_the_shell_change_nothing(
     make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
-    project_answer(root)
+    cached_project_check(root)
     monkeypatch.setenv("SHLVL", "7")
     monkeypatch.setenv("PWD", "/elsewhere")
 
-    project_answer(root)
+    cached_project_check(root)
 
     assert len(readings) == 1
 
@@ -182,10 +182,10 @@ def test_mistakes_are_looked_for_each_time(make_shop: Callable[..., Path], readi
     root = make_shop()
     (root / "include/pipelines/orders/gold/daily.sql").write_text(SQL.replace("FROM placed", "FROM plced"))
 
-    answers = [project_answer(root) for _ in range(2)]
+    answers = [cached_project_check(root) for _ in range(2)]
 
     assert len(readings) == 2
-    assert all("plced" in answer.mistakes[0].text for answer in answers)
+    assert all("plced" in answer.errors[0].text for answer in answers)
 
 
 def test_a_project_that_names_sql_elsewhere_is_read_each_time(
@@ -193,10 +193,10 @@ def test_a_project_that_names_sql_elsewhere_is_read_each_time(
 ) -> None:
     root = make_shop("../../../shared/daily.sql")
     assert (root / "shared/daily.sql").is_file()
-    assert project_answer(root).mistakes == []
+    assert cached_project_check(root).errors == []
     (root / "shared/daily.sql").write_text(SQL.replace("FROM placed", "FROM plced"))
 
-    assert [mistake.file.name for mistake in project_answer(root).mistakes] == ["daily.sql"]
+    assert [mistake.file.name for mistake in cached_project_check(root).errors] == ["daily.sql"]
     assert len(readings) == 2
 
 
@@ -204,9 +204,9 @@ def test_folders_that_are_too_large_are_read_each_time(
     make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
-    monkeypatch.setattr(sound_project, "MOST_BYTES", 100)
+    monkeypatch.setattr(check_cache, "MOST_BYTES", 100)
 
-    answers = [project_answer(root) for _ in range(2)]
+    answers = [cached_project_check(root) for _ in range(2)]
 
     assert len(readings) == 2
     assert answers[0] == answers[1]
@@ -217,20 +217,20 @@ def test_a_memory_that_is_damaged_is_none(
     make_shop: Callable[..., Path], readings: list[Path], cache_folder: Path, text: str
 ) -> None:
     root = make_shop()
-    project_answer(root)
+    cached_project_check(root)
     (file,) = cache_folder.glob("sound_projects.json")
     file.write_text(text)
 
-    answer = project_answer(root)
+    answer = cached_project_check(root)
 
     assert len(readings) == 2
     assert len(json.loads(file.read_text())) == 1
-    assert isinstance(answer, ProjectAnswer)
+    assert isinstance(answer, ProjectReport)
 
 
 def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
     program = (
-        "import sys; from deltaworks.specs.checks.sound_project import project_answer; project_answer(); "
+        "import sys; from deltaworks.specs.checks.check_cache import project_answer; project_answer(); "
         "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in "
         "('deltaworks', 'generator', 'collector', 'sandbox')), sep='\\n')"
     )
@@ -240,7 +240,7 @@ def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
         [sys.executable, "-c", program], cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True
     )
 
-    decides = {str(file) for judges in JUDGES for file in package.glob(judges)}
+    decides = {str(file) for judges in CODE_PATTERNS for file in package.glob(judges)}
     loaded = set(done.stdout.split())
     assert str(package / "specs/pipeline.py") in loaded
     assert loaded - decides == set()
@@ -249,7 +249,7 @@ def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
 def test_an_answer_from_memory_loads_no_spec(make_shop: Callable[..., Path]) -> None:
     root = make_shop()
     program = (
-        "import sys, pathlib; from deltaworks.specs.checks.sound_project import project_answer; "
+        "import sys, pathlib; from deltaworks.specs.checks.check_cache import project_answer; "
         f"print(len(project_answer(pathlib.Path({str(root)!r})).pipelines), "
         "sorted({'pydantic', 'yaml', 'ruamel', 'sqlglot', 'duckdb'} & {*sys.modules}))"
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs import rules
+from deltaworks.specs import table_rules
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.rules import problem_of
+from deltaworks.specs.table_rules import table_rule_problem
 
 COLUMNS = {
     "event_time": "timestamp",
@@ -44,7 +44,7 @@ COLUMNS = {
     ],
 )
 def test_an_expression_over_the_columns_is_a_rule(check: str) -> None:
-    assert problem_of(check, COLUMNS) is None
+    assert table_rule_problem(check, COLUMNS) is None
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_expression_over_the_columns_is_a_rule(check: str) -> None:
     ],
 )
 def test_what_is_no_rule_is_told(check: str, told: str) -> None:
-    assert told in str(problem_of(check, COLUMNS))
+    assert told in str(table_rule_problem(check, COLUMNS))
 
 
 def test_a_wrong_rule_is_told_with_file_line_and_key(make_project: Callable[..., Path], pipeline_text: str) -> None:
@@ -98,18 +98,18 @@ def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_co
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     judged: list[str] = []
-    judge = rules._judged
+    judge = table_rules._validate
 
     def counted(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         judged.append(check)
         return judge(check, columns)
 
-    monkeypatch.setattr(rules, "_judged", counted)
+    monkeypatch.setattr(table_rules, "_judged", counted)
 
     def problem_in_a_new_process(columns: dict[str, str] = COLUMNS) -> str | None:
-        rules._problem_of.cache_clear()
-        rules._sound_rules.cache_clear()
-        return problem_of("level > 0", columns)
+        table_rules._cached_problem.cache_clear()
+        table_rules._rule_cache.cache_clear()
+        return table_rule_problem("level > 0", columns)
 
     assert [problem_in_a_new_process() for _ in range(3)] == [None] * 3
     assert len(judged) == 1
@@ -117,11 +117,11 @@ def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_co
     assert "Cannot compare" in str(problem_in_a_new_process(COLUMNS | {"level": "array<int>"}))
     assert len(judged) == 2
 
-    monkeypatch.setattr(rules, "digest_of_code", lambda libraries, files: "another DuckDB")
+    monkeypatch.setattr(table_rules, "digest_of_code", lambda libraries, files: "another DuckDB")
     assert problem_in_a_new_process() is None
     assert len(judged) == 3
 
-    monkeypatch.setattr(rules, "digest_of_code", lambda libraries, files: "")
+    monkeypatch.setattr(table_rules, "digest_of_code", lambda libraries, files: "")
     assert [problem_in_a_new_process() for _ in range(2)] == [None] * 2
     assert len(judged) == 5
 
@@ -130,8 +130,8 @@ def test_a_rule_that_is_wrong_is_never_remembered(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     for _ in range(2):
-        rules._problem_of.cache_clear()
-        assert "true or false" in str(problem_of("amount + 1", COLUMNS))
+        table_rules._cached_problem.cache_clear()
+        assert "true or false" in str(table_rule_problem("amount + 1", COLUMNS))
 
     assert list(tmp_path.rglob("*.json")) == []
 

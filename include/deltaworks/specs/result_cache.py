@@ -20,13 +20,13 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Remembered(Generic[T]):
+class ResultCache(Generic[T]):
     """Answers by digest, in a file of JSON. Where it cannot be read or written, nothing is remembered.
 
     Several processes may use it at once: it is replaced as a whole, and what one of them has added may be lost.
     """
 
-    def __init__(self, file: Path, *, most: int, is_answer: Callable[[Any], bool]) -> None:
+    def __init__(self, file: Path, *, max_entries: int, is_valid: Callable[[Any], bool]) -> None:
         """Read the file.
 
         Args:
@@ -34,28 +34,28 @@ class Remembered(Generic[T]):
             is_answer: whether a value is an answer; a file with any other is taken for damaged.
         """
         self._file = file
-        self._most = most
-        self._answers: dict[str, T] = _read(file, is_answer)
-        self._new: dict[str, T] = {}
+        self._max_entries = max_entries
+        self._results: dict[str, T] = _read(file, is_valid)
+        self._added: dict[str, T] = {}
 
     def __contains__(self, digest: str | None) -> bool:
-        return digest in self._answers
+        return digest in self._results
 
-    def answer(self, digest: str) -> T:
+    def get(self, digest: str) -> T:
         """The answer that is remembered."""
-        return self._answers[digest]
+        return self._results[digest]
 
-    def remember(self, digest: str, answer: T) -> None:
+    def put(self, digest: str, result: T) -> None:
         """Keep what was looked at and is right. `save` writes it."""
-        self._new[digest] = answer
+        self._added[digest] = result
 
     def save(self) -> None:
         """Write what is new; nothing where nothing is."""
-        if not self._new:
+        if not self._added:
             return
-        self._answers |= self._new
-        self._new = {}
-        kept = list(self._answers.items())[-self._most :]
+        self._results |= self._added
+        self._added = {}
+        kept = list(self._results.items())[-self._max_entries :]
         part = self._file.with_name(f"{self._file.name}.{uuid.uuid4().hex}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def cache_folder() -> Path:
 
 
 @cache
-def digest_of_code(libraries: Sequence[str], files: Sequence[Path]) -> str:
+def code_digest(libraries: Sequence[str], files: Sequence[Path]) -> str:
     """What stands for code: the libraries' versions and the files' content, nothing of which is loaded.
 
     Empty where any of it cannot be read: what that code says is not remembered.
@@ -93,10 +93,10 @@ def _version(library: str) -> str:
     return " ".join(sorted(folder.name for folder in Path(spec.origin).parents[1].glob(f"{library}-*.dist-info")))
 
 
-def _read(file: Path, is_answer: Callable[[Any], bool]) -> dict[str, T]:
+def _read(file: Path, is_valid: Callable[[Any], bool]) -> dict[str, T]:
     try:
         answers = json.loads(file.read_bytes())
-        sound = all(map(is_answer, answers.values()))
+        sound = all(map(is_valid, answers.values()))
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
     return answers if sound else {}

@@ -29,8 +29,8 @@ def checked(make_project: Callable[..., Path]) -> Callable[..., ProjectCheck]:
 
 
 def remarks(project: ProjectCheck) -> list[str]:
-    assert project.mistakes == []
-    return [str(remark) for remark in project.remarks]
+    assert project.errors == []
+    return [str(remark) for remark in project.warnings]
 
 
 def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_is_not_remarked_on(

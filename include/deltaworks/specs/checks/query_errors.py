@@ -18,65 +18,70 @@ from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, TokenError
 
 from deltaworks.specs.checks.sql_names import QueryNames, Views, line_at
 from deltaworks.specs.gold import view_name
-from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.spec_errors import SpecError, closest_match
 
-_SAID = {
+_DIALECT_NOTES = {
     "spark": "gold SQL is written in Spark's dialect",
     "duckdb": "views and panels are written in DuckDB's dialect",
 }
 _STATEMENTS = ("SELECT", "WITH", "FROM", "VALUES")
-_NOT_BEHIND_A_COMMA = frozenset(
+_INVALID_AFTER_COMMA = frozenset(
     {TokenType.FROM, TokenType.WHERE, TokenType.GROUP_BY, TokenType.ORDER_BY, TokenType.HAVING, TokenType.R_PAREN}
 )
 #: The parser's words by how they begin, and ours.
-_WORDS = {"Invalid expression": "this is not expected here", "Required keyword": "something is missing behind it"}
+_PARSER_MESSAGES = {
+    "Invalid expression": "this is not expected here",
+    "Required keyword": "something is missing behind it",
+}
 
 
-def read_query(
+def check_query(
     path: Path, sql: str, views: Views, spec: PipelineSpec, *, dialect: str = "spark"
-) -> tuple[Sequence[str] | None, list[Mistake]]:
+) -> tuple[Sequence[str] | None, list[SpecError]]:
     """The columns of the answer, None where they cannot be told, and what is wrong with the query.
 
     Whether anything is wrong follows from the query and its views alone; the rest is for the words.
     """
-    said = _SAID[dialect]
+    note = _DIALECT_NOTES[dialect]
     try:
-        query = parsed_query(sql, dialect=dialect)
+        query = parse_query(sql, dialect=dialect)
     except ParseError as error:
-        return None, _syntax_mistakes(path, error, said)
+        return None, _syntax_errors(path, error, note)
     except TokenError as error:
         line = sql.count("\n", 0, error.end or 0) + 1
-        return None, [Mistake(path, line, "", f"this is no SQL: a quote is not closed ({said})")]
+        return None, [SpecError(path, line, "", f"this is no SQL: a quote is not closed ({note})")]
     if query is None:
-        return None, [Mistake(path, 1, "", f"write one SELECT and nothing else ({said})")]
-    if dialect == "duckdb" and (writing := _writing(query)) is not None:
+        return None, [SpecError(path, 1, "", f"write one SELECT and nothing else ({note})")]
+    if dialect == "duckdb" and (writing := _write_keyword(query)) is not None:
         line = sql.count("\n", 0, sql.upper().find(writing)) + 1
         return None, [
-            Mistake(
-                path, line, "", f"{writing} writes, and a view only reads, as a panel does; write one SELECT ({said})"
+            SpecError(
+                path, line, "", f"{writing} writes, and a view only reads, as a panel does; write one SELECT ({note})"
             )
         ]
     try:
         names = QueryNames(query, views)
         mistakes = [
-            _table_mistake(path, table, views, spec) for table in names.unknown_tables() if not _is_path(table, dialect)
+            _unknown_table_error(path, table, views, spec)
+            for table in names.unknown_tables()
+            if not _is_path(table, dialect)
         ]
         # A table that is not there has any column.
         if not mistakes:
-            mistakes = [Mistake(path, name.line, "", f"{name.text} ({said})") for name in names.unknown_columns()]
-        return names.answer(), sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)
+            mistakes = [SpecError(path, name.line, "", f"{name.text} ({note})") for name in names.unknown_columns()]
+        return names.output_columns(), sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)
     except SqlglotError as error:
-        return None, [Mistake(path, 1, "", f"{_first_line(error)} ({said})")]
+        return None, [SpecError(path, 1, "", f"{_first_line(error)} ({note})")]
 
 
-def _writing(query: exp.Query) -> str | None:
+def _write_keyword(query: exp.Query) -> str | None:
     """The word of a part of a query that changes something: `WITH gone AS (DELETE …) SELECT …`."""
     words = {exp.Insert: "INSERT", exp.Update: "UPDATE", exp.Delete: "DELETE", exp.Merge: "MERGE", exp.Into: "INTO"}
     return next((word for kind, word in words.items() if query.find(kind) is not None), None)
 
 
-def parsed_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
+def parse_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
     """The one query of a file; None where it is something else.
 
     Raises:
@@ -99,44 +104,44 @@ def _check_tokens(sql: str, dialect: str) -> None:
     tokens = sqlglot.tokenize(sql, read=dialect)
     first = tokens[0] if tokens else None
     if first is not None and first.token_type == TokenType.VAR:
-        nearest = meant(first.text.upper(), _STATEMENTS)
+        nearest = closest_match(first.text.upper(), _STATEMENTS)
         if nearest is not None:
             text = f"{first.text} is no statement; did you mean {nearest}?"
             raise ParseError.new(text, description=text, line=first.line)
     for token, following in zip(tokens, [*tokens[1:], None], strict=False):
-        if token.token_type == TokenType.COMMA and (following is None or following.token_type in _NOT_BEHIND_A_COMMA):
+        if token.token_type == TokenType.COMMA and (following is None or following.token_type in _INVALID_AFTER_COMMA):
             text = "a comma too many"
             raise ParseError.new(text, description=text, line=token.line)
 
 
-def _syntax_mistakes(path: Path, error: ParseError, said: str) -> list[Mistake]:
+def _syntax_errors(path: Path, error: ParseError, note: str) -> list[SpecError]:
     mistakes = []
     for details in error.errors or [{}]:
         what = str(details.get("description") or _first_line(error)).rstrip(".")
-        what = next((words for start, words in _WORDS.items() if what.startswith(start)), what)
+        what = next((words for start, words in _PARSER_MESSAGES.items() if what.startswith(start)), what)
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
-        mistakes.append(Mistake(path, line, "", f"this is no SQL{near}: {what} ({said})"))
+        mistakes.append(SpecError(path, line, "", f"this is no SQL{near}: {what} ({note})"))
     # Behind the first one, others mostly follow from it.
     return mistakes[:1]
 
 
-def _table_mistake(path: Path, table: exp.Table, views: Views, spec: PipelineSpec) -> Mistake:
+def _unknown_table_error(path: Path, table: exp.Table, views: Views, spec: PipelineSpec) -> SpecError:
     line = line_at(table.this)
     written = ".".join(part.name for part in table.parts)
     if table.db.lower() == spec.pipeline and table.name.lower() in views:
-        return Mistake(path, line, "", f"tables are named without their pipeline: write {table.name}")
+        return SpecError(path, line, "", f"tables are named without their pipeline: write {table.name}")
     if view_name(written).lower() in views:
-        return Mistake(path, line, "", f"SQL calls a table of another pipeline {view_name(written)}: write that")
+        return SpecError(path, line, "", f"SQL calls a table of another pipeline {view_name(written)}: write that")
     declared = [*(table.name for table in spec.tables), *(table.name for table in spec.gold.tables)]
     declared += [spec.mutations.names] if spec.mutations is not None else []
     declared += [*(reference.name for reference in spec.references), *(model.name for model in spec.models)]
     declared += [view.name for view in spec.views]
     if table.name.lower() in declared and not table.db:
-        return Mistake(path, line, "", f"{written} is not among `reads`: add it there")
-    nearest = meant(table.name, {*views, *declared})
+        return SpecError(path, line, "", f"{written} is not among `reads`: add it there")
+    nearest = closest_match(table.name, {*views, *declared})
     advice = f"did you mean {nearest!r}?" if nearest is not None else f"it may read {', '.join(views)}"
-    return Mistake(path, line, "", f"there is no table {written!r} in this pipeline; {advice}")
+    return SpecError(path, line, "", f"there is no table {written!r} in this pipeline; {advice}")
 
 
 def _is_path(table: exp.Table, dialect: str) -> bool:

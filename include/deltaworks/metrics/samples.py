@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 #: The cause of a verdict on what could not be read.
 _UNREADABLE = "HEARTBEAT_UNREADABLE"
 STATES: tuple[str, ...] = get_args(HealthState)
-_FOR_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
+_LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> li
     verdicts = cache(lambda: objects.get(paths.health_verdicts()))
     collectors = cache(lambda: read_collectors(catalog, objects))
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
-        lambda: _subjects(catalog, objects, collectors(), previous=_previous(verdicts), now=now),
+        lambda: _subjects(catalog, objects, collectors(), previous=_previous_verdicts(verdicts), now=now),
         lambda: _collectors(collectors(), now),
         lambda: _freshness(catalog, objects, now),
         lambda: _gold(catalog, objects, now),
@@ -87,7 +87,7 @@ def _subjects(
     items += collector_reports(collectors, previous=previous, now=now)
     for item in items:
         kind, name = item.subject.kind, item.subject.name
-        if kind in _FOR_KIND:
+        if kind in _LABEL_BY_KIND:
             yield from _states(kind, name, item.verdict.state)
         if kind == "stream":
             yield from _stream(item, now)
@@ -95,7 +95,7 @@ def _subjects(
             yield from _relay(name, item.heartbeat, now)
 
 
-def _previous(verdicts: Callable[[], StoredObject | None]) -> dict[str, Verdict]:
+def _previous_verdicts(verdicts: Callable[[], StoredObject | None]) -> dict[str, Verdict]:
     """What health last found: since when there has been no input. Without it streams are judged all the same."""
     try:
         item = verdicts()
@@ -194,7 +194,7 @@ def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sam
         if table.checks.max_age_minutes is not None:
             declared = 60 * table.checks.max_age_minutes
             yield Sample("deltaworks_gold_max_age_seconds", (pipeline, table.name), declared)
-        at = _noted(item.data) if item is not None else None
+        at = _recorded_time(item.data) if item is not None else None
         if at is not None:
             yield Sample("deltaworks_gold_age_seconds", (pipeline, table.name), max(0.0, (now - at).total_seconds()))
 
@@ -209,12 +209,12 @@ def _alerts(objects: ObjectStore) -> Iterator[Sample]:
 
 
 def _health(item: StoredObject | None, now: datetime) -> Iterator[Sample]:
-    at = _noted(item.data, "written_at") if item is not None else None
+    at = _recorded_time(item.data, "written_at") if item is not None else None
     if at is not None:
         yield Sample("deltaworks_health_age_seconds", (), max(0.0, (now - at).total_seconds()))
 
 
-def _noted(data: bytes, name: str = "at") -> datetime | None:
+def _recorded_time(data: bytes, name: str = "at") -> datetime | None:
     """The time that an object notes; None for one that is torn."""
     try:
         return parse_iso(json.loads(data)[name])

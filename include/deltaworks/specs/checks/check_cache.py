@@ -18,29 +18,29 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.specs.mistakes import Mistake
 from deltaworks.specs.project_folder import project_root
-from deltaworks.specs.remembered import Remembered, cache_folder
+from deltaworks.specs.result_cache import ResultCache, cache_folder
+from deltaworks.specs.spec_errors import SpecError
 
 if TYPE_CHECKING:
     from deltaworks.specs.checks.project import ProjectCheck
 
 #: Folders below `include` that declare a project.
-_DECLARED = ("environments", "pipelines", "relays")
+_DECLARATION_FOLDERS = ("environments", "pipelines", "relays")
 #: Projects, and states of them, that are remembered.
-MOST_PROJECTS = 20
+MAX_PROJECTS = 20
 #: Folders with more than this are read each time: what is in them is not what declares a project.
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 #: Variables that a shell sets for itself.
-_OF_SHELLS = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
+_SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
 #: What decides: the code of specs, and what it imports of this package.
-JUDGES = ("specs/**/*.py", "errors.py", "__init__.py")
+CODE_PATTERNS = ("specs/**/*.py", "errors.py", "__init__.py")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SECONDS_A_DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineFacts:
+class PipelineSummary:
     """A pipeline that is declared correctly, in a line."""
 
     name: str
@@ -53,39 +53,41 @@ class PipelineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectAnswer:
+class ProjectReport:
     """What is wrong with a project, what is remarkable, and what of it is right. Files are below its folder."""
 
-    mistakes: list[Mistake]
-    remarks: list[Mistake]
-    pipelines: list[PipelineFacts]
+    errors: list[SpecError]
+    warnings: list[SpecError]
+    pipelines: list[PipelineSummary]
     relays: int
 
 
-def project_answer(root: Path | None = None) -> ProjectAnswer:
+def cached_project_check(root: Path | None = None) -> ProjectReport:
     """What is declared, looked through, or remembered where it was right and nothing has changed since.
 
     Raises:
         ConfigError: as `check_project` does.
     """
     root = root or project_root()
-    files = _declaring_files(root)
+    files = _declaration_files(root)
     digest = _digest(root, files)
-    sound = Remembered[dict[str, Any]](cache_folder() / "sound_projects.json", most=MOST_PROJECTS, is_answer=_is_answer)
+    sound = ResultCache[dict[str, Any]](
+        cache_folder() / "sound_projects.json", max_entries=MAX_PROJECTS, is_valid=_is_report
+    )
     if digest is not None and digest in sound:
-        return _answer_of(sound.answer(digest))
+        return _parse_report(sound.get(digest))
     # Loaded here: it loads pydantic and every spec.
     from deltaworks.specs.checks.project import check_project
 
     check = check_project(root=root)
-    answer = ProjectAnswer(
-        mistakes=check.mistakes,
-        remarks=check.remarks,
+    answer = ProjectReport(
+        errors=check.errors,
+        warnings=check.warnings,
         pipelines=[
-            PipelineFacts(
+            PipelineSummary(
                 name=name,
                 owner=spec.owner,
-                source=f"{spec.source.kind} {spec.source.place()}",
+                source=f"{spec.source.kind} {spec.source.display_name()}",
                 tables=len(spec.tables),
                 live=len(spec.live),
                 gold=len(spec.gold.tables),
@@ -95,18 +97,18 @@ def project_answer(root: Path | None = None) -> ProjectAnswer:
         ],
         relays=len(check.relays),
     )
-    if digest is not None and not check.mistakes and _reads_only(files or (), root, check):
-        sound.remember(digest, _plain(answer))
+    if digest is not None and not check.errors and _reads_only_declared_files(files or (), root, check):
+        sound.put(digest, _to_json(answer))
         sound.save()
     return answer
 
 
-def _declaring_files(root: Path) -> list[Path] | None:
+def _declaration_files(root: Path) -> list[Path] | None:
     """All files below the folders that declare a project, sorted; None where they are too large to be read in vain."""
-    folders = [folder for kind in _DECLARED for folder in os.walk(root / "include" / kind)]
+    folders = [folder for kind in _DECLARATION_FOLDERS for folder in os.walk(root / "include" / kind)]
     files = sorted(Path(folder, name) for folder, _, names in folders for name in names)
     try:
-        return files if sum(file.stat().st_size for file in files) <= MOST_BYTES else None
+        return files if sum(file.stat().st_size for file in files) <= MAX_BYTES else None
     except OSError:
         return None
 
@@ -115,12 +117,12 @@ def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
     """What stands for everything that the answer depends on; None where any of it cannot be read."""
     if files is None:
         return None
-    code = sorted(file for judges in JUDGES for file in _PACKAGE.glob(judges))
+    code = sorted(file for judges in CODE_PATTERNS for file in _PACKAGE.glob(judges))
     try:
         contents = [(str(file), hashlib.sha256(file.read_bytes()).hexdigest()) for file in (*files, *code)]
     except OSError:
         return None
-    variables = sorted((name, value) for name, value in os.environ.items() if name not in _OF_SHELLS)
+    variables = sorted((name, value) for name, value in os.environ.items() if name not in _SHELL_VARIABLES)
     day = int(time.time()) // _SECONDS_A_DAY
     decides = [day, sys.version, str(root), contents, variables, list(_libraries())]
     return hashlib.sha256(json.dumps(decides).encode("utf-8", "surrogateescape")).hexdigest()
@@ -136,7 +138,7 @@ def _libraries() -> Iterator[tuple[str, str]]:
         yield from sorted((place, name) for name in names if name.endswith((".dist-info", ".egg-info", ".pth")))
 
 
-def _reads_only(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
+def _reads_only_declared_files(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
     """Whether the specs name no file but these: gold may name SQL that lies anywhere."""
     declared = {file.resolve() for file in files}
     for name, spec in check.pipelines.items():
@@ -150,23 +152,23 @@ def _reads_only(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
     return True
 
 
-def _plain(answer: ProjectAnswer) -> dict[str, Any]:
-    plain = asdict(answer)
+def _to_json(report: ProjectReport) -> dict[str, Any]:
+    plain = asdict(report)
     plain["remarks"] = [{**remark, "file": str(remark["file"])} for remark in plain["remarks"]]
     return plain
 
 
-def _answer_of(plain: Mapping[str, Any]) -> ProjectAnswer:
-    return ProjectAnswer(
-        mistakes=[],
-        remarks=[Mistake(**{**remark, "file": Path(remark["file"])}) for remark in plain["remarks"]],
-        pipelines=[PipelineFacts(**facts) for facts in plain["pipelines"]],
+def _parse_report(plain: Mapping[str, Any]) -> ProjectReport:
+    return ProjectReport(
+        errors=[],
+        warnings=[SpecError(**{**remark, "file": Path(remark["file"])}) for remark in plain["remarks"]],
+        pipelines=[PipelineSummary(**facts) for facts in plain["pipelines"]],
         relays=plain["relays"],
     )
 
 
-def _is_answer(value: Any) -> bool:
+def _is_report(value: Any) -> bool:
     try:
-        return isinstance(_answer_of(value).relays, int)
+        return isinstance(_parse_report(value).relays, int)
     except (KeyError, TypeError, AttributeError):
         return False

@@ -23,9 +23,9 @@ from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.control.records.collector import beat_key
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
-from deltaworks.metrics.exposition import Figures, registry_of, serve_metrics
-from deltaworks.metrics.families import FAMILIES, table
-from deltaworks.metrics.readings import read_samples
+from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
+from deltaworks.metrics.families import FAMILIES, markdown_table
+from deltaworks.metrics.samples import read_samples
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from tests.noting_objects import NotingObjects
@@ -223,9 +223,9 @@ def test_whatever_is_exported_is_on_the_list_with_its_labels(
 ) -> None:
     beat(objects, paths.pipeline_control("shop"), rows=1, backlog_bytes=3, backlog_files=2)
     beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
-    figures = Figures(lambda: read_samples(catalog, objects, now=NOW))
+    figures = MetricsCollector(lambda: read_samples(catalog, objects, now=NOW))
 
-    text = generate_latest(registry_of(figures)).decode()
+    text = generate_latest(build_registry(figures)).decode()
 
     names = set(re.findall(r"^(deltaworks_[a-z_]+)", text, re.MULTILINE))
     assert names <= set(FAMILIES)
@@ -236,12 +236,12 @@ def test_whatever_is_exported_is_on_the_list_with_its_labels(
 
 
 def test_a_hostile_name_cannot_break_out_of_its_label() -> None:
-    from deltaworks.metrics.readings import Sample
+    from deltaworks.metrics.samples import Sample
 
     name = 'a"} 1\ndeltaworks_storage_up 0\n\\'
-    figures = Figures(lambda: [Sample("deltaworks_stream_lag_seconds", (name,), 5)])
+    figures = MetricsCollector(lambda: [Sample("deltaworks_stream_lag_seconds", (name,), 5)])
 
-    (metric,) = text_string_to_metric_families(generate_latest(registry_of(figures)).decode())
+    (metric,) = text_string_to_metric_families(generate_latest(build_registry(figures)).decode())
 
     assert metric.samples[0].labels == {"pipeline": name}
     assert len(metric.samples) == 1
@@ -256,7 +256,7 @@ def served(catalog: Catalog, objects: LocalObjects) -> Iterator[tuple[str, list[
         readings.append(1)
         return read_samples(catalog, objects, now=NOW)
 
-    server, _ = serve_metrics(Figures(reading, keep_seconds=3600), host="127.0.0.1", port=0)
+    server, _ = serve_metrics(MetricsCollector(reading, cache_seconds=3600), host="127.0.0.1", port=0)
     yield f"http://127.0.0.1:{server.server_port}/metrics", readings
     server.shutdown()
     server.server_close()
@@ -274,4 +274,4 @@ def test_the_endpoint_answers_many_by_one_reading(served: tuple[str, list[int]])
 
 
 def test_the_docs_list_every_figure() -> None:
-    assert table() in (PROJECT_ROOT / "docs" / "reference/metrics.md").read_text()
+    assert markdown_table() in (PROJECT_ROOT / "docs" / "reference/metrics.md").read_text()

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from deltaworks.errors import ContractError
-from deltaworks.specs.base import raise_located
+from deltaworks.specs.base import raise_problems
 from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
@@ -21,7 +21,7 @@ SourceSpec = Annotated[
 _SOURCE: TypeAdapter[Any] = TypeAdapter(SourceSpec, config=ConfigDict(defer_build=True))
 
 
-def chosen_source(declared: dict[str, Any]) -> dict[str, Any]:
+def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
     """A pipeline's declaration with the source that is chosen by name, where `sources` has several.
 
     All of them are checked: an error in one shows before somebody switches to it.
@@ -34,16 +34,16 @@ def chosen_source(declared: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in declared.items() if key != "sources"}
     sources, name = declared["sources"], declared.get("source")
     if not isinstance(sources, dict) or not sources:
-        raise_located([(("sources",), "write a name for each source, and what it is")])
+        raise_problems([(("sources",), "write a name for each source, and what it is")])
     if not isinstance(name, str) or name not in sources:
         nearest = difflib.get_close_matches(str(name), sources, n=1, cutoff=0.4)
         advice = f"did you mean {nearest[0]!r}?" if nearest else f"sources are {', '.join(map(str, sources))}"
-        raise_located([(("source",), f"with `sources` it is the name of one of them, not {name!r}; {advice}")])
-    _check_others({key: source for key, source in sources.items() if key != name})
+        raise_problems([(("source",), f"with `sources` it is the name of one of them, not {name!r}; {advice}")])
+    _check_unselected({key: source for key, source in sources.items() if key != name})
     return rest | {"source": sources[name]}
 
 
-def _check_others(sources: dict[str, Any]) -> None:
+def _check_unselected(sources: dict[str, Any]) -> None:
     """Refuse what is wrong with sources that are not chosen; the chosen one is checked as the pipeline's own."""
     problems: list[InitErrorDetails] = []
     for name, source in sources.items():
@@ -51,7 +51,9 @@ def _check_others(sources: dict[str, Any]) -> None:
             _SOURCE.validate_python(source)
         except ValidationError as error:
             problems += [
-                InitErrorDetails(type=_kind_of(details), loc=("sources", name, *details["loc"]), input=details["input"])
+                InitErrorDetails(
+                    type=_to_custom_error(details), loc=("sources", name, *details["loc"]), input=details["input"]
+                )
                 if details["type"] in ("value_error", "declared")
                 else InitErrorDetails(
                     type=details["type"],
@@ -65,7 +67,7 @@ def _check_others(sources: dict[str, Any]) -> None:
         raise ValidationError.from_exception_data("sources", problems)
 
 
-def _kind_of(details: ErrorDetails) -> PydanticCustomError:
+def _to_custom_error(details: ErrorDetails) -> PydanticCustomError:
     """An error of a check of ours, to be raised again."""
     return PydanticCustomError("declared", "{problem}", {"problem": details["msg"].removeprefix("Value error, ")})
 
@@ -75,7 +77,7 @@ def partition_columns_of(source: SourceSpec) -> tuple[str, ...]:
     return source.partition_columns if isinstance(source, FileSourceSpec) else ()
 
 
-def objects_of(source: SourceSpec, *, pipeline: str, refused: str) -> FileSourceSpec:
+def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str) -> FileSourceSpec:
     """The source as one of objects, for what reads them again.
 
     Raises:
@@ -85,6 +87,6 @@ def objects_of(source: SourceSpec, *, pipeline: str, refused: str) -> FileSource
         return source
     raise ContractError(
         "SOURCE_HAS_NO_OBJECTS",
-        f"{pipeline!r} reads {source.kind} ({source.place()}), which keeps no objects: {refused}.",
+        f"{pipeline!r} reads {source.kind} ({source.place()}), which keeps no objects: {unsupported}.",
         hint="What has landed is in the tables; rows kept whole in quarantine can be replayed.",
     )

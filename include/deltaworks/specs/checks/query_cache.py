@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deltaworks.specs.remembered import Remembered, cache_folder, digest_of_code
+from deltaworks.specs.result_cache import ResultCache, cache_folder, code_digest
 
 #: The columns of an answer, None where they cannot be told.
 Columns = Sequence[str] | None
 #: More than a project has.
-MOST_QUERIES = 1_000
+MAX_QUERIES = 1_000
 #: What decides, beside this module, whether a query is right.
-_JUDGES = tuple(
+_CODE_FILES = tuple(
     Path(__file__).parent / name
     for name in (
         "query_mistakes.py",
@@ -33,22 +33,22 @@ _JUDGES = tuple(
 )
 
 
-class SoundQueries(Remembered[Columns]):
+class QueryCache(ResultCache[Columns]):
     """The queries, in `sound_queries.json` of the user's cache folder."""
 
     def __init__(self, file: Path | None = None) -> None:
-        super().__init__(file or cache_folder() / "sound_queries.json", most=MOST_QUERIES, is_answer=_is_columns)
+        super().__init__(file or cache_folder() / "sound_queries.json", max_entries=MAX_QUERIES, is_valid=_is_columns)
 
 
-def digest_of(sql: str, views: Mapping[str, Columns]) -> str | None:
+def query_digest(sql: str, views: Mapping[str, Columns]) -> str | None:
     """What stands for a query over these tables; None where the code that looks at it cannot be read."""
-    judges = _judges()
+    judges = _code_digest()
     return hashlib.sha256(json.dumps([judges, sql, list(views.items())]).encode()).hexdigest() if judges else None
 
 
-def _judges() -> str:
+def _code_digest() -> str:
     """The parser's version and the code of the checks, without loading either; empty where they cannot be read."""
-    return digest_of_code(("sqlglot",), _JUDGES)
+    return code_digest(("sqlglot",), _CODE_FILES)
 
 
 def _is_columns(value: Any) -> bool:

@@ -10,11 +10,11 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.known_secrets import check_secrets, weakness
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.overrides import Overrides
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.weak_secrets import check_secrets, secret_weakness
 from tests.unit.specs.conftest import ENVIRONMENT
 
 KEYED = """\
@@ -103,11 +103,11 @@ def test_a_variable_that_this_process_does_not_have_is_no_weak_secret(
     "value", ["ZGVsdGF3b3Jrcy1sb2NhbC1wcm9maWxlLWtleS0wMDA=", "local-profile-only", "local-aws-secret"]
 )
 def test_what_was_once_published_with_the_project_is_known(value: str) -> None:
-    assert weakness(value) == "is a value that everybody knows"
+    assert secret_weakness(value) == "is a value that everybody knows"
 
 
 def test_random_secrets_are_not_known() -> None:
-    assert [weakness(secrets.token_urlsafe(8)) for _ in range(1000)] == [None] * 1000
+    assert [secret_weakness(secrets.token_urlsafe(8)) for _ in range(1000)] == [None] * 1000
 
 
 def test_secrets_of_a_pipelines_source_are_checked_too() -> None:

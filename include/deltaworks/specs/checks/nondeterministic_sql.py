@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sqlglot import exp
 
-from deltaworks.specs.checks.query_mistakes import parsed_query
-from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.checks.query_errors import parse_query
+from deltaworks.specs.spec_errors import SpecError
 
-_CHANCE = frozenset({"rand", "random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sample"})
-_CHANGING = _CHANCE | {
+_RANDOM_FUNCTIONS = frozenset({"rand", "random", "uuid", "gen_random_uuid", "uuidv4", "uuidv7", "setseed", "sample"})
+_VOLATILE_FUNCTIONS = _RANDOM_FUNCTIONS | {
     "now",
     "today",
     "current_timestamp",
@@ -26,16 +26,16 @@ _CHANGING = _CHANCE | {
     "transaction_timestamp",
 }
 #: What DuckDB takes for the same as what the parser calls it.
-_WRITTEN: Mapping[str, str] = {
+_DUCKDB_SPELLINGS: Mapping[str, str] = {
     "current_timestamp": r"current_timestamp|now\s*\(",
     "current_date": r"current_date|today\s*\(",
     "rand": r"random|rand",
 }
 
 
-def changing_mistakes(path: Path, sql: str) -> list[Mistake]:
+def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
     """Where a query that can be parsed asks a clock, or chance."""
-    query = parsed_query(sql, dialect="duckdb")
+    query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
     names: set[str] = set()
@@ -46,14 +46,14 @@ def changing_mistakes(path: Path, sql: str) -> list[Mistake]:
             names.add(str(node.this).lower())
         elif isinstance(node, exp.Func):
             names |= {str(name).lower() for name in node.sql_names()}
-    mistakes: dict[int, Mistake] = {}
-    for name in sorted(names & _CHANGING):
-        instead = "write $to instead" if name not in _CHANCE else "leave it out"
+    mistakes: dict[int, SpecError] = {}
+    for name in sorted(names & _VOLATILE_FUNCTIONS):
+        instead = "write $to instead" if name not in _RANDOM_FUNCTIONS else "leave it out"
         text = f"{name} says something else each time it is asked, and a rule must not; {instead}"
-        mistakes.setdefault(_line(sql, name), Mistake(path, _line(sql, name), "", text))
+        mistakes.setdefault(_line(sql, name), SpecError(path, _line(sql, name), "", text))
     return list(mistakes.values())
 
 
 def _line(sql: str, name: str) -> int:
-    match = re.search(rf"\b(?:{_WRITTEN.get(name, name)})", sql, re.IGNORECASE)
+    match = re.search(rf"\b(?:{_DUCKDB_SPELLINGS.get(name, name)})", sql, re.IGNORECASE)
     return 1 if match is None else sql.count("\n", 0, match.start()) + 1

@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from deltaworks.specs.base import NAME_PATTERN, Place
-from deltaworks.specs.declared_mistakes import Declared, mistakes_of
-from deltaworks.specs.mistakes import Mistake
+from deltaworks.specs.base import NAME_PATTERN, KeyPath
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.places import value_at
+from deltaworks.specs.source_positions import value_at
+from deltaworks.specs.spec_errors import SpecError
+from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 
 #: Stand-ins for what a pipeline must have.
-_STAND_INS: dict[str, Any] = {
+_PLACEHOLDERS: dict[str, Any] = {
     "description": "",
     "owner": "nobody",
     "source": {"kind": "delta", "uri": "s3://nowhere/table"},
@@ -29,85 +29,85 @@ _STAND_INS: dict[str, Any] = {
     "tables": [{"name": "aside", "catch_all": True}],
 }
 #: The name of a stand-in, in a list of those there are.
-_STAND_IN_NAME = re.compile(r"\baside(?:_\w+)?(?:, |$)")
-_MOST_READINGS = 20
+_PLACEHOLDER_NAME = re.compile(r"\baside(?:_\w+)?(?:, |$)")
+_MAX_PASSES = 20
 
-Surroundings = Callable[[PipelineSpec, Declared], Iterable[tuple[Place, Mistake]]]
+CrossCheck = Callable[[PipelineSpec, Declaration], Iterable[tuple[KeyPath, SpecError]]]
 
 
 @dataclass(slots=True)
-class WholeReading:
+class ValidationResult:
     """What one declaration comes to: its mistakes, and the spec of what is right of it.
 
     `aside` are the places put aside; `spec` has stand-ins there, and is None where nothing could be read.
     """
 
-    declared: Declared
+    declaration: Declaration
     spec: PipelineSpec | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
-    aside: set[Place] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
+    errors: list[SpecError] = field(default_factory=list)
+    replaced: set[KeyPath] = field(default_factory=set)
+    replaced_names: set[str] = field(default_factory=set)
 
-    def is_aside(self, place: Place) -> bool:
+    def is_replaced(self, place: KeyPath) -> bool:
         """Whether a place is in something put aside."""
-        return any(place[: len(prefix)] == prefix for prefix in self.aside)
+        return any(place[: len(prefix)] == prefix for prefix in self.replaced)
 
-    def follows(self, place: Place, text: str) -> bool:
+    def is_consequence(self, place: KeyPath, text: str) -> bool:
         """Whether a mistake can be one only because something was put aside."""
         said = re.split(r"; (?:did you mean|known are)", text)[0]
-        named = any(f"'{name}'" in said or f"`{name}`" in said for name in self.names)
-        sections = [str(prefix[0]) for prefix in self.aside if len(prefix) == 1]
+        named = any(f"'{name}'" in said or f"`{name}`" in said for name in self.replaced_names)
+        sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
         named = named or any(re.search(rf"\b{section}\b", said) for section in sections)
-        of_tables = place[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.aside)
-        return self.is_aside(place) or named or of_tables
+        of_tables = place[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.replaced)
+        return self.is_replaced(place) or named or of_tables
 
 
-def whole_reading(declared: Declared, surroundings: Surroundings) -> WholeReading:
+def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> ValidationResult:
     """Read a pipeline to its last mistake.
 
     Args:
         surroundings: what else can be wrong with a spec, by place.
     """
-    reading = WholeReading(replace(declared, data=copy.deepcopy(declared.data)))
-    data = reading.declared.data
-    for _ in range(_MOST_READINGS):
+    result = ValidationResult(replace(declaration, data=copy.deepcopy(declaration.data)))
+    data = result.declaration.data
+    for _ in range(_MAX_PASSES):
         try:
-            reading.spec = PipelineSpec.model_validate(data)
-            problems = list(surroundings(reading.spec, reading.declared))
+            result.spec = PipelineSpec.model_validate(data)
+            problems = list(cross_check(result.spec, result.declaration))
         except ValidationError as error:
-            problems = mistakes_of(error, reading.declared, PipelineSpec)
+            problems = to_spec_errors(error, result.declaration, PipelineSpec)
         # All are judged by what was aside before any of them was met.
-        new = [(place, mistake) for place, mistake in problems if not reading.follows(place, mistake.text)]
-        reading.mistakes += [replace(mistake, text=_STAND_IN_NAME.sub("", mistake.text)) for _, mistake in new]
-        if reading.spec is not None:
+        new = [(place, mistake) for place, mistake in problems if not result.is_consequence(place, mistake.text)]
+        result.errors += [replace(mistake, text=_PLACEHOLDER_NAME.sub("", mistake.text)) for _, mistake in new]
+        if result.spec is not None:
             break
-        before = set(reading.aside)
+        before = set(result.replaced)
         for place, _ in problems:
             # What was aside before and is wrong all the same needs more to be put aside.
-            if not reading.is_aside(place) or any(place[: len(prefix)] == prefix for prefix in before):
-                _put_aside(reading, place, data)
-        if reading.aside == before:
+            if not result.is_replaced(place) or any(place[: len(prefix)] == prefix for prefix in before):
+                _replace_invalid(result, place, data)
+        if result.replaced == before:
             break
-    return reading
+    return result
 
 
-def _put_aside(reading: WholeReading, place: Place, data: dict[str, Any]) -> None:
+def _replace_invalid(result: ValidationResult, place: KeyPath, data: dict[str, Any]) -> None:
     """Replace what is at a place, or the least around it that can be, by something right."""
-    for prefix, stand_in in _ways(place, data):
-        if prefix in reading.aside:
+    for prefix, stand_in in _replacement_candidates(place, data):
+        if prefix in result.replaced:
             continue
-        reading.aside.add(prefix)
-        reading.names |= _names(prefix, data)
+        result.replaced.add(prefix)
+        result.replaced_names |= _declared_names(prefix, data)
         _replace(data, prefix, stand_in)
         if "columns" in prefix:
             # What they say of a column of an unknown type cannot be judged.
             for key in ("rules", "mutable"):
-                reading.aside.add((*prefix[:2], key))
-                _replace(data, (*prefix[:2], key), _NOTHING)
+                result.replaced.add((*prefix[:2], key))
+                _replace(data, (*prefix[:2], key), _REMOVE)
         return
 
 
-_NOTHING = object()
+_REMOVE = object()
 #: What a table of each kind may lack.
 _OPTIONAL = {
     "tables": ("partition_by", "zorder_by", "cluster_by", "writer", "evolve", "rules", "duplicates", "description"),
@@ -116,36 +116,36 @@ _OPTIONAL = {
 }
 
 
-def _ways(place: Place, data: dict[str, Any]) -> Iterator[tuple[Place, Any]]:
+def _replacement_candidates(place: KeyPath, data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
     """What could be put aside for a place, the least first, with what takes its part."""
     head = str(place[0]) if place else ""
-    item = _item(place)
+    item = _table_key_path(place)
     if item is not None and value_at(item, data) is not None:
         below = place[len(item) :]
         if below and below[0] in _OPTIONAL[head]:
-            yield (*item, below[0]), _NOTHING
+            yield (*item, below[0]), _REMOVE
         column = value_at((*item, *below[:2]), data) if below[:1] == ("columns",) and len(below) > 2 else None
         if isinstance(column, dict) and below[2] != "name" and _is_name(column.get("name")):
             yield (*item, *below[:2]), {"name": column["name"], "path": "aside", "type": "string"}
-        yield item, _stand_in(item, data)
+        yield item, _placeholder_table(item, data)
     if head == "sources" and len(place) > 1:
-        yield place[:2], copy.deepcopy(_STAND_INS["source"])
+        yield place[:2], copy.deepcopy(_PLACEHOLDERS["source"])
     if head == "pipeline":
         yield ("pipeline",), "aside"
-    elif head in _STAND_INS:
-        yield (head,), copy.deepcopy(_STAND_INS[head])
+    elif head in _PLACEHOLDERS:
+        yield (head,), copy.deepcopy(_PLACEHOLDERS[head])
     else:
-        yield from (((*place[:length],), _NOTHING) for length in (2, 1) if len(place) >= length)
+        yield from (((*place[:length],), _REMOVE) for length in (2, 1) if len(place) >= length)
 
 
-def _item(place: Place) -> Place | None:
+def _table_key_path(place: KeyPath) -> KeyPath | None:
     """The table that a place is in."""
     length = 3 if place[:2] == ("gold", "tables") else 2
     is_item = place[:1] in (("tables",), ("live",)) or length == 3
     return place[:length] if is_item and len(place) >= length else None
 
 
-def _stand_in(item: Place, data: dict[str, Any]) -> dict[str, Any]:
+def _placeholder_table(item: KeyPath, data: dict[str, Any]) -> dict[str, Any]:
     """A table that takes the part of one; it keeps the name, where that is one: readers of it are not to blame."""
     items, index = value_at(item[:-1], data), item[-1]
     declared = items[index] if isinstance(items[index], dict) else {}
@@ -166,19 +166,19 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and NAME_PATTERN.match(name) is not None
 
 
-def _names(place: Place, data: dict[str, Any]) -> set[str]:
+def _declared_names(place: KeyPath, data: dict[str, Any]) -> set[str]:
     """What others could name of what is put aside: a table, or all of a list of tables."""
-    node = value_at(_item(place) or place, data)
+    node = value_at(_table_key_path(place) or place, data)
     items = node if isinstance(node, list) else [node]
     return {item["name"] for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)}
 
 
-def _replace(data: dict[str, Any], place: Place, stand_in: Any) -> None:
+def _replace(data: dict[str, Any], place: KeyPath, replacement: Any) -> None:
     node: Any = value_at(place[:-1], data)
-    if isinstance(node, dict) and stand_in is not _NOTHING:
-        node[place[-1]] = stand_in
+    if isinstance(node, dict) and replacement is not _REMOVE:
+        node[place[-1]] = replacement
     elif isinstance(node, dict):
         node.pop(place[-1], None)
     elif isinstance(node, list) and isinstance(place[-1], int) and place[-1] < len(node):
         # An item is never removed: those behind it would get other places.
-        node[place[-1]] = stand_in
+        node[place[-1]] = replacement

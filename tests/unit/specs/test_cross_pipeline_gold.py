@@ -42,7 +42,7 @@ def test_a_table_of_another_pipeline_is_read_by_its_whole_name(root: Path) -> No
 
     gold = load_catalog("local", root=root).pipeline("board").gold
 
-    assert gold.of_others == (("shop", "daily"),)
+    assert gold.cross_pipeline_inputs == (("shop", "daily"),)
 
 
 @pytest.mark.parametrize(

@@ -6,25 +6,25 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Place, nearest_of
-from deltaworks.specs.declared_mistakes import Declared
+from deltaworks.specs.base import KeyPath, suggest_name
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
-from deltaworks.specs.mistakes import Mistake, meant
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.spec_errors import SpecError, closest_match
+from deltaworks.specs.validation_errors import Declaration
 
 
-def surrounding_mistakes(
+def cross_check_errors(
     spec: PipelineSpec,
-    declared: Declared,
+    declaration: Declaration,
     *,
     relays: Collection[str],
-    wrong_relays: Mapping[str, ConfigError],
+    invalid_relays: Mapping[str, ConfigError],
     shares: ClusterShares,
     groups: Collection[str] = (),
     channels: Mapping[str, str] | None = None,
-) -> Iterator[tuple[Place, Mistake]]:
+) -> Iterator[tuple[KeyPath, SpecError]]:
     """Everything about a pipeline that does not agree with what is around it, by its place.
 
     Args:
@@ -33,27 +33,27 @@ def surrounding_mistakes(
     """
     group = spec.stream_group
     if groups and group is not None and group not in groups:
-        text = f"the environment declares no group {group!r} below stream_groups; {nearest_of(group, groups)}"
-        yield ("stream_group",), declared.mistake(("stream_group",), text)
+        text = f"the environment declares no group {group!r} below stream_groups; {suggest_name(group, groups)}"
+        yield ("stream_group",), declaration.error_at(("stream_group",), text)
     problems = (
-        *_problems(spec, declared, relays, wrong_relays),
+        *_declaration_problems(spec, declaration, relays, invalid_relays),
         *_share_problems(spec, shares),
         *_channel_problems(spec, channels),
-        *_gold_input_problems(spec, declared.path.parent.parent),
+        *_gold_input_problems(spec, declaration.path.parent.parent),
     )
     for place, text in problems:
-        yield place, declared.mistake(place, text)
+        yield place, declaration.error_at(place, text)
 
 
-def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, str]]:
-    if spec.gold.of_others:
+def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
+    if spec.gold.cross_pipeline_inputs:
         # Loaded where it is needed: hardly any pipeline reads gold of others.
-        from deltaworks.specs.gold_of_others import gold_input_problems
+        from deltaworks.specs.cross_pipeline_gold import gold_input_problems
 
         yield from gold_input_problems(spec, folder)
 
 
-def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) -> Iterator[tuple[Place, str]]:
+def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) -> Iterator[tuple[KeyPath, str]]:
     """Views that are announced on no topic."""
     topics = [name for name, kind in (channels or {}).items() if kind == "sns"]
     for index, view in enumerate(spec.views):
@@ -66,22 +66,22 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
             yield place, f"the channel {name!r} is of kind {kind}, and views are announced on topics: name one of sns"
         else:
             where = "below alerts.channels of the environment"
-            yield place, f"there is no channel {name!r} of kind sns {where}; {nearest_of(name, topics)}"
+            yield place, f"there is no channel {name!r} of kind sns {where}; {suggest_name(name, topics)}"
 
 
-def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[Place, str]]:
+def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[KeyPath, str]]:
     """A share of its own that no cluster of the environment can give."""
     own = spec.stream.share
-    excess = shares.excess(shares.of_stream(own, live=bool(spec.counted_tables))) if own is not None else None
+    excess = shares.excess(shares.of_stream(own, live=bool(spec.aggregation_tables))) if own is not None else None
     if excess is not None:
         key, text = excess
         yield ("stream", "share", key), text
 
 
-def _problems(
-    spec: PipelineSpec, declared: Declared, relays: Collection[str], wrong_relays: Mapping[str, ConfigError]
-) -> Iterator[tuple[Place, str]]:
-    folder = declared.path.parent
+def _declaration_problems(
+    spec: PipelineSpec, declaration: Declaration, relays: Collection[str], invalid_relays: Mapping[str, ConfigError]
+) -> Iterator[tuple[KeyPath, str]]:
+    folder = declaration.path.parent
     if spec.pipeline != folder.name:
         yield (
             ("pipeline",),
@@ -89,17 +89,17 @@ def _problems(
         )
     if isinstance(spec.source, FileSourceSpec) and spec.source.relay not in relays:
         name = spec.source.relay
-        wrong = wrong_relays.get(name)
+        wrong = invalid_relays.get(name)
         if wrong is not None:
             yield ("source", "relay"), f"the relay {name!r} is declared wrongly itself: {wrong.message}"
         else:
-            yield ("source", "relay"), f"there is no relay {name!r} in include/relays; {nearest_of(name, relays)}"
+            yield ("source", "relay"), f"there is no relay {name!r} in include/relays; {suggest_name(name, relays)}"
     yield from _file_problems(spec, folder)
 
 
-def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, str]]:
+def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
     """Files that are named and are not in the folder, or should not be."""
-    files: list[tuple[Place, str, str]] = [
+    files: list[tuple[KeyPath, str, str]] = [
         (("gold", "tables", index, "sql"), f"gold table {gold.name!r}", gold.sql)
         for index, gold in enumerate(spec.gold.tables)
     ]
@@ -121,7 +121,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
     for place, what, name in files:
         path = folder / name
         if not path.is_file():
-            yield place, f"{what} names {name}, which is not in its folder; {_file_meant(folder, name)}"
+            yield place, f"{what} names {name}, which is not in its folder; {_suggest_file(folder, name)}"
         elif place[0] in ("references", "dashboards", "alerts") and not path.resolve().is_relative_to(folder.resolve()):
             yield place, f"{what} names {name}, which leads out of its folder; put the file itself there"
         elif place[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
@@ -129,7 +129,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Place, st
             yield place, f"{what} names {name}, which has more than {most} MiB; land it as events of a pipeline instead"
 
 
-def _file_meant(folder: Path, name: str) -> str:
+def _suggest_file(folder: Path, name: str) -> str:
     present = [path.relative_to(folder).as_posix() for path in folder.rglob(f"*{Path(name).suffix}")]
-    nearest = meant(name, present)
+    nearest = closest_match(name, present)
     return f"did you mean {nearest!r}?" if nearest is not None else "create it"

@@ -1,0 +1,202 @@
+"""What pydantic refuses of a declaration, as mistakes with file, line, key and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from deltaworks.specs.base import KeyPath
+from deltaworks.specs.error_messages import error_message, union_error_message, unknown_key_message
+from deltaworks.specs.overrides import Overrides
+from deltaworks.specs.source_positions import Location, allowed_keys, line_of, location_of, value_at
+from deltaworks.specs.spec_errors import SpecError, format_lines
+from deltaworks.specs.yaml_errors import InvalidYamlError
+
+if TYPE_CHECKING:
+    from ruamel.yaml.comments import CommentedMap
+
+_BRACKETS = {"(": ")", "<": ">"}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A declaration as it was read: the data that overrides were laid over, and what reads the file with its lines."""
+
+    path: Path
+    read_document: Callable[[], CommentedMap]
+    data: dict[str, Any]
+    overrides: Overrides = field(default_factory=Overrides)
+
+    @cached_property
+    def document(self) -> CommentedMap:
+        """The file with its lines; read at the first mistake, of which most files have none."""
+        return self.read_document()
+
+    def error_at(self, place: KeyPath, text: str) -> SpecError:
+        """A mistake at a place; where an override put it there, at the place of that."""
+        place = _selected_source_path(place, self)
+        line, shown = line_of(self.document, place)
+        key = ".".join(str(part) for part in shown)
+        if not self.overrides.is_overridden(place, self.document):
+            return SpecError(self.path, line, key, text)
+        variable = self.overrides.variable(place)
+        if variable is not None or self.overrides.file is None:
+            return SpecError(self.path, line, f"{key} (set by {variable or 'an override'})", text)
+        place = (*self.overrides.key_prefix, *place)
+        line, shown = line_of(_load_document(self.overrides.file), place)
+        return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown), text)
+
+    def line_number(self, place: KeyPath) -> int:
+        """The line of a place."""
+        return line_of(self.document, place)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _PydanticError:
+    error: ErrorDetails
+    location: Location
+
+    @property
+    def place(self) -> KeyPath:
+        return self.location.place
+
+
+def to_spec_errors(
+    error: ValidationError, declaration: Declaration, model: type[BaseModel]
+) -> list[tuple[KeyPath, SpecError]]:
+    """Every mistake with its place in the data, in the order of the file."""
+    cut = list(_split_types(declaration.data, ()))
+    problems = [
+        _PydanticError(
+            details, location_of(_selected_source_path(details["loc"], declaration), declaration.data, missing=missing)
+        )
+        for details in error.errors()
+        for missing in [details["type"] == "missing"]
+    ]
+    problems = [problem for problem in problems if not _is_consequence(problem, cut, declaration)]
+    alternatives = _union_errors(problems)
+    listed = [
+        (type_.place, declaration.error_at(type_.place, f'quote it, because of its comma: type: "{type_.text}"'))
+        for type_ in cut
+    ]
+    for problem in problems:
+        value = next((place for place, _ in problem.location.union_branches if place in alternatives), None)
+        if value is None:
+            listed.append((problem.place, _to_spec_error(problem, declaration, model)))
+            continue
+        several = alternatives[value]
+        within = [other for other in several if _is_inside(other, value, declaration)]
+        if problem in within:
+            listed.append((problem.place, _to_spec_error(problem, declaration, model)))
+        elif not within and problem is several[0]:
+            errors = [(other.error["type"], other.error.get("ctx", {})) for other in several]
+            listed.append(
+                (value, declaration.error_at(value, union_error_message(errors, value_at(value, declaration.data))))
+            )
+    distinct = dict.fromkeys(listed)
+    return sorted(distinct, key=lambda item: (str(item[1].file) != str(declaration.path), item[1].line))
+
+
+def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: type[BaseModel]) -> SpecError:
+    error, place = problem.error, problem.place
+    context: Mapping[str, Any] = error.get("ctx", {})
+    if error["type"] == "extra_forbidden":
+        return declaration.error_at(place, unknown_key_message(str(place[-1]), allowed_keys(error["loc"], model)))
+    if error["type"].startswith("union_tag"):
+        place = (*place, "kind")
+    text = error_message(error["type"], error["input"], context, message=error["msg"])
+    others = context.get("others", ())
+    if others:
+        above = error["loc"][: len(error["loc"]) - context["depth"]]
+        text += f"; also on {format_lines(declaration.line_number((*above, *other)) for other in others)}"
+    return declaration.error_at(place, text)
+
+
+def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_PydanticError]]:
+    """The problems of values that are none of several alternatives, by the place of the value."""
+    tried: dict[KeyPath, set[str]] = {}
+    for problem in problems:
+        for place, label in problem.location.union_branches:
+            tried.setdefault(place, set()).add(label)
+    return {
+        value: [problem for problem in problems if any(place == value for place, _ in problem.location.union_branches)]
+        for value, labels in tried.items()
+        if len(labels) > 1
+    }
+
+
+def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
+    """Whether a problem is of something within a value, which is then meant as that alternative."""
+    return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.place) > len(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _SplitType:
+    """A type that YAML cut at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
+
+    place: KeyPath
+    fragments: frozenset[str]
+    text: str
+
+
+def _split_types(node: Any, place: KeyPath) -> Iterator[_SplitType]:
+    if isinstance(node, Mapping):
+        kind = node.get("type")
+        if isinstance(kind, str) and not _has_balanced_brackets(kind):
+            yield from _rejoin_type(node, kind, place)
+        for key, value in node.items():
+            yield from _split_types(value, (*place, str(key)))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _split_types(value, (*place, index))
+
+
+def _rejoin_type(node: Mapping[Any, Any], kind: str, place: KeyPath) -> Iterator[_SplitType]:
+    keys = [str(key) for key in node]
+    pieces: list[str] = []
+    for key in keys[keys.index("type") + 1 :]:
+        if node.get(key, "") is not None and key in node:
+            return
+        pieces.append(key)
+        text = ",".join([kind, *pieces])
+        if _has_balanced_brackets(text):
+            yield _SplitType((*place, "type"), frozenset(pieces), text)
+            return
+
+
+def _has_balanced_brackets(text: str) -> bool:
+    return all(text.count(opening) <= text.count(closing) for opening, closing in _BRACKETS.items())
+
+
+def _is_consequence(problem: _PydanticError, cut: list[_SplitType], declaration: Declaration) -> bool:
+    """Whether a problem only follows from another: a piece of a cut type, or too few items where some are wrong."""
+    place, kind = problem.place, problem.error["type"]
+    for type_ in cut:
+        if place[:-1] == type_.place[:-1] and (place == type_.place or str(place[-1]) in type_.fragments):
+            return True
+    declared_items = value_at(place, declaration.data)
+    context = problem.error.get("ctx", {})
+    return kind == "too_short" and isinstance(declared_items, list) and len(declared_items) >= context["min_length"]
+
+
+def _selected_source_path(loc: KeyPath, declaration: Declaration) -> KeyPath:
+    """A location in the source, where it is one of several by name."""
+    sources, name = declaration.data.get("sources"), declaration.data.get("source")
+    if loc[:1] == ("source",) and isinstance(sources, Mapping) and isinstance(name, str) and name in sources:
+        return ("sources", name, *loc[1:])
+    return loc
+
+
+def _load_document(path: Path) -> Any:
+    from deltaworks.specs.bounded_yaml import load_yaml
+
+    try:
+        return load_yaml(path.read_bytes(), kind="rt")
+    except (OSError, InvalidYamlError):
+        return cast("Any", None)
