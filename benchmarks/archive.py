@@ -115,7 +115,7 @@ def _event(drawn: random.Random, number: int) -> dict[str, Any]:
 def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch], clock: Clock) -> None:
     """The work of a task over all records, without Spark around it."""
     from deltaworks.engine.archive import ArchiveWriter
-    from deltaworks.engine.fan_out import partitioning, write_payloads
+    from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
     from deltaworks.sources.kafka.archived import kafka_to_archive
@@ -124,8 +124,8 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
 
     if not isinstance(spec.source, KafkaSourceSpec):
         raise TypeError(spec.source.kind)
-    folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
-    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
     reader = KafkaReader.of(spec.source, with_fields=False)
     archiver = ArchiveWriter(target, stamp, partial(kafka_to_archive, spec.source.topics))

@@ -176,13 +176,13 @@ def _line(drawn: random.Random, number: int, address: str, agent: str) -> str:
 
 def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
     """The work of a task over all lines, without Spark around it."""
-    from deltaworks.engine.fan_out import partitioning, write_payloads
+    from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
     from deltaworks.events.parser_inputs import ParserInputs
 
-    folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
-    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
     cpu = time.process_time()
     with clock:

@@ -66,10 +66,10 @@ class _Server:
             sink = open_sink(spec.feeds[0].to, messaging)
             feed = Feed(catalog, spec, spec.feeds[0], open_objects(storage), sink)
             _rebuild(storage, self.rows, value=0)
-            feed.look()
+            feed.run_once()
             _rebuild(storage, self.rows, value=1)
             started = time.perf_counter()
-            record = feed.look()
+            record = feed.run_once()
             clock.seconds = time.perf_counter() - started
             sink.close()
         if record.changes != self.rows:

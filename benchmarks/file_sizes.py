@@ -95,13 +95,13 @@ class _Batches:
 @contextmanager
 def _heard(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
     """Listens to a query, to its end."""
-    from deltaworks.engine.queries import IngestListener, listening
+    from deltaworks.engine.queries import IngestListener, listener_attached
 
     batches = _Batches()
     listener = IngestListener(
         query_name, on_progress=batches.take, on_idle=lambda: None, on_terminated=lambda _: batches.ended.set()
     )
-    with listening(spark, listener):
+    with listener_attached(spark, listener):
         yield batches
         if not batches.ended.wait(60):
             raise RuntimeError(f"Spark did not say that {query_name} has ended")

@@ -130,10 +130,10 @@ def land(market: _Market, folder: Path, rows: pa.Table, *, batch: int) -> None:
 
 def follow(market: _Market, folder: Path, spark: SparkSession | None) -> Any:
     """Bring the keyed table up to date, as a new owner does."""
-    from deltaworks.engine.keyed.tables import KeyedTables
+    from deltaworks.engine.keyed.catchup_threads import KeyedTables
     from deltaworks.engine.ledger import owner_step
 
-    return KeyedTables(spark, _lake(folder), market.spec, owner=owner_step("market", 1)).follow("latest_ticks")
+    return KeyedTables(spark, _lake(folder), market.spec, owner=owner_step("market", 1)).catch_up("latest_ticks")
 
 
 def _lake(folder: Path) -> Any:

@@ -61,13 +61,13 @@ def _payloads(events: int) -> list[Payload]:
 
 def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
     """The work of a task over all events, without Spark around it."""
-    from deltaworks.engine.fan_out import partitioning, write_payloads
+    from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
     from deltaworks.events.parser_inputs import ParserInputs
 
-    folders = {name: f"{time.time_ns()}/{name}" for name in partitioning(spec)}
-    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
     inputs = ParserInputs.pin(spec, storage, seal_for_batch="g000000-000000000000")
     cpu = time.process_time()

@@ -14,9 +14,9 @@ from typing import Any
 
 from deltaworks.engine import batches
 from deltaworks.engine.batches import BatchProcessor
-from deltaworks.engine.commit import ShareCommits
-from deltaworks.engine.holds import TableHolds
-from deltaworks.engine.keyed.following import KeyedTableFollower
+from deltaworks.engine.commit import TableCommitter
+from deltaworks.engine.held_tables import TableHolds
+from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.engine.ledger import Ledger
 
@@ -88,7 +88,7 @@ def _after(owner: type, name: str, point: Callable[..., tuple[int, str] | None])
 class _Committing:
     """Commits as the one it wraps does, and reaches a point with each share."""
 
-    def __init__(self, commits: ShareCommits) -> None:
+    def __init__(self, commits: TableCommitter) -> None:
         self._commits = commits
 
     def commit(self, batch: Any, share: Any) -> Any:
@@ -98,19 +98,19 @@ class _Committing:
 
 
 def _around_commits() -> None:
-    original: Any = batches.commit_shares
+    original: Any = batches.commit_tables
 
-    def commit_shares(prepared: Any, commits: ShareCommits, **options: Any) -> Any:
+    def commit_shares(prepared: Any, commits: TableCommitter, **options: Any) -> Any:
         outcomes = original(prepared, _Committing(commits), **options)
         _reach(commits._owner.version, "committed")
         return outcomes
 
-    batches.commit_shares = commit_shares  # type: ignore[assignment]
+    batches.commit_tables = commit_shares  # type: ignore[assignment]
 
 
 def _around_holds() -> None:
-    give: Any = TableHolds._give
-    of_the_table: Any = TableHolds._of_the_table
+    give: Any = TableHolds._grant_turn
+    of_the_table: Any = TableHolds._classify_failure
 
     def giving(self: TableHolds, table: str, turn: Any, following: int) -> None:
         grant: Any = self._turns.grant
@@ -131,12 +131,12 @@ def _around_holds() -> None:
             _reach(self._owner.version, f"caught_up:{result[1].table}")
         return result
 
-    TableHolds._give = giving  # type: ignore[method-assign]
-    TableHolds._of_the_table = catching_up  # type: ignore[method-assign]
+    TableHolds._grant_turn = giving  # type: ignore[method-assign]
+    TableHolds._classify_failure = catching_up  # type: ignore[method-assign]
 
 
 def _around_merges() -> None:
-    for owner, name in ((KeyedMerge, "merge"), (KeyedTableFollower, "_replace")):
+    for owner, name in ((KeyedMerge, "merge"), (KeyedTableCatchUp, "_replace")):
         _around_merge(owner, name)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
@@ -55,7 +55,7 @@ def await_all_landed(stage: Stage) -> None:
     spec = load_catalog("local", root=stage.root).pipeline(PIPELINE)
     end = time.monotonic() + END_SECONDS
     while time.monotonic() < end:
-        newest = BatchHistory(stage.lake, stage.objects, spec).complete()[-1:]
+        newest = BatchHistory(stage.lake, stage.objects, spec).completed()[-1:]
         last = FileEventLog(stage.lake, RELAY).last_seq()
         if newest and (newest[0].end_offset or {}).get("seq") == last and not newest[0].held:
             return

@@ -12,7 +12,7 @@ from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, count_cell, timestamp_cell
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.history import BatchDetail, BatchHistory, BatchSummary
+from deltaworks.engine.batch_history import BatchDetail, BatchHistory, BatchSummary
 from deltaworks.tables.lake import Lake
 
 _FILES_SHOWN = 50

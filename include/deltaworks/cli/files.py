@@ -7,7 +7,7 @@ import typer
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import listing_command
 from deltaworks.control.listing import Cell, Listing, byte_count_cell, timestamp_cell
-from deltaworks.engine.file_answers import FileAnswer, FileAnswers, Reading
+from deltaworks.engine.object_status import ObjectStatus, ObjectStatusReader, PipelineOutcome
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -21,9 +21,9 @@ def list_files(
     glob: str = typer.Option("", help="Only objects whose key fits, such as 'games/**/*.gz'."),
 ) -> Listing:
     """List the newest objects in a relay's file event log, and which batch of each pipeline has read them."""
-    answers = FileAnswers(catalog(), relay)
+    answers = ObjectStatusReader(catalog(), relay)
     listing = Listing(("seq", "object", "size", "by", "received", "read by"))
-    for answer in answers.newest(last, bucket=bucket or None, glob=glob or None):
+    for answer in answers.newest_events(last, bucket=bucket or None, glob=glob or None):
         event = answer.event
         listing.add(
             event["seq"],
@@ -32,8 +32,8 @@ def list_files(
             event["origin"] or "-",
             timestamp_cell(event["received_at"], absent="-"),
             Cell(
-                {reading.pipeline: reading.batch_id for reading in answer.readings},
-                ", ".join(map(_read_by, answer.readings)) or "no pipeline",
+                {reading.pipeline: reading.batch_id for reading in answer.outcomes},
+                ", ".join(map(_read_by, answer.outcomes)) or "no pipeline",
             ),
         )
     return listing
@@ -46,10 +46,10 @@ def show(
 ) -> list[str | Listing]:
     """Show what became of one object, or why it was not read."""
     project = catalog()
-    answers = FileAnswers(project, project.relay(relay).relay)
-    object_answers = answers.about(key, bucket=bucket or None)
+    answers = ObjectStatusReader(project, project.relay(relay).relay)
+    object_answers = answers.by_key(key, bucket=bucket or None)
     parts: list[str | Listing] = [_facts(answer) for answer in object_answers]
-    for message in answers.messages_about(key):
+    for message in answers.quarantined_messages(key):
         parts.append(
             f"A message that names it is in the message quarantine ({message['reason']}) since "
             f"{message['received_at']}: deltaworks files redrive {relay}."
@@ -62,11 +62,11 @@ def show(
     return parts
 
 
-def _read_by(reading: Reading) -> str:
+def _read_by(reading: PipelineOutcome) -> str:
     return f"{reading.pipeline} {'waits' if reading.batch_id is None else f'batch {reading.batch_id}'}"
 
 
-def _facts(answer: FileAnswer) -> Listing:
+def _facts(answer: ObjectStatus) -> Listing:
     event = answer.event
     facts = {
         "object": f"{event['bucket']}/{event['key']}, {event['size']} bytes, etag {event['etag']}",
@@ -76,18 +76,18 @@ def _facts(answer: FileAnswer) -> Listing:
         + (f", message {event['message_id']}" if event["message_id"] else ""),
         "logged": f"seq {event['seq']}, append {event['batch']}",
     }
-    read = {f"read by {reading.pipeline}": _outcome(reading) for reading in answer.readings}
+    read = {f"read by {reading.pipeline}": _outcome(reading) for reading in answer.outcomes}
     facts |= read or {"read by": "no pipeline: none declares its place"}
     listing = Listing(tuple(facts), layout="blocks")
     listing.add(*facts.values())
     return listing
 
 
-def _outcome(reading: Reading) -> str:
+def _outcome(reading: PipelineOutcome) -> str:
     if reading.batch_id is None:
         return "not yet"
-    if reading.whole is not None:
-        return f"in batch {reading.batch_id}: nothing, {reading.whole}"
+    if reading.object_error is not None:
+        return f"in batch {reading.batch_id}: nothing, {reading.object_error}"
     rows = ", ".join(f"{count} in {table}" for table, count in reading.rows.items()) or "no rows"
     rejected = "".join(f", {count} {reason}" for reason, count in reading.rejected.items())
     return f"in batch {reading.batch_id}: {rows}" + (f"; in quarantine{rejected}" if rejected else "")

@@ -39,6 +39,6 @@ class BatchReport:
     rejected_events: tuple[tuple[str, str, int], ...] = ()
 
 
-def counted(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+def parse_counts(rows: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
     """Counts by two texts, as a record read from JSON has them."""
-    return tuple((code, of, int(events)) for code, of, events in rows)
+    return tuple((code, name, int(events)) for code, name, events in rows)

@@ -7,14 +7,14 @@ from deltaworks.control.health.throughput import ThroughputWriter
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.summaries.quarantine import QuarantineCounts
 from deltaworks.control.summaries.stream import StreamSummaryWriter
-from deltaworks.engine.driver_measures import DriverMeasures
+from deltaworks.engine.driver_metrics import DriverMetrics
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 
 def progress_log(
-    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMeasures
+    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMetrics
 ) -> ProgressLog:
     """The progress log of one run of a pipeline's stream, not started.
 
@@ -25,7 +25,7 @@ def progress_log(
         storage,
         spec.pipeline,
         owner_epoch=epoch,
-        measures=measures,
+        metrics=measures,
         throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
         summary=StreamSummaryWriter(home.objects, spec.pipeline),
         quarantine=QuarantineCounts(

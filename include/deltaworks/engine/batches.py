@@ -28,12 +28,12 @@ from deltaworks.control.provenance import current_run
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.held import HeldTable
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.batch_report import BatchReport, counted
-from deltaworks.engine.commit import BatchStores, ShareCommits, commit_shares
+from deltaworks.engine.batch_report import BatchReport, parse_counts
+from deltaworks.engine.commit import BatchStores, TableCommitter, commit_tables
 from deltaworks.engine.duplicates.window import duplicate_windows
-from deltaworks.engine.fan_out import Written, fan_out, partitioning, with_new_columns
-from deltaworks.engine.holds import TableHolds
-from deltaworks.engine.keyed.tables import KeyedFollower, KeyedTables
+from deltaworks.engine.fan_out import FanOutResult, fan_out, partition_columns, write_with_new_columns
+from deltaworks.engine.held_tables import TableHolds
+from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
@@ -73,20 +73,20 @@ class BatchProcessor:
         *,
         generations: Generations,
         ownership: Ownership,
-        predecessor_died: bool = False,
+        predecessor_crashed: bool = False,
     ) -> None:
         """Take over the pipeline's tables.
 
         Args:
             spark: None for one that only finishes what is prepared.
-            predecessor_died: whether the run before this one was ended by force: its batch is read carefully at once.
+            predecessor_crashed: whether the run before this one was ended by force: its batch is read carefully at once.
         """
         self._spark = spark
         self._spec = spec
         self._lake = stores.lake
         self._home = PipelineHome(stores.objects, spec.pipeline)
         self._generations = generations
-        self._spans = OffsetRanges(self._home)
+        self._offset_ranges = OffsetRanges(self._home)
         self._ledger = stores.ledger
         self._tables = stores.tables
         self._ownership = ownership
@@ -95,39 +95,39 @@ class BatchProcessor:
             "fan_out": FanOutWriter(handles),
             "spark": SparkWriter(spark, stores.lake, handles),
         }
-        self._commits = ShareCommits(stores.tables, writers, owner=ownership.step)
+        self._commits = TableCommitter(stores.tables, writers, owner=ownership.step)
         self._last_completed = stores.ledger.last_completed()
-        self._busy = threading.Lock()
-        self._careful_next = predecessor_died
+        self._batch_lock = threading.Lock()
+        self._isolate_next = predecessor_crashed
         keyed = KeyedTables(spark, stores.lake, spec, owner=ownership.step)
         self._holds = TableHolds(
             stores,
             self._home,
             keyed=keyed,
             generation=generations.generation,
-            commits=self._commits,
+            committer=self._commits,
             owner=ownership.step,
-            on_landed=self._remove_staged,
+            on_caught_up=self._remove_staged,
         )
         self._holds.start(self._last_completed)
-        self.keyed = KeyedFollower(keyed, is_held=self._holds.holds)
+        self.keyed = KeyedCatchUp(keyed, is_held=self._holds.is_held)
 
     @property
     def held(self) -> list[HeldTable]:
         """The tables whose commits are held back now."""
         return self._holds.records()
 
-    def serve(self) -> bool:
+    def serve_requests(self) -> bool:
         """Look at what others ask of the stream's tables; False where a batch is under way, which looks itself."""
-        if not self._busy.acquire(blocking=False):
+        if not self._batch_lock.acquire(blocking=False):
             return False
         try:
-            self._holds.serve(self._last_completed)
+            self._holds.serve_requests(self._last_completed)
         finally:
-            self._busy.release()
+            self._batch_lock.release()
         return True
 
-    def continue_on(self, generations: Generations) -> None:
+    def use_checkpoint(self, generations: Generations) -> None:
         """Number batches by another checkpoint from now on."""
         self._generations = generations
 
@@ -135,19 +135,19 @@ class BatchProcessor:
         """Our number of one of Spark's batches."""
         return self._generations.current.first_batch + spark_batch_id
 
-    def span(self, spark_batch_id: int) -> OffsetRange:
+    def offset_range(self, spark_batch_id: int) -> OffsetRange:
         """Between which offsets one of Spark's batches lies: what its offset log says.
 
         Raises:
             TransientError: OFFSET_LOG_UNREADABLE.
         """
-        return self._spans.read(self._generations, spark_batch_id, read_end_offset=self._end_of)
+        return self._offset_ranges.read(self._generations, spark_batch_id, read_end_offset=self._end_offset)
 
-    def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
+    def _end_offset(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
         return self._home.generations.end_offset(generations, spark_batch_id)
 
     def process(
-        self, source: Slice, spark_batch_id: int, *, on_job: Callable[[], None] = lambda: None
+        self, source: Slice, spark_batch_id: int, *, on_job_start: Callable[[], None] = lambda: None
     ) -> BatchReport | None:
         """Land one batch; None when the ledger has it already.
 
@@ -159,32 +159,32 @@ class BatchProcessor:
             TransientError: CHECKPOINT_SUPERSEDED, the batch had been fixed with another slice than Spark's is now;
                 OFFSET_LOG_UNREADABLE, Spark's log does not say what the slice is.
         """
-        with self._busy:
-            return self._process(source, spark_batch_id, on_job)
+        with self._batch_lock:
+            return self._process(source, spark_batch_id, on_job_start)
 
-    def _process(self, source: Slice, spark_batch_id: int, on_job: Callable[[], None]) -> BatchReport | None:
+    def _process(self, source: Slice, spark_batch_id: int, on_job_start: Callable[[], None]) -> BatchReport | None:
         batch_id = self.batch_id(spark_batch_id)
-        start, end = self.span(spark_batch_id)
+        start, end = self.offset_range(spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
             # Spark repeats the last batch where it could not note it; anything else is another slice.
             if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
-                self._give_up_checkpoint(batch_id)
+                self._retire_checkpoint(batch_id)
             return None
-        self._holds.serve(self._last_completed)
+        self._holds.serve_requests(self._last_completed)
         started = time.monotonic()
         prepared = self._home.prepared.read(self._generations.generation, batch_id)
         resumed = prepared is not None
         if prepared is None:
-            isolation = self._care(batch_id, on_job)
+            isolation = self._crash_isolation(batch_id, on_job_start)
             prepared = self._prepare(source, spark_batch_id, batch_id, (start, end), isolation)
             isolation.clear()
-            self._careful_next = False
-        report = self._land(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
+            self._isolate_next = False
+        report = self._commit_and_complete(prepared, resumed=resumed, prepare_seconds=time.monotonic() - started)
         if prepared.checkpoint != self._generations.current.ordinal or prepared.offsets.get("end") != end:
-            self._give_up_checkpoint(batch_id)
+            self._retire_checkpoint(batch_id)
         return report
 
-    def _give_up_checkpoint(self, batch_id: int) -> None:
+    def _retire_checkpoint(self, batch_id: int) -> None:
         """End on a checkpoint whose slice is not what this batch landed.
 
         A former owner that was paused, while its checkpoint was lost and replaced, has fixed the batch with its own
@@ -199,22 +199,22 @@ class BatchProcessor:
             hint="Nothing: the next run continues after it with a new checkpoint.",
         )
 
-    def finish_torn(self) -> BatchReport | None:
+    def complete_prepared(self) -> BatchReport | None:
         """Complete a batch that was prepared and not completed, if there is one. Call it before the query starts."""
         following = 0 if self._last_completed is None else self._last_completed + 1
         prepared = self._home.prepared.read(self._generations.generation, following)
         if prepared is None:
             return None
-        return self._land(prepared, resumed=True, prepare_seconds=0.0)
+        return self._commit_and_complete(prepared, resumed=True, prepare_seconds=0.0)
 
-    def _care(self, batch_id: int, on_job: Callable[[], None]) -> CrashIsolation:
+    def _crash_isolation(self, batch_id: int, on_job: Callable[[], None]) -> CrashIsolation:
         return CrashIsolation(
             objects=self._home.objects,
             storage=self._lake.storage,
             folder=paths.batch_crashes(self._spec.pipeline, self._generations.generation, batch_id),
             max_crashes=self._spec.stream.crashes_per_object,
             payload_timeout_seconds=self._spec.stream.object_seconds,
-            start_isolated=self._careful_next,
+            start_isolated=self._isolate_next,
             on_job_start=on_job,
         )
 
@@ -241,25 +241,25 @@ class BatchProcessor:
                 offsets={"start": start or None, "end": end},
                 suppression=written.facts.pop("suppression", 0),
                 source=source.metadata | written.findings.ledger_entry() | written.facts,
-                tables=tuple(self._share(name, written) for name in sorted(written.files)),
+                tables=tuple(self._prepared_table(name, written) for name in sorted(written.files)),
             )
         )
 
-    def _write(self, source: Slice, stamp: BatchStamp, isolation: CrashIsolation) -> Written:
+    def _write(self, source: Slice, stamp: BatchStamp, isolation: CrashIsolation) -> FanOutResult:
         if source.is_empty():
-            return Written()
+            return FanOutResult()
         if self._spark is None:
-            raise TransientError("SPARK_ABSENT", "A batch is read by Spark, which does not run here.")
+            raise TransientError("SPARK_UNAVAILABLE", "A batch is read by Spark, which does not run here.")
         self._spark.sparkContext.setJobDescription(f"{self._spec.pipeline} batch {stamp.batch_id}: write files")
         spark = self._spark
-        target = self._target()
-        arrived = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
-        windows = duplicate_windows(self._spec, self._lake, self._tables, now=arrived)
-        name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
+        target = self._file_target()
+        ingested_at = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
+        windows = duplicate_windows(self._spec, self._lake, self._tables, now=ingested_at)
+        batch_name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
         # Once for both passes: all rows of a batch have their answers from the same databases.
-        inputs = ParserInputs.pin(self._spec, self._lake.storage, seal_for_batch=name)
+        inputs = ParserInputs.pin(self._spec, self._lake.storage, seal_for_batch=batch_name)
 
-        def one_pass(evolved: EvolvedColumns) -> Written:
+        def run_pass(evolved: EvolvedColumns) -> FanOutResult:
             return fan_out(
                 spark,
                 source,
@@ -272,23 +272,23 @@ class BatchProcessor:
                 isolation=isolation,
             )
 
-        written = with_new_columns(one_pass, self._spec, self._tables.evolved())
+        written = write_with_new_columns(run_pass, self._spec, self._tables.evolved())
         if inputs.redaction_keys is not None:
             written.facts["suppression"] = inputs.redaction_keys.suppression.number
-            export_to_vault(self._spec, self._lake.storage, written.findings.sealed_frames, name=name)
+            export_to_vault(self._spec, self._lake.storage, written.findings.sealed_frames, name=batch_name)
         written.facts |= {} if inputs.databases is None else {"databases": inputs.databases.facts()}
         return written
 
-    def _target(self) -> FileTarget:
+    def _file_target(self) -> FileTarget:
         folders, partition_by = {}, {}
-        for name, columns in partitioning(self._spec).items():
+        for name, columns in partition_columns(self._spec).items():
             staged = self._tables.writer_by_table[name] == "spark"
             folders[name] = (staging_key if staged else paths.table)(self._spec.pipeline, name)
             partition_by[name] = () if staged else columns
         indexed = self._tables.indexed_columns()
         return FileTarget.of(self._lake.storage, folders, partition_by=partition_by, indexed=indexed)
 
-    def _share(self, name: str, written: Written) -> PreparedTable:
+    def _prepared_table(self, name: str, written: FanOutResult) -> PreparedTable:
         files = written.files[name]
         return PreparedTable(
             table=name,
@@ -298,22 +298,22 @@ class BatchProcessor:
             new_columns=to_records(written.new_columns.get(name, ())),
         )
 
-    def _land(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:
+    def _commit_and_complete(self, prepared: PreparedBatch, *, resumed: bool, prepare_seconds: float) -> BatchReport:
         owner = self._ownership.step
         started = time.monotonic()
-        steps = commit_shares(
+        steps = commit_tables(
             prepared,
             self._commits,
             tables=self._tables,
-            is_held=self._holds.holds,
+            is_held=self._holds.is_held,
             suspend=self._holds.suspend,
         )
         commit_seconds = time.monotonic() - started
         self._ledger.complete(prepared, steps, owner=owner)
         self._last_completed = prepared.batch_id
-        self.keyed.signal()
+        self.keyed.notify()
         for share in prepared.tables:
-            if not self._holds.holds(share.table):
+            if not self._holds.is_held(share.table):
                 self._remove_staged(prepared, share)
         return BatchReport(
             batch_id=prepared.batch_id,
@@ -334,15 +334,15 @@ class BatchProcessor:
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
             # One that an earlier release prepared counts no events.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
-            rejected=counted(prepared.source.get("rejected", ())),
-            rejected_events=counted(prepared.source.get("rejected_events", ())),
+            rejected=parse_counts(prepared.source.get("rejected", ())),
+            rejected_events=parse_counts(prepared.source.get("rejected_events", ())),
             arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),
         )
 
-    def _remove_staged(self, prepared: PreparedBatch, share: PreparedTable) -> None:
-        if share.writer != "spark":
+    def _remove_staged(self, prepared: PreparedBatch, prepared_table: PreparedTable) -> None:
+        if prepared_table.writer != "spark":
             return
-        for file in share.files:
+        for file in prepared_table.files:
             # Left behind on a failure, a staged file is an orphan that costs space and nothing else.
             with contextlib.suppress(Exception):
-                self._home.objects.delete(f"{staging_key(prepared.pipeline, share.table)}/{file['path']}")
+                self._home.objects.delete(f"{staging_key(prepared.pipeline, prepared_table.table)}/{file['path']}")

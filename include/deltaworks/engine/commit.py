@@ -41,7 +41,7 @@ class BatchStores:
     tables: TableSet
 
 
-class ShareCommits:
+class TableCommitter:
     """Commits one share through the writer of its table, again where that can help."""
 
     def __init__(self, tables: TableSet, writers: dict[str, TableWriter], *, owner: Step) -> None:
@@ -49,7 +49,7 @@ class ShareCommits:
         self._writers = writers
         self._owner = owner
 
-    def commit(self, batch: PreparedBatch, share: PreparedTable) -> StepOutcome:
+    def commit(self, batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
         """Make the share part of its table, once.
 
         Raises:
@@ -57,50 +57,54 @@ class ShareCommits:
         """
         for wait_seconds in (*RETRY_SECONDS, None):
             try:
-                return self._once(batch, share)
+                return self._commit_once(batch, prepared_table)
             except Exception as error:
-                own = as_deltaworks_error(error)
-                if wait_seconds is None or not own.retryable:
-                    raise own from error
+                mapped = as_deltaworks_error(error)
+                if wait_seconds is None or not mapped.retryable:
+                    raise mapped from error
                 log.warning(
-                    "pipeline=%s batch=%d table=%s is tried again: %s", batch.pipeline, batch.batch_id, share.table, own
+                    "pipeline=%s batch=%d table=%s is tried again: %s",
+                    batch.pipeline,
+                    batch.batch_id,
+                    prepared_table.table,
+                    mapped,
                 )
                 time.sleep(wait_seconds)
         raise AssertionError("the last attempt returned or raised")
 
-    def _once(self, batch: PreparedBatch, share: PreparedTable) -> StepOutcome:
-        problem = self._tables.problems.get(share.table)
+    def _commit_once(self, batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
+        problem = self._tables.problems.get(prepared_table.table)
         if problem is not None:
             raise problem
-        if share.table not in self._tables.handles:
+        if prepared_table.table not in self._tables.handles:
             raise ContractError(
                 "TABLE_NOT_DECLARED",
-                f"Pipeline {batch.pipeline!r} declares no table {share.table!r} any more, and batches hold rows of it.",
+                f"Pipeline {batch.pipeline!r} declares no table {prepared_table.table!r} any more, and batches hold rows of it.",
                 hint="Declare the table again until it has caught up.",
             )
         # Files that were staged only Spark can move; a table that has changed since may need it for the others.
-        by_spark = "spark" in (share.writer, self._tables.writer_by_table[share.table])
-        return self._writers["spark" if by_spark else "fan_out"].commit(batch, share, owner=self._owner)
+        needs_spark = "spark" in (prepared_table.writer, self._tables.writer_by_table[prepared_table.table])
+        return self._writers["spark" if needs_spark else "fan_out"].commit(batch, prepared_table, owner=self._owner)
 
 
-def held_outcome(batch: PreparedBatch, share: PreparedTable) -> StepOutcome:
+def held_outcome(batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
     """The ledger's row of a share that stays in its prepared batch."""
     return StepOutcome(
-        step=batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id).app_id,
-        table_name=share.table,
-        writer=share.writer,
+        step=batch_step(batch.pipeline, batch.generation, prepared_table.table, batch.batch_id).app_id,
+        table_name=prepared_table.table,
+        writer=prepared_table.writer,
         outcome=HELD,
-        rows=share.rows,
-        files=len(share.files),
-        bytes=sum(file["size"] for file in share.files),
+        rows=prepared_table.rows,
+        files=len(prepared_table.files),
+        bytes=sum(file["size"] for file in prepared_table.files),
         delta_version=None,
         seconds=0.0,
     )
 
 
-def commit_shares(
+def commit_tables(
     batch: PreparedBatch,
-    commits: ShareCommits,
+    committer: TableCommitter,
     *,
     tables: TableSet,
     is_held: Callable[[str], bool],
@@ -115,51 +119,57 @@ def commit_shares(
         DeltaworksError: the batch must not continue; it is met again as it is.
     """
 
-    def one(share: PreparedTable) -> StepOutcome | DeltaworksError:
+    def commit_one(share: PreparedTable) -> StepOutcome | DeltaworksError:
         if is_held(share.table):
             return held_outcome(batch, share)
         try:
-            return commits.commit(batch, share)
+            return committer.commit(batch, share)
         except DeltaworksError as error:
             return error
 
     outcomes: dict[str, StepOutcome] = {}
-    for shares in _in_turn(batch, tables):
+    for prepared_tables in _commit_order(batch, tables):
         with ThreadPoolExecutor(COMMIT_THREADS) as pool:
-            done = dict(zip((share.table for share in shares), pool.map(one, shares), strict=True))
-        failed = {table: result for table, result in done.items() if isinstance(result, DeltaworksError)}
+            results = dict(
+                zip((share.table for share in prepared_tables), pool.map(commit_one, prepared_tables), strict=True)
+            )
+        failed = {table: result for table, result in results.items() if isinstance(result, DeltaworksError)}
         if failed:
-            _raise_what_concerns_all(failed, tables, of=len(shares))
+            _raise_if_batch_fails(failed, tables, total=len(prepared_tables))
         for table, error in failed.items():
             suspend(table, batch.batch_id, error)
-        for share in shares:
-            result = done[share.table]
-            outcomes[share.table] = held_outcome(batch, share) if isinstance(result, DeltaworksError) else result
-            if outcomes[share.table].outcome == HELD:
-                tables.note_waiting(share)
+        for prepared_table in prepared_tables:
+            result = results[prepared_table.table]
+            outcomes[prepared_table.table] = (
+                held_outcome(batch, prepared_table) if isinstance(result, DeltaworksError) else result
+            )
+            if outcomes[prepared_table.table].outcome == HELD:
+                tables.add_pending_columns(prepared_table)
     return [outcomes[share.table] for share in batch.tables]
 
 
-def _in_turn(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
+def _commit_order(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
     """The shares that are committed together: of data, then of the notifications of it."""
-    for announcing in (False, True):
-        shares = [share for share in batch.tables if (share.table in tables.announced) is announcing]
-        if shares:
-            yield shares
+    for is_notification in (False, True):
+        prepared_tables = [
+            share for share in batch.tables if (share.table in tables.announced_table_of) is is_notification
+        ]
+        if prepared_tables:
+            yield prepared_tables
 
 
-def _raise_what_concerns_all(failed: dict[str, DeltaworksError], tables: TableSet, *, of: int) -> None:
+def _raise_if_batch_fails(failed: dict[str, DeltaworksError], tables: TableSet, *, total: int) -> None:
     for error in failed.values():
         if isinstance(error, FencedError):
             raise error
     if QUARANTINE_TABLE in failed:
         raise failed[QUARANTINE_TABLE]
     first = next(iter(failed.values()))
-    everywhere = len(failed) == of > 1 and all(error.retryable for error in failed.values())
-    if everywhere or not tables.storage_answers():
+    all_failed = len(failed) == total > 1 and all(error.retryable for error in failed.values())
+    if all_failed or not tables.is_storage_reachable():
         raise first
 
 
-def as_caught_up(outcome: StepOutcome) -> StepOutcome:
+def caught_up_outcome(outcome: StepOutcome) -> StepOutcome:
     """The ledger's row of a share that was held back and is committed now."""
     return replace(outcome, outcome=CAUGHT_UP)

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from deltaworks.engine.announcements import with_announcements
 from deltaworks.engine.archive import ArchiveWriter
-from deltaworks.engine.canary import CANARY_SECONDS, read_canary
-from deltaworks.engine.duplicates.flags import DuplicateWindow, TaskFlags
-from deltaworks.engine.duplicates.window import TasksTogether
+from deltaworks.engine.duplicates.flags import DuplicateFlagger, DuplicateWindow
+from deltaworks.engine.duplicates.window import CrossTaskDuplicates
+from deltaworks.engine.notifications import with_notifications
 from deltaworks.engine.table_files import FILE_BYTES, FLUSH_BYTES, FileTarget, TableWriters, check_writable
 from deltaworks.engine.task_limits import TaskLimits
+from deltaworks.engine.worker_probe import PROBE_SECONDS, probe_worker
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
 from deltaworks.events.evolution import EvolvedColumns, merge_evolved, new_columns
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Written:
+class FanOutResult:
     """What a pass wrote: the files of each table in the order of its tasks, and what was noted beside them.
 
     `new_columns` are the columns that tables have to be given before the files are committed; `facts` go on record.
@@ -59,18 +59,18 @@ class Written:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """No search for reference cycles meanwhile.
 
     Parsed events hold none and are freed by their counts. Python looks through all that are alive again and again as
     new ones are made, which took more than a quarter of the parser's time.
     """
-    paused = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if paused:
+        if was_enabled:
             gc.enable()
 
 
@@ -83,7 +83,7 @@ def write_payloads(
     evolved: EvolvedColumns | None = None,
     inputs: ParserInputs = NO_PARSER_INPUTS,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
-    carefully: bool = False,
+    isolated: bool = False,
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> TaskOutput:
@@ -100,16 +100,16 @@ def write_payloads(
         OSError: the storage failed.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
-    proof = partial(_check_parts, spec, target) if carefully else None
+    proof = partial(_check_rows_writable, spec, target) if isolated else None
     try:
         parser = inputs.create_parser(spec, evolved=evolved, validate_rows=proof)
     except (ConfigError, TransientError) as error:  # of a database
         return TaskOutput(findings=TaskFindings(failure=error))
-    flags = TaskFlags(duplicates, target.filesystem()) if duplicates else None
+    flags = DuplicateFlagger(duplicates, target.filesystem()) if duplicates else None
     try:
-        with _collector_paused():
-            for table, rows in with_announcements(spec, parser.parse(payloads, stamp)):
-                writers.add(table, flags.mark(table, rows) if flags else rows)
+        with _gc_paused():
+            for table, rows in with_notifications(spec, parser.parse(payloads, stamp)):
+                writers.add(table, flags.flag(table, rows) if flags else rows)
         writers.flush()
     except DeltaworksError as error:
         parser.findings.failure = error
@@ -128,9 +128,9 @@ def write_payloads(
     )
 
 
-def _check_parts(spec: PipelineSpec, target: FileTarget, parts: Sequence[tuple[str, pa.Table]]) -> None:
+def _check_rows_writable(spec: PipelineSpec, target: FileTarget, parts: Sequence[tuple[str, pa.Table]]) -> None:
     """Raise what writing these rows would raise."""
-    for table, rows in with_announcements(spec, parts):
+    for table, rows in with_notifications(spec, parts):
         check_writable(target, table, rows)
 
 
@@ -145,7 +145,7 @@ def fan_out(
     inputs: ParserInputs = NO_PARSER_INPUTS,
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     isolation: CrashIsolation | None = None,
-) -> Written:
+) -> FanOutResult:
     """Write all tables of a batch in one Spark pass.
 
     Args:
@@ -160,13 +160,13 @@ def fan_out(
         ConfigError: OBJECT_FORBIDDEN, WORKERS_CRASH, ENRICHMENT_UNREADABLE; nothing was committed.
         TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
-    work, prove = _of_tasks(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
+    run_task, run_probe = _task_functions(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
         source.enable_archive(partial(ArchiveWriter, target, stamp))
     if isolation is not None:
-        isolation.probe = partial(read_canary, spark, spec, prove)
-    outputs = _outputs(source, spark, work, tasks=spec.stream.tasks_per_batch, isolation=isolation)
-    written = merged_outputs(outputs, target, duplicates or {})
+        isolation.probe = partial(probe_worker, spark, spec, run_probe)
+    outputs = _run_tasks(source, spark, run_task, tasks=spec.stream.tasks_per_batch, isolation=isolation)
+    written = merge_outputs(outputs, target, duplicates or {})
     if written.findings.failure is not None:
         raise written.findings.failure
     if written.findings.refusal is not None and not written.findings.any_read:
@@ -174,7 +174,7 @@ def fan_out(
     return written
 
 
-def _of_tasks(
+def _task_functions(
     spec: PipelineSpec,
     stamp: BatchStamp,
     target: FileTarget,
@@ -187,11 +187,11 @@ def _of_tasks(
     # The spec travels as JSON: a pydantic model pickles too, but JSON stays readable in a task dump.
     declared = spec.model_dump_json()
     limits = TaskLimits(payload_seconds=spec.stream.object_seconds, memory_bytes=spec.stream.task_memory_bytes)
-    canary_limits = replace(limits, payload_seconds=min(CANARY_SECONDS, limits.payload_seconds))
+    probe_limits = replace(limits, payload_seconds=min(PROBE_SECONDS, limits.payload_seconds))
 
-    def work(payloads: Iterable[Payload], *, carefully: bool = False) -> TaskOutput:
+    def run_task(payloads: Iterable[Payload], *, isolated: bool = False) -> TaskOutput:
         pipeline = PipelineSpec.model_validate_json(declared)
-        with limits.of_task(payloads) as watched:
+        with limits.apply_to_task(payloads) as watched:
             return write_payloads(
                 watched,
                 pipeline,
@@ -200,27 +200,32 @@ def _of_tasks(
                 evolved=evolved,
                 inputs=inputs,
                 duplicates=duplicates,
-                carefully=carefully,
+                isolated=isolated,
             )
 
-    def prove(payloads: Iterable[Payload]) -> None:
+    def run_probe(payloads: Iterable[Payload]) -> None:
         pipeline = PipelineSpec.model_validate_json(declared)
-        with canary_limits.of_task(payloads) as watched:
+        with probe_limits.apply_to_task(payloads) as watched:
             parser = inputs.create_parser(pipeline, evolved=evolved)
             for part in parser.parse(watched, stamp):
-                _check_parts(pipeline, target, [part])
+                _check_rows_writable(pipeline, target, [part])
 
-    return work, prove
+    return run_task, run_probe
 
 
-def _outputs(
-    source: Slice, spark: SparkSession, work: Callable[..., TaskOutput], *, tasks: int, isolation: CrashIsolation | None
+def _run_tasks(
+    source: Slice,
+    spark: SparkSession,
+    run_task: Callable[..., TaskOutput],
+    *,
+    tasks: int,
+    isolation: CrashIsolation | None,
 ) -> list[TaskOutput]:
     """The outputs of a pass, and of a careful one where tasks die in it."""
     cause: str | None = None
     if isolation is None or not isolation.start_isolated:
         try:
-            return source.read(spark, work, tasks=tasks)
+            return source.read(spark, run_task, tasks=tasks)
         except Exception as error:
             cause = crash_cause(error)
             if isolation is None or cause is None:
@@ -229,57 +234,57 @@ def _outputs(
             # A second pass, for new columns, would die again.
             isolation.start_isolated = True
     try:
-        return source.read_isolated(spark, partial(work, carefully=True), tasks=tasks, isolation=isolation)
+        return source.read_isolated(spark, partial(run_task, carefully=True), tasks=tasks, isolation=isolation)
     except Exception as error:
-        again = crash_cause(error)
-        if again is None:
+        second_cause = crash_cause(error)
+        if second_cause is None:
             raise
         # Spark names a task's last attempt, and says of the one before that there was one.
         raise TransientError(
             "TASKS_DIE",
-            f"Tasks die on a batch with no payload open that is to blame: {cause or again}.",
+            f"Tasks die on a batch with no payload open that is to blame: {cause or second_cause}.",
             hint="See the tracebacks of the executors; the source itself may fail while it reads.",
         ) from error
 
 
-def merged_outputs(
+def merge_outputs(
     outputs: Iterable[TaskOutput], target: FileTarget, duplicates: Mapping[str, DuplicateWindow]
-) -> Written:
+) -> FanOutResult:
     """The outputs of all tasks as one, the same whatever order they come in.
 
     Copies that two tasks have between them are flagged here, by rewriting the files that hold them.
     """
-    written, together = Written(), TasksTogether(target)
+    written, cross_task = FanOutResult(), CrossTaskDuplicates(target)
     skipped = {name: window.skipped_files for name, window in duplicates.items() if window.skipped_files}
     written.facts = {f"duplicates_left_out_{name}": files for name, files in skipped.items()}
     for output in sort_by_task(outputs):
         written.findings.merge(output.findings)
         for table, files in output.files.items():
             first_ids = output.first_ids.get(table)
-            settled = files if first_ids is None else together.settle(table, first_ids, files)
-            written.files.setdefault(table, []).extend(settled)
+            flagged_files = files if first_ids is None else cross_task.flag_duplicates(table, first_ids, files)
+            written.files.setdefault(table, []).extend(flagged_files)
     return written
 
 
-def with_new_columns(
-    one_pass: Callable[[EvolvedColumns], Written], spec: PipelineSpec, evolved: EvolvedColumns
-) -> Written:
+def write_with_new_columns(
+    run_pass: Callable[[EvolvedColumns], FanOutResult], spec: PipelineSpec, evolved: EvolvedColumns
+) -> FanOutResult:
     """A pass over a batch; a second one with the columns that the first one found fields for, where it did.
 
     Args:
         one_pass: writes the batch, given all columns that tables have been given while they ran.
         evolved: those they have by now.
     """
-    written = one_pass(evolved)
+    written = run_pass(evolved)
     added = new_columns(spec, evolved, written.findings.new_fields)
     if added:
         # The files of the first pass are in no commit: orphans that maintenance removes.
-        written = one_pass(merge_evolved(evolved, added))
+        written = run_pass(merge_evolved(evolved, added))
         written.new_columns = added
     return written
 
 
-def partitioning(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
+def partition_columns(spec: PipelineSpec) -> dict[str, tuple[str, ...]]:
     """The partition columns of every bronze table, of quarantine and of the archive."""
     archive = {} if spec.archive is None else {ARCHIVE: ARCHIVE_PARTITION}
     return {table.name: table.partition_by for table in spec.tables} | {"quarantine": QUARANTINE_PARTITION} | archive

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.locks.lease import Lease
-from deltaworks.engine.hosting import Host
+from deltaworks.engine.driver_host import DriverHost
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 GOLD_LOOP = "deltaworks.gold.refresh_loop:GoldRefreshLoop"
 #: How long the end of a run waits for a build, whose jobs are cancelled.
-END_SECONDS = 30.0
+CLOSE_SECONDS = 30.0
 
 
 @contextmanager
-def fresh_gold(
+def gold_refresh_running(
     spark: SparkSession,
     catalog: Catalog,
     spec: PipelineSpec,
     lease: Lease,
     heartbeat: HeartbeatWriter,
     *,
-    host: Host,
+    host: DriverHost,
     once: bool = False,
 ) -> Iterator[None]:
     """Build the tables that declare `refresh_seconds` while the block runs; nothing where there are none.
@@ -65,4 +65,4 @@ def fresh_gold(
     try:
         yield
     finally:
-        loop.close(wait_seconds=END_SECONDS)
+        loop.close(wait_seconds=CLOSE_SECONDS)

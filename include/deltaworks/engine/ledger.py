@@ -103,7 +103,7 @@ def owner_step(pipeline: str, epoch: int) -> Step:
     return Step(f"{pipeline}/owner", epoch)
 
 
-def known_owner_epoch(lake: Lake, pipeline: str) -> int:
+def max_owner_epoch(lake: Lake, pipeline: str) -> int:
     """The highest owner epoch that quarantine or the ledger was committed to under; 0 before the first."""
     app_id = owner_step(pipeline, 0).app_id
     keys = [paths.table(pipeline, "quarantine")]
@@ -147,7 +147,7 @@ class Ledger:
     def _rows(self, name: str, columns: Sequence[str], values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         return select_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
 
-    def uncommitted(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
+    def uncommitted_batches(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
         """Batches that are complete but for a held table's share, by table and in order.
 
         Args:
@@ -180,33 +180,33 @@ class Ledger:
         ]
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
 
-    def roll_back(self, done: Rollback, *, version: int) -> None:
+    def roll_back(self, rollback: Rollback, *, version: int) -> None:
         """Record what became of the batches a table lost by going back, above what its transactions say. Idempotent."""
-        step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", done.ordinal)
-        outcome, now = RECOMMITTED if done.repair == "prepared" else ROLLED_BACK, utc_now()
+        step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", rollback.ordinal)
+        outcome, now = RECOMMITTED if rollback.repair == "prepared" else ROLLED_BACK, utc_now()
         rows = [
             {
                 "pipeline": self._pipeline,
-                "generation": share.generation,
-                "batch_id": share.number,
-                "step": f"{self._pipeline}/rollback/{done.table}#{done.ordinal}",
-                "table_name": done.table,
+                "generation": lost_step.generation,
+                "batch_id": lost_step.number,
+                "step": f"{self._pipeline}/rollback/{rollback.table}#{rollback.ordinal}",
+                "table_name": rollback.table,
                 "writer": "restore",
                 "outcome": outcome,
-                "rows": share.rows,
-                "files": share.files,
+                "rows": lost_step.rows,
+                "files": lost_step.files,
                 "bytes": 0,
                 "delta_version": version,
                 "seconds": 0.0,
                 "at": now,
             }
-            for share in done.lost
-            if share.kind == "batch"
+            for lost_step in rollback.lost
+            if lost_step.kind == "batch"
         ]
-        last = max(done.batches, default=0)
+        last = max(rollback.batches, default=0)
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
 
-    def begin_after(self, batch_id: int, *, owner: Step) -> None:
+    def start_after(self, batch_id: int, *, owner: Step) -> None:
         """Count every batch up to `batch_id` as complete, in a ledger that is created again without them."""
         for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
             step = self._step(name, batch_id)
@@ -261,57 +261,57 @@ class Ledger:
 
 
 #: Outcomes of a step that was committed then, and not found committed: its version is that of its own commit.
-_OWN_COMMIT = ("committed", "caught_up")
+_COMMIT_OUTCOMES = ("committed", "caught_up")
 
 
 @dataclass(frozen=True, slots=True)
-class LandedBatches:
+class CommittedBatches:
     """Of each generation that the table has rows of, the last batch that landed; and which commit was whose.
 
     `by_version` gives generation and batch of each version on record, `rows` how many there are of all batches.
     """
 
-    last: Mapping[int, int]
+    last_by_generation: Mapping[int, int]
     by_version: Mapping[int, tuple[int, int]]
     rows: int
 
     def __bool__(self) -> bool:
-        return bool(self.last)
+        return bool(self.last_by_generation)
 
 
-def landed_batches(lake: Lake, home: PipelineHome, table: str) -> LandedBatches:
+def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBatches:
     """What the ledger has of the table's steps; nothing where there is no ledger. Batches it waits for do not count."""
     key = paths.batch_metadata_store(home.pipeline)
     store = lake.open(key)
     if store is None:
-        return LandedBatches({}, {}, 0)
+        return CommittedBatches({}, {}, 0)
     columns = ["generation", "batch_id", "table_name", "outcome", "delta_version", "rows"]
     rows = select_rows(lake, key, store, columns=columns, values={"table_name": [table]})
     current = home.generations.current()
-    bounds = {
+    last_surviving = {
         generation: home.start_overs.surviving_batches(generation, current=current)
         for generation in {row["generation"] for row in rows}
     }
-    waiting = set(batches_by_table(held_steps(rows)).get(table, ()))
+    held = set(batches_by_table(held_steps(rows)).get(table, ()))
     last: dict[int, int] = {}
     by_version: dict[int, tuple[int, int]] = {}
     count = 0
     for row in rows:
         generation, batch = row["generation"], row["batch_id"]
-        bound = bounds[generation]
-        if batch in waiting or not row["rows"] or (bound is not None and batch > bound):
+        bound = last_surviving[generation]
+        if batch in held or not row["rows"] or (bound is not None and batch > bound):
             continue
         last[generation] = max(last.get(generation, -1), batch)
-        if row["outcome"] in _OWN_COMMIT and row["delta_version"] is not None:
+        if row["outcome"] in _COMMIT_OUTCOMES and row["delta_version"] is not None:
             by_version[row["delta_version"]] = (generation, batch)
             count += int(row["rows"])
-    return LandedBatches(last, by_version, count)
+    return CommittedBatches(last, by_version, count)
 
 
-def versions_cut_off(landed: LandedBatches, state: TableState, pipeline: str, table: str) -> list[int]:
+def lost_versions(committed: CommittedBatches, state: TableState, pipeline: str, table: str) -> list[int]:
     """Versions on record whose batches the newest state of the table does not have: its log has lost its end."""
     versions = []
-    for version, (generation, batch) in landed.by_version.items():
+    for version, (generation, batch) in committed.by_version.items():
         app_id = batch_step(pipeline, generation, table, batch).app_id
         if version > state.version and state.transactions.get(app_id, -1) < batch:
             versions.append(version)

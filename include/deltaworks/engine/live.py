@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from deltaworks.control.locks.lease import Lease
 
 LIVE_PARTITION = ("window_date",)
-_ANNOUNCED_VIEWS = "deltaworks.engine.announced_views"
+_ANNOUNCED_VIEWS = "deltaworks.engine.view_announcer"
 _LIVE_MERGE = "deltaworks.engine.live_merge"
 _POLL_SECONDS = 1.0
 
@@ -56,7 +56,7 @@ class LiveProgress:
     watermark: str | None
 
     @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> LiveProgress:
+    def from_spark(cls, progress: Mapping[str, Any]) -> LiveProgress:
         """Read a query's progress (`query.lastProgress`, or a listener's `event.progress.json` parsed)."""
         operators = progress.get("stateOperators") or []
         return cls(
@@ -113,14 +113,16 @@ def start_live_query(
         TransientError: LIVE_INPUT_MISSING when the bronze table does not come to be in time.
     """
     # Loaded by the streams that have such tables alone.
-    merging = import_module(_LIVE_MERGE)
+    live_merge = import_module(_LIVE_MERGE)
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
-    source = lake.storage.spark_uri(_await_input(lake, spec, live, wait_seconds))
+    source = lake.storage.spark_uri(_await_source_table(lake, spec, live, wait_seconds))
     target = ensure_live_table(lake, spec, live)
-    counts = _windowed_counts(_events(spark, source), live, live.sum_columns(spec.table(live.reads).column_types()))
+    counts = _windowed_counts(
+        _read_source(spark, source), live, live.sum_columns(spec.table(live.reads).column_types())
+    )
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
-    write = merging.LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
+    write = live_merge.LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")
         .outputMode("update")
@@ -132,7 +134,7 @@ def start_live_query(
     return writer.trigger(processingTime=f"{live.trigger_seconds} seconds").start()
 
 
-def announcing(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractContextManager[None]:
+def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractContextManager[None]:
     """Publishes the answers of views that declare `announce` while the block runs; nothing where none does."""
     if all(view.announce is None for view in spec.views):
         return nullcontext()
@@ -141,7 +143,7 @@ def announcing(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractCo
     return published
 
 
-def _await_input(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:
+def _await_source_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:
     key = paths.table(spec.pipeline, live.reads)
     deadline = time.monotonic() + wait_seconds
     while lake.open(key) is None:
@@ -155,7 +157,7 @@ def _await_input(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_secon
     return key
 
 
-def _events(spark: SparkSession, uri: str) -> DataFrame:
+def _read_source(spark: SparkSession, uri: str) -> DataFrame:
     return (
         spark.readStream.format("delta")
         # On a first run over a long history, files in the order of their events: else a batch of new events would
@@ -172,18 +174,18 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
 
     window = F.window("event_time", f"{live.window_minutes} minutes").alias("window")
     # A sum that its type does not hold is null, instead of an error that ends the query again and again.
-    added = [
+    sum_columns = [
         F.try_sum(name).cast(type_.replace("long", "bigint")).alias(column)
         for name, (column, type_) in zip(live.sum, sums.items(), strict=True)
     ]
-    different = [
-        _different(name, live.distinct_error_percent).cast("bigint").alias(column)
+    distinct_columns = [
+        _distinct_count(name, live.distinct_error_percent).cast("bigint").alias(column)
         for name, column in zip(live.distinct, live.distinct_columns, strict=True)
     ]
     return (
         events.withWatermark("event_time", f"{live.watermark_minutes} minutes")
         .groupBy(window, *live.group_by)
-        .agg(F.count("*").alias("events"), *added, *different)
+        .agg(F.count("*").alias("events"), *sum_columns, *distinct_columns)
         .select(
             F.col("window.start").alias("window_start"),
             F.col("window.end").alias("window_end"),
@@ -197,7 +199,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
     )
 
 
-def _different(name: str, error_percent: float) -> Column:
+def _distinct_count(name: str, error_percent: float) -> Column:
     """How many values a column has that are not null. A streaming aggregation refuses `count(DISTINCT)`."""
     from pyspark.sql import functions as F
 

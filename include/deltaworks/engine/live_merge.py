@@ -45,7 +45,7 @@ class LiveMerge:
     ) -> None:
         self._lake, self._key, self._pipeline, self._live = lake, key, pipeline, live
         self._before_merge = before_merge
-        self._by = (_WINDOW, *live.group_by)
+        self._key_columns = (_WINDOW, *live.group_by)
 
     def __call__(self, counts: DataFrame, batch_id: int) -> None:
         """Merge the counts of a batch, unless that has landed."""
@@ -62,19 +62,19 @@ class LiveMerge:
             # so they are not taken for old ones and left out.
             query_id = counts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             step = Step(f"{self._pipeline}/live/{self._live.name}/{query_id}", batch_id)
-            made = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
-            if rows is None or not self._merged_here(rows, state, step, made):
-                self._merge(counts, step, made)
+            metadata = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)
+            if rows is None or not self._merge_in_process(rows, state, step, metadata):
+                self._merge_by_spark(counts, step, metadata)
         finally:
             counts.unpersist()
 
-    def _merged_here(self, rows: pa.Table, state: TableState, step: Step, made: str) -> bool:
+    def _merge_in_process(self, rows: pa.Table, state: TableState, step: Step, metadata: str) -> bool:
         """Merge few rows over few; false where Spark has to."""
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
-        touched = [added for added in state.files.values() if _date_of(added) in dates]
-        if sum(map(row_count, touched)) > MAX_COLLECTED_ROWS or any(
+        affected = [added for added in state.files.values() if _date_of(added) in dates]
+        if sum(map(row_count, affected)) > MAX_COLLECTED_ROWS or any(
             pa.types.is_floating(rows.schema.field(name).type) or pa.types.is_nested(rows.schema.field(name).type)
-            for name in self._by
+            for name in self._key_columns
         ):
             return False
         if not accepts_file_commits(self._lake, state, _DATE):
@@ -82,10 +82,10 @@ class LiveMerge:
         replacement = Replacement(
             rows=[rows],
             classify_file=lambda added: FileEffect.REWRITTEN if _date_of(added) in dates else FileEffect.UNCHANGED,
-            retained_rows=_others(rows, self._by),
-            predicate=f"`{_DATE}` {_among(dates)}",
+            retained_rows=_rows_without_newer(rows, self._key_columns),
+            predicate=f"`{_DATE}` {_in_list(dates)}",
             step=step,
-            user_metadata=made,
+            user_metadata=metadata,
         )
         outcome = replace_rows(self._lake, self._lake.objects, self._key, replacement, expected=state)
         # Left as it is, it has the batch already, or has become another table than was read.
@@ -93,32 +93,32 @@ class LiveMerge:
             state_at(self._lake, self._lake.objects, self._key), step
         )
 
-    def _merge(self, counts: DataFrame, step: Step, made: str) -> None:
+    def _merge_by_spark(self, counts: DataFrame, step: Step, metadata: str) -> None:
         from delta.tables import DeltaTable
 
         dates = {row[0].isoformat() for row in counts.select(_DATE).distinct().collect()}
-        _announce(counts.sparkSession, step, made)
+        _set_transaction(counts.sparkSession, step, metadata)
         # Only literals over the target prune its partitions; values of the source never do.
-        same = [f"target.`{name}` <=> source.`{name}`" for name in self._by]
+        same = [f"target.`{name}` <=> source.`{name}`" for name in self._key_columns]
         (
             DeltaTable.forPath(counts.sparkSession, self._lake.storage.spark_uri(self._key))
             .alias("target")
-            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} {_among(dates)}", *same]))
+            .merge(counts.alias("source"), " AND ".join([f"target.{_DATE} {_in_list(dates)}", *same]))
             .whenMatchedUpdateAll()
             .whenNotMatchedInsertAll()
             .execute()
         )
 
 
-def _announce(session: SparkSession, step: Step, made: str) -> None:
+def _set_transaction(session: SparkSession, step: Step, metadata: str) -> None:
     """Number Spark's transaction. Settings are made in the batch's own session, a copy that Spark makes for each query,
     so they touch no other query of the driver."""
     session.conf.set(_TRANSACTION_APP, step.app_id)
     session.conf.set(_TRANSACTION_VERSION, str(step.version))
-    session.conf.set(_USER_METADATA, made)
+    session.conf.set(_USER_METADATA, metadata)
 
 
-def _among(dates: Collection[str]) -> str:
+def _in_list(dates: Collection[str]) -> str:
     return f"in ({', '.join(sql_literal(date, 'date') for date in sorted(dates))})"
 
 
@@ -127,15 +127,15 @@ def _date_of(added: Action) -> str | None:
     return date
 
 
-def _others(rows: pa.Table, by: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
+def _rows_without_newer(rows: pa.Table, key_columns: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
     """The rows of a file that have no newer counts."""
-    newer = set(_keys(rows, by))
+    newer = set(_keys(rows, key_columns))
 
-    def staying(present: pa.Table) -> list[pa.Table]:
-        return [present.filter(pa.array([key not in newer for key in _keys(present, by)], pa.bool_()))]
+    def retain(present: pa.Table) -> list[pa.Table]:
+        return [present.filter(pa.array([key not in newer for key in _keys(present, key_columns)], pa.bool_()))]
 
-    return staying
+    return retain
 
 
-def _keys(rows: pa.Table, by: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(rows.column(name).to_pylist() for name in by), strict=True)
+def _keys(rows: pa.Table, key_columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows.column(name).to_pylist() for name in key_columns), strict=True)

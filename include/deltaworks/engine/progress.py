@@ -27,7 +27,7 @@ from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.summaries.quarantine import QuarantineCounts
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, ranked
 from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_measures import DriverMeasures
+from deltaworks.engine.driver_metrics import DriverMetrics
 from deltaworks.engine.table_set import missing_columns
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -72,12 +72,12 @@ PROGRESS_SCHEMA = arrow_schema(
     }
 )
 _QUEUE_ROWS = 1_000
-_REPORTED = {field.name for field in fields(BatchReport)} & set(PROGRESS_SCHEMA.names)
+_REPORT_COLUMNS = {field.name for field in fields(BatchReport)} & set(PROGRESS_SCHEMA.names)
 #: While nothing comes, a row now and then shows that somebody looks.
 IDLE_ROW_SECONDS = 300.0
 #: How long a batch's row waits for what Spark says of the batch.
 JOIN_SECONDS = 30.0
-_END_SECONDS = 2.0
+_TERMINATION_WAIT_SECONDS = 2.0
 
 
 class ProgressLog:
@@ -90,7 +90,7 @@ class ProgressLog:
         *,
         owner_epoch: int,
         flush_seconds: float = 10.0,
-        measures: DriverMeasures | None = None,
+        metrics: DriverMetrics | None = None,
         throughput: ThroughputWriter | None = None,
         summary: StreamSummaryWriter | None = None,
         quarantine: QuarantineCounts | None = None,
@@ -106,16 +106,16 @@ class ProgressLog:
         self._pipeline = pipeline
         self._epoch = owner_epoch
         self._flush_seconds = flush_seconds
-        self._measures = measures or DriverMeasures()
+        self._metrics = metrics or DriverMetrics()
         self._throughput = throughput
         self._summary = summary
         self._quarantine = quarantine
         self._queue: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue(_QUEUE_ROWS)
         self._closed = threading.Event()
-        self._ended = threading.Event()
+        self._terminated = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
         self._backlog: dict[str, Any] = {}
-        self._waiting: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._unjoined: dict[int, tuple[float, dict[str, Any]]] = {}
         self._ready: list[dict[str, Any]] = []
         self._idle_at: float | None = None
         self._appends = 0
@@ -132,7 +132,7 @@ class ProgressLog:
             spark_batch_id: Spark's number of it, where Spark will say more of it.
         """
         seconds = report.prepare_seconds + report.commit_seconds + report.complete_seconds
-        reported = {name: value for name, value in asdict(report).items() if name in _REPORTED}
+        reported = {name: value for name, value in asdict(report).items() if name in _REPORT_COLUMNS}
         row = {
             **reported,
             "kind": "batch",
@@ -140,62 +140,62 @@ class ProgressLog:
             "driver_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         reasons = {(code, path): events for code, path, events in report.rejected}
-        read = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
-        self._take("batch", {"row": row, "spark": spark_batch_id, "read": read, "report": report})
+        totals = EventTotals(events=report.events, rows=report.rows, quarantined=report.quarantined, reasons=reasons)
+        self._enqueue("batch", {"row": row, "spark": spark_batch_id, "read": totals, "report": report})
 
-    def spark_progress(self, progress: dict[str, Any]) -> None:
+    def add_spark_progress(self, progress: dict[str, Any]) -> None:
         """Take what Spark says of a batch."""
-        self._take("spark", progress)
+        self._enqueue("spark", progress)
 
-    def idle(self) -> None:
+    def add_idle(self) -> None:
         """Note that nothing has come."""
-        self._take("idle", {"kind": "idle"})
+        self._enqueue("idle", {"kind": "idle"})
 
-    def terminated(self, message: str | None) -> None:
+    def add_termination(self, message: str | None) -> None:
         """Note that the query has ended, and by which error."""
-        self._take("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
+        self._enqueue("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
 
-    def note_backlog(self, fields: dict[str, Any]) -> None:
+    def set_backlog(self, fields: dict[str, Any]) -> None:
         """Remember how far behind the stream is, as its heartbeat says it."""
         self._backlog = fields
 
-    def await_end(self) -> None:
+    def await_termination(self) -> None:
         """Give Spark a moment to say that the query has ended."""
-        self._ended.wait(_END_SECONDS)
+        self._terminated.wait(_TERMINATION_WAIT_SECONDS)
 
     def close(self) -> None:
         """Write what is queued, within a bound, and stop."""
         self._closed.set()
         self._thread.join(timeout=30)
 
-    def _take(self, kind: str, event: dict[str, Any]) -> None:
+    def _enqueue(self, kind: str, event: dict[str, Any]) -> None:
         try:
             self._queue.put_nowait((kind, {**event, "at": utc_now(), "backlog": self._backlog}))
         except queue.Full:
             self.dropped += 1
         if kind == "terminated":
-            self._ended.set()
+            self._terminated.set()
 
     def _loop(self) -> None:
         flush_at = time.monotonic() + self._flush_seconds
         while True:
             closing = self._closed.is_set()
             try:
-                self._heard(*self._queue.get(timeout=min(0.2, self._flush_seconds)))
+                self._handle(*self._queue.get(timeout=min(0.2, self._flush_seconds)))
             except queue.Empty:
                 pass
             except Exception:  # out of band by design
                 self.dropped += 1
             closing = closing and self._queue.empty()
             if closing or time.monotonic() >= flush_at:
-                self._flush(everything=closing)
+                self._flush(is_final=closing)
                 flush_at = time.monotonic() + self._flush_seconds
             if closing:
                 return
 
-    def _heard(self, kind: str, event: dict[str, Any]) -> None:
+    def _handle(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "spark":
-            self._join(event)
+            self._join_spark_progress(event)
         elif kind == "batch":
             if self._throughput is not None:
                 self._throughput.add(event["at"], event["read"])
@@ -203,13 +203,13 @@ class ProgressLog:
                 batch: BatchReport = event["report"]
                 self._quarantine.add(batch.batch_id, batch.rejected_events, at=event["at"])
             row = self._row(event["row"], event)
-            row["requests"] = json.dumps(self._measures.requests())
+            row["requests"] = json.dumps(self._metrics.requests())
             self._summarize(row, event)
             self._idle_at = None
             if event["spark"] is None:
                 self._ready.append(row)
             else:
-                self._waiting[event["spark"]] = (time.monotonic(), row)
+                self._unjoined[event["spark"]] = (time.monotonic(), row)
         elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
             self._idle_at = time.monotonic()
             if self._summary is not None and event.get("message"):
@@ -235,15 +235,17 @@ class ProgressLog:
         if row.get("ranges_lost"):
             self._summary.problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
 
-    def _join(self, progress: dict[str, Any]) -> None:
+    def _join_spark_progress(self, progress: dict[str, Any]) -> None:
         """Put what Spark says of a batch to the batch's row; of a trigger without a batch there is none."""
-        waiting = self._waiting.pop(int(progress["batchId"]), None)
+        waiting = self._unjoined.pop(int(progress["batchId"]), None)
         if waiting is None:
             return
         row = waiting[1]
         source = (progress.get("sources") or [{}])[0]
         row["phases_ms"] = json.dumps(progress.get("durationMs") or {})
-        row["start_offset"], row["end_offset"] = (_text(source.get(name)) for name in ("startOffset", "endOffset"))
+        row["start_offset"], row["end_offset"] = (
+            _offset_json(source.get(name)) for name in ("startOffset", "endOffset")
+        )
         self._ready.append(row)
 
     def _row(self, row: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
@@ -259,24 +261,24 @@ class ProgressLog:
             "backlog_records": backlog.get("backlog_records"),
             "oldest_pending_seconds": (event["at"] - oldest).total_seconds() if oldest else None,
             "dropped": self.dropped,
-            **self._measures.memory(),
+            **self._metrics.memory(),
             **row,
         }
 
-    def _flush(self, *, everything: bool) -> None:
-        for number, (since, row) in list(self._waiting.items()):
-            if everything or time.monotonic() - since >= JOIN_SECONDS:
+    def _flush(self, *, is_final: bool) -> None:
+        for number, (since, row) in list(self._unjoined.items()):
+            if is_final or time.monotonic() - since >= JOIN_SECONDS:
                 self._ready.append(row)
-                del self._waiting[number]
+                del self._unjoined[number]
         if self._throughput is not None:
             with contextlib.suppress(Exception):  # out of band by design; the next write makes up for it
                 self._throughput.write(utc_now())
         if self._summary is not None:
             with contextlib.suppress(Exception):
-                self._summary.write(utc_now(), last=everything)
+                self._summary.write(utc_now(), last=is_final)
         if self._quarantine is not None:
             with contextlib.suppress(Exception):  # the same
-                self._quarantine.write(utc_now(), everything=everything)
+                self._quarantine.write(utc_now(), everything=is_final)
         rows, self._ready = self._ready, []
         if not rows:
             return
@@ -312,6 +314,6 @@ def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
         refresh(table)
 
 
-def _text(offset: Any) -> str | None:
+def _offset_json(offset: Any) -> str | None:
     """An offset as JSON; Spark gives it as text or as data."""
     return offset if offset is None or isinstance(offset, str) else json.dumps(offset)

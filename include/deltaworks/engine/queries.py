@@ -59,32 +59,32 @@ class IngestListener:
 
     def onQueryStarted(self, event: Any) -> None:
         """Spark calls it; `event` is Java's."""
-        with self._undisturbed():
+        with self._count_failures():
             if event.name() == self._query_name:
                 self._run_id = event.runId().toString()
 
     def onQueryProgress(self, event: Any) -> None:
         """As above."""
-        with self._undisturbed():
+        with self._count_failures():
             progress = event.progress()
             if progress.name() == self._query_name:
                 self._on_progress(json.loads(progress.json()))
 
     def onQueryIdle(self, event: Any) -> None:
         """As above."""
-        with self._undisturbed():
+        with self._count_failures():
             if event.runId().toString() == self._run_id:
                 self._on_idle()
 
     def onQueryTerminated(self, event: Any) -> None:
         """As above."""
-        with self._undisturbed():
+        with self._count_failures():
             if event.runId().toString() == self._run_id:
                 exception = event.exception()
                 self._on_terminated(exception.get() if exception.isDefined() else None)
 
     @contextlib.contextmanager
-    def _undisturbed(self) -> Iterator[None]:
+    def _count_failures(self) -> Iterator[None]:
         try:
             yield
         except Exception:  # watching never disturbs what is watched
@@ -96,18 +96,18 @@ class IngestListener:
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
-def listener_of(pipeline: str, progress: ProgressLog) -> IngestListener:
+def progress_listener(pipeline: str, progress: ProgressLog) -> IngestListener:
     """What notes the events of a pipeline's ingest query in its progress."""
     return IngestListener(
         f"{pipeline}.ingest",
-        on_progress=progress.spark_progress,
-        on_idle=progress.idle,
-        on_terminated=progress.terminated,
+        on_progress=progress.add_spark_progress,
+        on_idle=progress.add_idle,
+        on_terminated=progress.add_termination,
     )
 
 
 @contextlib.contextmanager
-def listening(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
+def listener_attached(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
     """Have the listener hear the session's queries while the block runs. A session that will not is gone without."""
     try:
         spark.streams.addListener(listener)  # type: ignore[arg-type]  # Spark asks for no more than `_jlistener`

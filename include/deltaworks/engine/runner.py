@@ -24,14 +24,14 @@ from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.batch_summaries import progress_log
 from deltaworks.engine.batches import BatchProcessor
-from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
-from deltaworks.engine.failures import failure_record
-from deltaworks.engine.gold_refresh import fresh_gold
-from deltaworks.engine.hosting import Host, OwnDriver, end_where_stalled, out_of_time
-from deltaworks.engine.live import announcing, start_live_query
+from deltaworks.engine.driver_host import DriverHost, OwnDriver, fail_stalled_batch, run_limit_reason
+from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
+from deltaworks.engine.failure_record import failure_record
+from deltaworks.engine.gold_refresh import gold_refresh_running
+from deltaworks.engine.live import start_live_query, view_announcements
 from deltaworks.engine.progress import ProgressLog
-from deltaworks.engine.queries import listener_of, listening, stop_quietly, wait_for_end
-from deltaworks.engine.start import checkpoint_to_run_on, open_batches, stream_lease
+from deltaworks.engine.queries import listener_attached, progress_listener, stop_quietly, wait_for_end
+from deltaworks.engine.recovery import current_checkpoint, open_batch_processor, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
 from deltaworks.sources.base import SourceLag
 from deltaworks.sources.registry import open_source
@@ -48,7 +48,7 @@ POLL_SECONDS = 1.0
 #: How often somebody who waits for a table is looked for while no batch comes: one listing each.
 SERVE_SECONDS = 5.0
 #: How long the end of a run waits for keyed tables; the next run goes on with what is left.
-KEYED_SECONDS = 30.0
+KEYED_CLOSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class IngestRun:
         pipeline: str,
         *,
         available_now: bool = False,
-        host: Host | None = None,
+        host: DriverHost | None = None,
     ) -> None:
-        self._host: Host = host or OwnDriver()
+        self._host: DriverHost = host or OwnDriver()
         self._spark = spark
         self._catalog = catalog
         self._spec = catalog.pipeline(pipeline)
         self._storage = catalog.environment.lake
-        self._objects = CountingObjects(open_objects(self._storage))
+        self._objects = CountingObjectStore(open_objects(self._storage))
         self._home = PipelineHome(self._objects, pipeline)
         self._source = open_source(catalog, self._spec)
         self._available_now = available_now
@@ -95,7 +95,7 @@ class IngestRun:
         self._stop = StopFlag(self._objects, paths.stop_request(self._home.control()))
         self._batches = 0
         self._rows = 0
-        self._quarantined = 0
+        self._quarantined_rows = 0
         self._lost_files = 0
         self._lost_ranges = 0
         self._batch_started: float | None = None
@@ -116,7 +116,7 @@ class IngestRun:
         lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
         # Before the lease is ours the heartbeat belongs to whoever holds it.
         epoch = lease.acquire(
-            wait_seconds=self._spec.stream.lease_ttl_seconds * 3, give_up=lambda: self._host.ending() is not None
+            wait_seconds=self._spec.stream.lease_ttl_seconds * 3, give_up=lambda: self._host.stop_reason() is not None
         )
         try:
             watch(lease, self._lease_lost)
@@ -143,37 +143,37 @@ class IngestRun:
         return self._batches
 
     def _lease_lost(self) -> None:
-        self._host.lease_lost()
+        self._host.on_lease_lost()
 
     def _stream(self, lease: Lease, epoch: int) -> str:
         if self._stop.read() is not None:
             # A DAG that is not paused starts the next run at once: not every few seconds, then.
-            time.sleep(self._host.stopped_seconds)
+            time.sleep(self._host.stop_flag_delay_seconds)
             return "stop flag"
-        measures = DriverMeasures(self._spark, self._objects)
+        measures = DriverMetrics(self._spark, self._objects)
         progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, measures=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs
         try:
             specs.check(self._spec)
-            processor, ledger = open_batches(
+            processor, ledger = open_batch_processor(
                 self._spark,
                 self._catalog,
                 self._spec,
                 self._objects,
                 lease=lease,
                 epoch=epoch,
-                predecessor_died=self._predecessor_died,
+                predecessor_crashed=self._predecessor_died,
             )
             # Before a checkpoint is chosen: one that was lost continues after this batch, not beside it.
-            if (torn := processor.finish_torn()) is not None:
-                self._note(torn, progress)
+            if (completed_batch := processor.complete_prepared()) is not None:
+                self._record_batch(completed_batch, progress)
             # After the torn batch, which was prepared with the former one, and before the next, which is not.
             specs.record(self._spec, owner_epoch=epoch)
-            generations = checkpoint_to_run_on(self._home, ledger)
-            processor.continue_on(generations)
-            gold = fresh_gold(
+            generations = current_checkpoint(self._home, ledger)
+            processor.use_checkpoint(generations)
+            gold = gold_refresh_running(
                 self._spark,
                 self._catalog,
                 self._spec,
@@ -182,54 +182,58 @@ class IngestRun:
                 host=self._host,
                 once=self._available_now,
             )
-            listener = listener_of(self._spec.pipeline, progress)
-            with listening(self._spark, listener), announcing(self._catalog, self._spec, lease), gold:
+            listener = progress_listener(self._spec.pipeline, progress)
+            with listener_attached(self._spark, listener), view_announcements(self._catalog, self._spec, lease), gold:
                 try:
-                    queries = [self._start(processor, generations, progress), *self._start_live(lease)]
+                    queries = [self._start_ingest(processor, generations, progress), *self._start_live(lease)]
                     processor.keyed.start()
                     self._heartbeat.update(state="running")
                     return self._watch(queries, processor, progress)
                 finally:
                     self._closing = True
-                    self._host.await_batch(self._under_way)
+                    self._host.await_batch(self._is_batch_running)
                     for query in queries:
                         stop_quietly(query)
-                    self._host.left_behind(self._under_way)
-                    processor.keyed.close(wait_seconds=None if self._available_now else KEYED_SECONDS)
-                    progress.await_end()
+                    self._host.on_queries_stopped(self._is_batch_running)
+                    processor.keyed.close(wait_seconds=None if self._available_now else KEYED_CLOSE_SECONDS)
+                    progress.await_termination()
         finally:
             progress.close()
 
-    def _start(self, processor: BatchProcessor, generations: Generations, progress: ProgressLog) -> StreamingQuery:
+    def _start_ingest(
+        self, processor: BatchProcessor, generations: Generations, progress: ProgressLog
+    ) -> StreamingQuery:
         current = generations.current
         checkpoint = paths.checkpoint(self._spec.pipeline, generations.generation, current.ordinal)
 
-        def begun() -> None:
+        def mark_batch_started() -> None:
             self._batch_started = time.monotonic()
 
-        def land(batch: DataFrame, spark_batch_id: int) -> None:
-            begun()
+        def process_batch(batch: DataFrame, spark_batch_id: int) -> None:
+            mark_batch_started()
             if self._closing:
                 self._batch_started = None
                 raise TransientError("QUERY_ENDED", "The run is ending: its next one lands this batch.")
             try:
                 source = self._source.slice_of(
-                    batch, batch_id=processor.batch_id(spark_batch_id), offsets=partial(processor.span, spark_batch_id)
+                    batch,
+                    batch_id=processor.batch_id(spark_batch_id),
+                    offsets=partial(processor.offset_range, spark_batch_id),
                 )
-                report = processor.process(source, spark_batch_id, on_job=begun)
+                report = processor.process(source, spark_batch_id, on_job_start=mark_batch_started)
             except DeltaworksError as error:
                 self._failure = error
                 raise
             finally:
                 self._batch_started = None
             if report is not None:
-                self._note(report, progress, spark_batch_id=spark_batch_id)
+                self._record_batch(report, progress, spark_batch_id=spark_batch_id)
             self._first_batch_done = self._first_batch_done or time.monotonic()
 
-        self._schedule_in("ingest")
+        self._use_scheduler_pool("ingest")
         writer = (
             self._source.frame(self._spark, start=current.start)
-            .writeStream.foreachBatch(land)
+            .writeStream.foreachBatch(process_batch)
             .queryName(f"{self._spec.pipeline}.ingest")
             .option("checkpointLocation", self._storage.spark_uri(checkpoint))
         )
@@ -237,35 +241,35 @@ class IngestRun:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{self._spec.stream.trigger_seconds} seconds").start()
 
-    def _under_way(self) -> bool:
+    def _is_batch_running(self) -> bool:
         return self._batch_started is not None
 
     def _start_live(self, lease: Lease) -> list[StreamingQuery]:
         if self._available_now:
             return []
-        self._schedule_in("live")
+        self._use_scheduler_pool("live")
 
-        def still_ours() -> None:
+        def check_lease() -> None:
             if lease.lost:
                 raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
 
         return [
-            start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=still_ours)
+            start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=check_lease)
             for live in self._spec.aggregation_tables
         ]
 
-    def _schedule_in(self, pool: str) -> None:
+    def _use_scheduler_pool(self, pool: str) -> None:
         """Queries started by this thread share cores fairly with those of other pools; within one, first come first."""
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._host.pool(pool))
 
-    def _note(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
+    def _record_batch(self, report: BatchReport, progress: ProgressLog, *, spark_batch_id: int | None = None) -> None:
         self._batches += 1
         self._rows += report.rows
-        self._quarantined += report.quarantined
-        self._note_lost(report)
+        self._quarantined_rows += report.quarantined
+        self._record_losses(report)
         progress.add(report, spark_batch_id=spark_batch_id)
         self._heartbeat.update(
-            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined
+            batch_id=report.batch_id, last_batch_at=iso_now(), rows=self._rows, quarantined=self._quarantined_rows
         )
         log.warning(
             "pipeline=%s batch=%d rows=%d quarantined=%d files=%d tables=%d resumed=%s prepare_s=%.2f commit_s=%.2f",
@@ -280,7 +284,7 @@ class IngestRun:
             report.commit_seconds,
         )
 
-    def _note_lost(self, report: BatchReport) -> None:
+    def _record_losses(self, report: BatchReport) -> None:
         """Objects and records that were announced and gone before this run could read them: somebody has to know."""
         if not (report.objects_missing or report.ranges_lost):
             return
@@ -297,14 +301,16 @@ class IngestRun:
         while True:
             for query in queries:
                 if not query.isActive:
-                    return self._ended(query)
+                    return self._query_ended(query)
             now = time.monotonic()
             if self._stop.read() is not None:
-                return self._stopping("stop flag")
-            over = out_of_time(self._host, self._spec, now, started=started, first_batch=self._first_batch_done)
-            if (reason := self._host.ending() or over) is not None:
-                return self._stopping(reason)
-            end_where_stalled(
+                return self._begin_stop("stop flag")
+            run_limit = run_limit_reason(
+                self._host, self._spec, now, started=started, first_batch=self._first_batch_done
+            )
+            if (reason := self._host.stop_reason() or run_limit) is not None:
+                return self._begin_stop(reason)
+            fail_stalled_batch(
                 self._spec.pipeline,
                 self._batch_started,
                 now,
@@ -314,27 +320,27 @@ class IngestRun:
             )
             if now - served >= SERVE_SECONDS:
                 served = now
-                self._serve(processor)
-            behind = lag.read(queries[0])
-            progress.note_backlog(behind)
-            self._heartbeat.update(state="running" if self._batch_started else "idle", **behind)
+                self._serve_requests(processor)
+            backlog = lag.read(queries[0])
+            progress.set_backlog(backlog)
+            self._heartbeat.update(state="running" if self._batch_started else "idle", **backlog)
             wait_for_end(queries[0], POLL_SECONDS)
 
-    def _serve(self, processor: BatchProcessor) -> None:
+    def _serve_requests(self, processor: BatchProcessor) -> None:
         """Answer those who wait for a table, also while no batch comes."""
         try:
-            processor.serve()
+            processor.serve_requests()
         except FencedError:
             raise
         except Exception as error:  # looked at again in seconds; a batch that meets the same fails
             log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
         self._heartbeat.update(held=tuple(held.as_brief() for held in processor.held))
 
-    def _stopping(self, reason: str) -> str:
+    def _begin_stop(self, reason: str) -> str:
         self._heartbeat.update(state="stopping")
         return reason
 
-    def _ended(self, query: StreamingQuery) -> str:
+    def _query_ended(self, query: StreamingQuery) -> str:
         failure = query.exception()
         if failure is None and self._available_now:
             return "available now"

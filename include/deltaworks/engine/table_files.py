@@ -78,34 +78,34 @@ class TableWriters:
         self._filesystem = target.filesystem()
         self._flush_bytes = flush_bytes
         self._file_bytes = file_bytes
-        self._held: dict[str, list[pa.Table]] = {}
+        self._buffers: dict[str, list[pa.Table]] = {}
         self._bytes: dict[str, int] = {}
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.files: list[tuple[str, WrittenFile]] = []
 
     def add(self, table: str, rows: pa.Table) -> None:
         """Take rows; writes out what has grown too large."""
-        self._held.setdefault(table, []).append(rows)
+        self._buffers.setdefault(table, []).append(rows)
         self._bytes[table] = self._bytes.get(table, 0) + rows.nbytes
-        self.held_bytes += rows.nbytes
+        self.buffered_bytes += rows.nbytes
         if self._bytes[table] >= self._file_bytes:
             self._flush([table])
-        if self.held_bytes >= self._flush_bytes:
+        if self.buffered_bytes >= self._flush_bytes:
             self._flush(self._largest())
 
     def _largest(self) -> list[str]:
         """The fewest tables that leave no more than half of the bound held, the largest first."""
-        chosen, left = [], self.held_bytes
+        tables, remaining_bytes = [], self.buffered_bytes
         for table in sorted(self._bytes, key=lambda name: -self._bytes[name]):
-            if left <= self._flush_bytes // 2:
+            if remaining_bytes <= self._flush_bytes // 2:
                 break
-            chosen.append(table)
-            left -= self._bytes[table]
-        return chosen
+            tables.append(table)
+            remaining_bytes -= self._bytes[table]
+        return tables
 
     def flush(self) -> None:
         """Write all rows held."""
-        self._flush(list(self._held))
+        self._flush(list(self._buffers))
 
     def _flush(self, tables: Sequence[str]) -> None:
         """Write these tables, several files at once; what is cut into partitions at a time is bounded too."""
@@ -113,17 +113,19 @@ class TableWriters:
             work = (
                 (table, values, part)
                 for table in tables
-                for values, part in split_by_partition(pa.concat_tables(self._take(table)), self._by(table))
+                for values, part in split_by_partition(
+                    pa.concat_tables(self._pop_buffer(table)), self._partition_by(table)
+                )
             )
-            while some := list(itertools.islice(work, 4 * WRITE_THREADS)):
-                self.files.extend(pool.map(self._write, some))
+            while chunk := list(itertools.islice(work, 4 * WRITE_THREADS)):
+                self.files.extend(pool.map(self._write, chunk))
 
-    def _by(self, table: str) -> tuple[str, ...]:
+    def _partition_by(self, table: str) -> tuple[str, ...]:
         return self._target.partition_by[table]
 
-    def _take(self, table: str) -> list[pa.Table]:
-        self.held_bytes -= self._bytes.pop(table)
-        return self._held.pop(table)
+    def _pop_buffer(self, table: str) -> list[pa.Table]:
+        self.buffered_bytes -= self._bytes.pop(table)
+        return self._buffers.pop(table)
 
     def _write(self, work: tuple[str, dict[str, str | None], pa.Table]) -> tuple[str, WrittenFile]:
         table, values, rows = work

@@ -18,7 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedTable
-from deltaworks.engine.announcements import announced
+from deltaworks.engine.notifications import source_by_notification_table
 from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA
 from deltaworks.events.evolution import EvolvedColumn, EvolvedColumns, evolved_columns
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-THREADS = 8
+OPEN_THREADS = 8
 
 
 class TableSet:
@@ -70,10 +70,10 @@ class TableSet:
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table |= dict.fromkeys(spec.engine_tables, "fan_out")
         #: By notification table, the table whose rows have to be there before it announces them.
-        self.announced = announced(spec)
+        self.announced_table_of = source_by_notification_table(spec)
         self.handles: dict[str, DeltaTable] = {}
         self.problems: dict[str, DeltaworksError] = {}
-        self._waiting: dict[str, list[EvolvedColumn]] = {}
+        self._pending_columns: dict[str, list[EvolvedColumn]] = {}
 
     def open(self) -> None:
         """Open every table, creating those that are missing and adding columns newly declared.
@@ -81,7 +81,7 @@ class TableSet:
         Raises:
             DeltaworksError: quarantine cannot be opened.
         """
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(OPEN_THREADS) as pool:
             list(pool.map(self._try_to_open, self._declared))
         if QUARANTINE_TABLE in self.problems:
             raise self.problems[QUARANTINE_TABLE]
@@ -96,7 +96,7 @@ class TableSet:
         schema, partition_by = self._declared[name]
         key = paths.table(self._spec.pipeline, name)
         created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-        self._refuse_dropped(name)
+        self._check_not_dropped(name)
         self._create_clustered(name, created)
         # A Lake of its own for each thread: handles are not shared.
         handle = Lake(self._lake.storage).ensure(
@@ -106,7 +106,7 @@ class TableSet:
             partition_by=partition_by,
             properties=self._spec.maintenance.table_properties(),
         )
-        self._route(name, handle)
+        self._choose_writer(name, handle)
         self._check_partitioning(name, handle)
         missing = missing_columns(handle, schema, name)
         if missing:
@@ -114,7 +114,7 @@ class TableSet:
         self.handles[name] = handle
         self.problems.pop(name, None)
 
-    def _create_clustered(self, name: str, made: str) -> None:
+    def _create_clustered(self, name: str, metadata: str) -> None:
         """Create a clustered table, which only Spark can. One that is there is left as it is."""
         declared = next((table for table in self._spec.tables if table.name == name), None)
         if declared is None or not declared.cluster_by:
@@ -124,23 +124,23 @@ class TableSet:
             return
         if self._spark is None:
             raise TransientError(
-                "SPARK_ABSENT",
+                "SPARK_UNAVAILABLE",
                 f"Table {name!r} of {self._spec.pipeline!r} is declared with cluster_by, so only Spark can create it.",
                 hint="Start the stream, which creates it.",
             )
         columns = ", ".join(f"`{column}` {kind}" for column, kind in declared.column_types().items())
         properties = {**TABLE_PROPERTIES, **self._spec.maintenance.table_properties()}
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        property_list = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         # A session of its own: the commit takes its metadata from there, and others commit meanwhile.
         session = self._spark.newSession()
-        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", made)
+        session.conf.set("spark.databricks.delta.commitInfo.userMetadata", metadata)
         # The writer of frames leaves clustering out of a table that is named by its path.
         session.sql(
             f"CREATE TABLE IF NOT EXISTS delta.`{self._lake.storage.spark_uri(key)}` ({columns}) USING delta "
-            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({listed})"
+            f"CLUSTER BY ({', '.join(f'`{column}`' for column in declared.cluster_by)}) TBLPROPERTIES ({property_list})"
         )
 
-    def _refuse_dropped(self, name: str) -> None:
+    def _check_not_dropped(self, name: str) -> None:
         # Payloads of an archive are in no other place: one that is gone begins anew.
         if name != ARCHIVE and self._had_rows(name):
             raise ContractError(
@@ -149,7 +149,7 @@ class TableSet:
                 hint=f"`deltaworks recover table {self._spec.pipeline} {name}` has it and its rows again.",
             )
 
-    def _route(self, name: str, handle: DeltaTable) -> None:
+    def _choose_writer(self, name: str, handle: DeltaTable) -> None:
         if self.writer_by_table[name] == "spark":
             return
         reasons = reasons_to_use_spark(handle)
@@ -179,13 +179,13 @@ class TableSet:
                 hint="Declare the partitioning the table has; another one needs a new table.",
             )
 
-    def _add_columns(self, name: str, handle: DeltaTable, missing: list[Field], made: str) -> None:
+    def _add_columns(self, name: str, handle: DeltaTable, missing: list[Field], metadata: str) -> None:
         if self.writer_by_table[name] == "spark" and self._spark is not None:
             address = self._lake.storage.spark_uri(paths.table(self._spec.pipeline, name))
             columns = ", ".join(f"`{field.name}` {_ddl(field)}" for field in missing)
             self._spark.sql(f"ALTER TABLE delta.`{address}` ADD COLUMNS ({columns})")
         else:
-            properties = CommitProperties(custom_metadata={"userMetadata": made})
+            properties = CommitProperties(custom_metadata={"userMetadata": metadata})
             handle.alter.add_columns(missing, commit_properties=properties)
         refresh(handle)
 
@@ -223,7 +223,7 @@ class TableSet:
             FencedError: a successor has taken over.
         """
 
-        def one(name: str) -> None:
+        def fence_table(name: str) -> None:
             try:
                 self._fence(name, owner)
             except FencedError:
@@ -233,8 +233,8 @@ class TableSet:
                     raise
                 self.problems[name] = as_deltaworks_error(error)
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(one, list(self.handles)))
+        with ThreadPoolExecutor(OPEN_THREADS) as pool:
+            list(pool.map(fence_table, list(self.handles)))
 
     def _fence(self, name: str, owner: Step) -> None:
         if self.writer_by_table[name] != "fan_out":
@@ -262,8 +262,8 @@ class TableSet:
             if table.name in self.handles:
                 present = evolved_columns(self.handles[table.name], table)
                 names = {column.name for column in present}
-                waiting = [column for column in self._waiting.get(table.name, ()) if column.name not in names]
-                columns[table.name] = (*present, *waiting)
+                pending = [column for column in self._pending_columns.get(table.name, ()) if column.name not in names]
+                columns[table.name] = (*present, *pending)
         return columns
 
     def indexed_columns(self) -> dict[str, IndexedColumns]:
@@ -271,15 +271,15 @@ class TableSet:
         by_table = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
         return {name: indexed for name, indexed in by_table.items() if indexed != DEFAULT_COLUMNS}
 
-    def note_waiting(self, share: PreparedTable) -> None:
+    def add_pending_columns(self, prepared_table: PreparedTable) -> None:
         """Remember the columns a held share will bring, so that later batches bring no other ones in their place."""
-        columns = self._waiting.setdefault(share.table, [])
-        for record in share.new_columns:
+        columns = self._pending_columns.setdefault(prepared_table.table, [])
+        for record in prepared_table.new_columns:
             column = EvolvedColumn(record["name"], tuple(record["path"]), record["type"])
             if column not in columns:
                 columns.append(column)
 
-    def storage_answers(self) -> bool:
+    def is_storage_reachable(self) -> bool:
         """Whether the lake can be read: what fails beside a quarantine that answers is a table's own trouble."""
         try:
             refresh(self.handles[QUARANTINE_TABLE])
@@ -312,10 +312,10 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
 
 def _ddl(field: Field) -> str:
     """The field's type as Spark's DDL writes it."""
-    return _ddl_type(_plain(field))
+    return _ddl_type(_type_json(field))
 
 
-def _plain(field: Field) -> object:
+def _type_json(field: Field) -> object:
     import json
 
     return json.loads(field.to_json())["type"]

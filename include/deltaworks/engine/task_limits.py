@@ -19,7 +19,7 @@ from deltaworks.events.parse import Payload
 
 #: Records of a stream come by the million: their time is begun anew no more often than this.
 _REARM_SECONDS = 0.5
-_idle_bytes: int | None = None
+_cached_baseline_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,30 +30,30 @@ class TaskLimits:
     memory_bytes: int
 
     @contextmanager
-    def of_task(self, payloads: Iterable[Payload]) -> Iterator[Iterable[Payload]]:
+    def apply_to_task(self, payloads: Iterable[Payload]) -> Iterator[Iterable[Payload]]:
         """Hold a task of Spark to the limits meanwhile; the payloads to work on. The driver is held to none."""
         from pyspark import TaskContext
 
         if TaskContext.get() is None:
             yield payloads
             return
-        with self.held():
-            yield self.watched(payloads)
+        with self.enforced():
+            yield self.with_timeout(payloads)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def enforced(self) -> Iterator[None]:
         """Hold this process to the limits meanwhile, one task at a time. Memory is bounded on Linux alone."""
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        idle = _data_bytes_when_idle()
+        idle = _baseline_data_bytes()
         if idle is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, (_least(idle + self.memory_bytes, soft, hard), hard))
+            resource.setrlimit(resource.RLIMIT_DATA, (_min_limit(idle + self.memory_bytes, soft, hard), hard))
         try:
             yield
         finally:
             faulthandler.cancel_dump_traceback_later()
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
-    def watched(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
+    def with_timeout(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
         """The payloads. One that is opened and worked on for too long ends this process, with a traceback in its log.
 
         What is done after the last one has the same time again. Use it inside `held`.
@@ -73,17 +73,17 @@ class TaskLimits:
             yield payload
 
 
-def _least(limit_bytes: int, *limits: int) -> int:
+def _min_limit(limit_bytes: int, *limits: int) -> int:
     return min([limit_bytes, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
 
 
-def _data_bytes_when_idle() -> int | None:
+def _baseline_data_bytes() -> int | None:
     """What counts against the limit in a worker that has done nothing yet; a worker is used again for later batches."""
-    global _idle_bytes  # noqa: PLW0603 - of this process
-    if _idle_bytes is None:
+    global _cached_baseline_bytes  # noqa: PLW0603 - of this process
+    if _cached_baseline_bytes is None:
         status = Path("/proc/self/status")
         if not status.exists():
             return None
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-        _idle_bytes = int(line.split()[1]) << 10
-    return _idle_bytes
+        _cached_baseline_bytes = int(line.split()[1]) << 10
+    return _cached_baseline_bytes

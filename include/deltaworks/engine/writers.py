@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 #: How Delta says that a constraint or a NOT NULL does not hold, and what follows it on the line.
-_REFUSED = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
-_REFUSED_LENGTH = 500
+_CONSTRAINT_VIOLATION = re.compile(r"\[?DELTA_(?:VIOLATE_CONSTRAINT|NOT_NULL_CONSTRAINT|NOT_NULL_COLUMN)[^\n]*")
+_MAX_MESSAGE_LENGTH = 500
 
 
 def staging_key(pipeline: str, table: str) -> str:
@@ -42,7 +42,7 @@ def staging_key(pipeline: str, table: str) -> str:
 class TableWriter(Protocol):
     """Commits one table's share of a prepared batch."""
 
-    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+    def commit(self, batch: PreparedBatch, prepared_table: PreparedTable, *, owner: Step) -> StepOutcome:
         """Make the share part of its table, once. Safe to call again with the same batch."""
 
 
@@ -54,15 +54,17 @@ class FanOutWriter:
     def __init__(self, tables: dict[str, DeltaTable]) -> None:
         self._tables = tables
 
-    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+    def commit(self, batch: PreparedBatch, prepared_table: PreparedTable, *, owner: Step) -> StepOutcome:
         started = time.monotonic()
-        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
-        files = [WrittenFile(**record) for record in share.files]
-        if share.new_columns:
+        step = batch_step(batch.pipeline, batch.generation, prepared_table.table, batch.batch_id)
+        files = [WrittenFile(**record) for record in prepared_table.files]
+        if prepared_table.new_columns:
             added = commit_metadata(batch, step, "add_columns")
-            add_columns(self._tables[share.table], share.new_columns, owner=owner, user_metadata=added)
+            add_columns(
+                self._tables[prepared_table.table], prepared_table.new_columns, owner=owner, user_metadata=added
+            )
         outcome = commit_step(
-            self._tables[share.table],
+            self._tables[prepared_table.table],
             [file.add_action() for file in files],
             step=step,
             owner=owner,
@@ -70,10 +72,10 @@ class FanOutWriter:
         )
         return StepOutcome(
             step=step.app_id,
-            table_name=share.table,
+            table_name=prepared_table.table,
             writer=self.name,
             outcome="committed" if outcome.newly_committed else "already_committed",
-            rows=share.rows,
+            rows=prepared_table.rows,
             files=len(files),
             bytes=sum(file.size for file in files),
             delta_version=outcome.version,
@@ -95,24 +97,24 @@ class SparkWriter:
         self._lake = lake
         self._tables = tables
 
-    def commit(self, batch: PreparedBatch, share: PreparedTable, *, owner: Step) -> StepOutcome:
+    def commit(self, batch: PreparedBatch, prepared_table: PreparedTable, *, owner: Step) -> StepOutcome:
         started = time.monotonic()
-        step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
-        handle = self._tables[share.table]
+        step = batch_step(batch.pipeline, batch.generation, prepared_table.table, batch.batch_id)
+        handle = self._tables[prepared_table.table]
         refresh(handle)
-        self._check_owner(batch.pipeline, owner)
-        before = transaction_version(handle, step.app_id)
-        landed_before = before is not None and before >= step.version
-        files = [WrittenFile(**record) for record in share.files]
-        if not landed_before:
-            self._append(batch, share, files, step)
+        self._check_owner_epoch(batch.pipeline, owner)
+        committed_batch = transaction_version(handle, step.app_id)
+        is_committed = committed_batch is not None and committed_batch >= step.version
+        files = [WrittenFile(**record) for record in prepared_table.files]
+        if not is_committed:
+            self._append(batch, prepared_table, files, step)
             refresh(handle)
         return StepOutcome(
             step=step.app_id,
-            table_name=share.table,
+            table_name=prepared_table.table,
             writer=self.name,
-            outcome="already_committed" if landed_before else "committed",
-            rows=share.rows,
+            outcome="already_committed" if is_committed else "committed",
+            rows=prepared_table.rows,
             files=len(files),
             bytes=sum(file.size for file in files),
             delta_version=handle.version(),
@@ -123,10 +125,10 @@ class SparkWriter:
     def _spark(self) -> SparkSession:
         """Spark. Without it, this writer only sees what has landed; the stream commits the rest."""
         if self._session is None:
-            raise TransientError("SPARK_ABSENT", "This share is committed by Spark, which does not run here.")
+            raise TransientError("SPARK_UNAVAILABLE", "This share is committed by Spark, which does not run here.")
         return self._session
 
-    def _check_owner(self, pipeline: str, owner: Step) -> None:
+    def _check_owner_epoch(self, pipeline: str, owner: Step) -> None:
         """Spark takes one transaction a commit, so the owner is compared beforehand, where delta-rs raised it.
 
         A successor that comes in between changes nothing: it commits the same prepared batch, under the same
@@ -136,10 +138,12 @@ class SparkWriter:
         if fenced is not None:
             check_owner_epoch(fenced, owner)
 
-    def _append(self, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step) -> None:
-        target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))
+    def _append(
+        self, batch: PreparedBatch, prepared_table: PreparedTable, files: list[WrittenFile], step: Step
+    ) -> None:
+        target = self._lake.storage.spark_uri(paths.table(batch.pipeline, prepared_table.table))
         writer = (
-            self._frame(batch.pipeline, share, files)
+            self._read_frame(batch.pipeline, prepared_table, files)
             .write.format("delta")
             .mode("append")
             .option("txnAppId", step.app_id)
@@ -149,27 +153,28 @@ class SparkWriter:
         try:
             writer.save(target)
         except Exception as error:
-            refused = _REFUSED.search(str(error))
-            if refused is None:
+            violation = _CONSTRAINT_VIOLATION.search(str(error))
+            if violation is None:
                 raise
             raise ContractError(
                 "ROWS_REFUSED",
-                f"Table {share.table!r} refuses rows of batch {batch.batch_id}: {refused[0][:_REFUSED_LENGTH]}",
+                f"Table {prepared_table.table!r} refuses rows of batch {batch.batch_id}: {violation[0][:_MAX_MESSAGE_LENGTH]}",
                 hint="Change the constraint, or have a rule quarantine such rows; then resume the table.",
             ) from error
 
-    def _frame(self, pipeline: str, share: PreparedTable, files: list[WrittenFile]) -> DataFrame:
+    def _read_frame(self, pipeline: str, prepared_table: PreparedTable, files: list[WrittenFile]) -> DataFrame:
         """The share's rows: staged files as they are; files written for delta-rs with their partition's values."""
         storage = self._lake.storage
-        if share.writer == self.name:
-            staged = [storage.spark_uri(f"{staging_key(pipeline, share.table)}/{file.path}") for file in files]
+        if prepared_table.writer == self.name:
+            staged = [storage.spark_uri(f"{staging_key(pipeline, prepared_table.table)}/{file.path}") for file in files]
             return self._spark.read.parquet(*staged)
         by_partition: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
         for file in files:
-            address = storage.spark_uri(f"{paths.table(pipeline, share.table)}/{file.path}")
+            address = storage.spark_uri(f"{paths.table(pipeline, prepared_table.table)}/{file.path}")
             by_partition.setdefault(tuple(file.partition.items()), []).append(address)
         frames = [
-            self._with_partition(share.table, dict(values), addresses) for values, addresses in by_partition.items()
+            self._with_partition(prepared_table.table, dict(values), addresses)
+            for values, addresses in by_partition.items()
         ]
         return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
 

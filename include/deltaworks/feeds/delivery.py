@@ -18,20 +18,20 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.records.feeds import Delivery, FeedRecord, FeedRecords
 from deltaworks.errors import ContractError
 from deltaworks.feeds.changes import Change
-from deltaworks.feeds.messages import DeadReason, Message, key_problem, message
+from deltaworks.feeds.messages import DeadReason, Message, build_message, key_problem
 from deltaworks.feeds.sinks.base import Sink
 from deltaworks.specs.feeds import FeedSpec
 
 log = logging.getLogger(__name__)
 #: Messages between two records of how far a delivery is; what a crash repeats at most.
-PART = 500
+CHUNK_SIZE = 500
 #: The longest wait before what failed is sent again.
-_LONGEST_SECONDS = 60.0
+_MAX_RETRY_SECONDS = 60.0
 #: Of a message that is too large for its sink, so much is kept as a dead letter.
-_KEPT_BYTES = 256 * 1024
+_MAX_LETTER_BYTES = 256 * 1024
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """The process is asked to end; what is on record says where to go on."""
 
 
@@ -50,11 +50,11 @@ class DeliveryRun:
         sink: Sink,
         *,
         pause: Callable[[float], None],
-        trouble: Callable[[str], None],
+        on_failure: Callable[[str], None],
     ) -> None:
         self._feed, self._name = feed, name
         self._records, self._sink = records, sink
-        self._pause, self._trouble = pause, trouble
+        self._pause, self._on_failure = pause, on_failure
 
     def deliver(self, record: FeedRecord, changes: Iterator[Change]) -> FeedRecord:
         """Send the changes of `record.under_way` that are not sent yet; the record as it is then on storage.
@@ -64,62 +64,62 @@ class DeliveryRun:
 
         Raises:
             Stopped: before the next part.
-            ContractError: FEED_REFUSED_TOO_MUCH; ConfigError: FEED_SINK_REFUSED; FencedError: FEED_TAKEN_OVER.
+            ContractError: FEED_TOO_MANY_DEAD_LETTERS; ConfigError: FEED_SINK_REFUSED; FencedError: FEED_TAKEN_OVER.
         """
         delivery = record.under_way
         if delivery is None:
             return record
-        self._check(delivery)
-        for part in _parts(changes):
+        self._check_dead_letters(delivery)
+        for chunk in _chunks(changes):
             self._pause(0)
-            letters = self._send(part, delivery, record.incarnation)
+            letters = self._send_chunk(chunk, delivery, record.incarnation)
             if letters:
                 # Before the record moves on: a letter is kept twice at worst, and never lost.
                 self._records.keep_dead(delivery.number, delivery.sent, letters)
-            delivery = delivery.replace(sent=delivery.sent + len(part), dead=delivery.dead + len(letters))
+            delivery = delivery.replace(sent=delivery.sent + len(chunk), dead=delivery.dead + len(letters))
             record = self._records.write(
                 record.replace(
                     under_way=delivery,
-                    changes=record.changes + len(part),
+                    changes=record.changes + len(chunk),
                     dead_letters=record.dead_letters + len(letters),
                 )
             )
-            self._check(delivery)
+            self._check_dead_letters(delivery)
         return record
 
-    def _send(self, part: Sequence[Change], delivery: Delivery, incarnation: str) -> list[dict[str, Any]]:
+    def _send_chunk(self, chunk: Sequence[Change], delivery: Delivery, incarnation: str) -> list[dict[str, Any]]:
         """Send one part; the dead letters of it."""
         letters = []
         pending: dict[str, Message] = {}
-        for change in part:
-            item = message(change, feed=self._name, incarnation=incarnation, delivery=delivery)
+        for change in chunk:
+            item = build_message(change, feed=self._name, incarnation=incarnation, delivery=delivery)
             problem = key_problem(change)
             if problem is None:
                 pending[item.id] = item
             else:
-                letters.append(_letter(item, *problem))
+                letters.append(_dead_letter(item, *problem))
         failures = 0
         while pending:
             outcome = self._sink.send(list(pending.values()))
-            letters += [_letter(pending[name], reason, why) for name, (reason, why) in outcome.refused.items()]
-            delivered = len(pending) - len(outcome.failed) - len(outcome.refused)
+            letters += [_dead_letter(pending[name], reason, why) for name, (reason, why) in outcome.rejected.items()]
+            delivered = len(pending) - len(outcome.failed) - len(outcome.rejected)
             pending = {name: pending[name] for name in outcome.failed}
             if not pending:
                 break
             # Of what is taken bit by bit the wait does not grow.
             failures = 1 if delivered else failures + 1
             why = next(iter(outcome.failed.values()))
-            log.warning("feed=%s %d of %d messages failed: %s", self._name, len(pending), len(part), why)
-            self._trouble(f"{len(pending)} messages failed, and are sent again: {why}")
-            self._pause(min(wait_seconds(failures) / 5, _LONGEST_SECONDS))
+            log.warning("feed=%s %d of %d messages failed: %s", self._name, len(pending), len(chunk), why)
+            self._on_failure(f"{len(pending)} messages failed, and are sent again: {why}")
+            self._pause(min(wait_seconds(failures) / 5, _MAX_RETRY_SECONDS))
         return letters
 
-    def _check(self, delivery: Delivery) -> None:
+    def _check_dead_letters(self, delivery: Delivery) -> None:
         if delivery.dead <= self._feed.most_dead_letters:
             return
         words = self._name.replace(".", " ")
         raise ContractError(
-            "FEED_REFUSED_TOO_MUCH",
+            "FEED_TOO_MANY_DEAD_LETTERS",
             f"{delivery.dead:,} changes of delivery {delivery.number} of the feed {self._name} are dead letters, and "
             f"most_dead_letters is {self._feed.most_dead_letters:,}.",
             hint=f"Read why: `deltaworks feeds dead {words}`. Mend the receiver or the rows, raise most_dead_letters, "
@@ -127,7 +127,7 @@ class DeliveryRun:
         )
 
 
-def ended(record: FeedRecord) -> FeedRecord:
+def completed_record(record: FeedRecord) -> FeedRecord:
     """The record once what is under way has been delivered whole."""
     delivery = record.under_way
     if delivery is None:
@@ -142,13 +142,13 @@ def ended(record: FeedRecord) -> FeedRecord:
     )
 
 
-def _parts(changes: Iterator[Change]) -> Iterator[list[Change]]:
-    while part := list(itertools.islice(changes, PART)):
+def _chunks(changes: Iterator[Change]) -> Iterator[list[Change]]:
+    while part := list(itertools.islice(changes, CHUNK_SIZE)):
         yield part
 
 
-def _letter(item: Message, reason: DeadReason, why: str) -> dict[str, Any]:
-    letter: dict[str, Any] = {"id": item.id, "key": item.key, "op": item.op, "reason": str(reason), "why": why}
-    if len(item.body) <= _KEPT_BYTES:
+def _dead_letter(item: Message, reason: DeadReason, detail: str) -> dict[str, Any]:
+    letter: dict[str, Any] = {"id": item.id, "key": item.key, "op": item.op, "reason": str(reason), "why": detail}
+    if len(item.body) <= _MAX_LETTER_BYTES:
         return {**letter, "message": json.loads(item.body)}
     return {**letter, "bytes": len(item.body)}

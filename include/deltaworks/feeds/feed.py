@@ -12,8 +12,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.feeds import Delivery, DeliveryRecord, FeedRecord, FeedRecords, Position
 from deltaworks.errors import ContractError
-from deltaworks.feeds.delivery import DeliveryRun, ended
-from deltaworks.feeds.reading import Reading, TableReading, reading_of
+from deltaworks.feeds.delivery import DeliveryRun, completed_record
+from deltaworks.feeds.feed_source import FeedSource, TableSource, open_feed_source
 from deltaworks.feeds.sinks import Sink
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.feeds import FeedSpec
@@ -21,8 +21,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
 #: Versions that a feed needs are claimed for so much longer than it looks back, and claimed again after an hour.
-_CLAIM_HOURS = 48
-_CLAIM_EVERY = timedelta(hours=1)
+_EXTRA_CLAIM_HOURS = 48
+_CLAIM_INTERVAL = timedelta(hours=1)
 
 
 class Feed:
@@ -42,110 +42,112 @@ class Feed:
         sink: Sink,
         *,
         pause: Callable[[float], None] = lambda seconds: None,
-        trouble: Callable[[str], None] = lambda why: None,
+        on_failure: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.name = f"{spec.pipeline}.{feed.name}"
         self._feed = feed
         self._home = PipelineHome(objects, spec.pipeline)
         self._objects = objects
         self._records = FeedRecords(objects, spec.pipeline, feed.name)
-        self._reading: Reading = reading_of(catalog, spec, feed, objects, self._records)
-        self._run = DeliveryRun(feed, self.name, self._records, sink, pause=pause, trouble=trouble)
-        self._claimed_at = utc_now() - 2 * _CLAIM_EVERY
+        self._source: FeedSource = open_feed_source(catalog, spec, feed, objects, self._records)
+        self._delivery_run = DeliveryRun(feed, self.name, self._records, sink, pause=pause, on_failure=on_failure)
+        self._claimed_at = utc_now() - 2 * _CLAIM_INTERVAL
 
-    def look(self) -> FeedRecord:
+    def run_once(self) -> FeedRecord:
         """Finish what is under way, deliver what has changed since, repeat what is asked for; where the feed is then.
 
         Raises:
             Stopped: from `pause`.
-            ContractError: FEED_POSITION_GONE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_WIDE,
-                FEED_REFUSED_TOO_MUCH, FEED_RECORD_UNREADABLE; ConfigError: FEED_SINK_REFUSED;
+            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_WIDE,
+                FEED_TOO_MANY_DEAD_LETTERS, FEED_RECORD_UNREADABLE; ConfigError: FEED_SINK_REFUSED;
             FencedError: FEED_TAKEN_OVER; TransientError: the storage does not answer.
         """
-        record = self._records.read() or self._begin()
+        record = self._records.read() or self._create_record()
         request = self._records.replay_request()
-        anew = request is not None and request.since is None
+        resend_all = request is not None and request.since is None
         if record.under_way is not None:
-            record = self._finish_or_abandon(record) if anew else self._finish(record)
+            record = self._complete_or_abandon(record) if resend_all else self._complete(record)
         if request is not None:
             if request.since is None:
-                record = self._send_everything(record)
+                record = self._deliver_all_rows(record)
             else:
-                record = self._repeat(record, since=request.since)
+                record = self._replay(record, since=request.since)
             self._records.withdraw_replay()
         record = self._deliver_changes(record)
-        self._keep_what_is_needed(record)
+        self._apply_retention(record)
         return record
 
-    def _begin(self) -> FeedRecord:
+    def _create_record(self) -> FeedRecord:
         """The record of a feed that is new."""
-        current = self._reading.current()
+        current = self._source.current()
         empty = Position(kind=current.kind)
         return self._records.write(FeedRecord.first(empty if self._feed.start == "all" else current))
 
     def _deliver_changes(self, record: FeedRecord) -> FeedRecord:
-        target = self._reading.current()
+        target = self._source.current()
         if target == record.position:
             return record
-        if not self._reading.differ(record.position, target):
+        if not self._source.may_differ(record.position, target):
             # Files were rearranged and no row changed.
             return self._records.write(record.replace(position=target))
         return self._deliver(record, base=record.position, target=target)
 
-    def _send_everything(self, record: FeedRecord) -> FeedRecord:
+    def _deliver_all_rows(self, record: FeedRecord) -> FeedRecord:
         """Every row, by a delivery of its own. What was deleted is told first, where that can still be known."""
         try:
             record = self._deliver_changes(record)
         except ContractError as error:
-            record = self._abandoned(error)
-        target = self._reading.current()
+            record = self._abandon(error)
+        target = self._source.current()
         return self._deliver(record, base=Position(kind=target.kind), target=target)
 
     def _deliver(self, record: FeedRecord, *, base: Position, target: Position) -> FeedRecord:
         delivery = Delivery(number=record.number + 1, base=base, target=target, began_at=iso_now())
-        since = record.pending_since or self._reading.pending_since(base, target)
-        return self._finish(self._records.write(record.replace(under_way=delivery, pending_since=since)))
+        since = record.pending_since or self._source.pending_since(base, target)
+        return self._complete(self._records.write(record.replace(under_way=delivery, pending_since=since)))
 
-    def _repeat(self, record: FeedRecord, *, since: int) -> FeedRecord:
+    def _replay(self, record: FeedRecord, *, since: int) -> FeedRecord:
         """Deliveries from a number on, in their order, under the ids they had."""
-        kept = [item.delivery for item in self._records.deliveries() if since <= item.delivery.number <= record.number]
-        for delivery in kept:
-            again = delivery.replace(sent=0, dead=0, repeats=delivery.number)
-            record = self._finish(self._records.write(record.replace(under_way=again)))
+        deliveries = [
+            item.delivery for item in self._records.deliveries() if since <= item.delivery.number <= record.number
+        ]
+        for delivery in deliveries:
+            repeated = delivery.replace(sent=0, dead=0, repeats=delivery.number)
+            record = self._complete(self._records.write(record.replace(under_way=repeated)))
         return record
 
-    def _finish(self, record: FeedRecord) -> FeedRecord:
+    def _complete(self, record: FeedRecord) -> FeedRecord:
         """Deliver what is under way whole."""
         delivery = record.under_way
         if delivery is None:
             return record
-        changes = self._reading.changes(delivery.base, delivery.target, skip=delivery.sent)
+        changes = self._source.changes(delivery.base, delivery.target, skip=delivery.sent)
         with contextlib.closing(changes):
-            record = self._run.deliver(record, changes)
+            record = self._delivery_run.deliver(record, changes)
         if record.under_way is not None and record.under_way.repeats is None:
             self._records.end(record.under_way)
-        return self._records.write(ended(record))
+        return self._records.write(completed_record(record))
 
-    def _finish_or_abandon(self, record: FeedRecord) -> FeedRecord:
+    def _complete_or_abandon(self, record: FeedRecord) -> FeedRecord:
         try:
-            return self._finish(record)
+            return self._complete(record)
         except ContractError as error:
-            return self._abandoned(error)
+            return self._abandon(error)
 
-    def _abandoned(self, error: ContractError) -> FeedRecord:
+    def _abandon(self, error: ContractError) -> FeedRecord:
         """Give up what is under way and can be compared no more; its number is not used again.
 
         Raises:
             ContractError: the one that is given, where something else is wrong.
         """
-        record = self._records.read() if error.condition == "FEED_POSITION_GONE" else None
+        record = self._records.read() if error.condition == "FEED_POSITION_UNAVAILABLE" else None
         if record is None:
             raise error
         delivery = record.under_way
         number = record.number if delivery is None else max(record.number, delivery.number)
         return self._records.write(record.replace(under_way=None, number=number))
 
-    def _keep_what_is_needed(self, record: FeedRecord) -> None:
+    def _apply_retention(self, record: FeedRecord) -> None:
         """Claim the versions that the next delivery and replays need, and forget what is older than those."""
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
         kept: list[DeliveryRecord] = []
@@ -156,18 +158,18 @@ class Feed:
             else:
                 kept.append(item)
         positions = [record.position, *(item.delivery.base for item in kept), *(item.delivery.target for item in kept)]
-        if isinstance(self._reading, TableReading):
-            self._claim(positions)
+        if isinstance(self._source, TableSource):
+            self._claim_versions(positions)
             return
-        needed = {self._records.answer_key(position.digest) for position in positions}
+        referenced = {self._records.answer_key(position.digest) for position in positions}
         for key in self._records.answers():
-            if key not in needed:
+            if key not in referenced:
                 self._objects.delete(key)
 
-    def _claim(self, positions: list[Position]) -> None:
+    def _claim_versions(self, positions: list[Position]) -> None:
         versions = [position.version for position in positions if not position.is_empty]
-        if versions and utc_now() - self._claimed_at >= _CLAIM_EVERY:
-            hours = min(self._feed.replay_hours + _CLAIM_HOURS, 720)
+        if versions and utc_now() - self._claimed_at >= _CLAIM_INTERVAL:
+            hours = min(self._feed.replay_hours + _EXTRA_CLAIM_HOURS, 720)
             self._home.readers.keep(
                 self._feed.reads, reader=f"feed_{self._feed.name}", version=min(versions), hours=hours
             )

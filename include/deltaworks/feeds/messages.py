@@ -42,9 +42,9 @@ class Message:
     body: bytes
 
 
-def message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) -> Message:
+def build_message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) -> Message:
     """The message about a change."""
-    key = _written(change.key)
+    key = _to_json(change.key)
     digest = hashlib.sha256(f"{feed}\n{incarnation}\n{delivery.number}\n".encode() + key)
     op = DELETE if change.row is None else UPSERT
     message_id = digest.hexdigest()[:32]
@@ -57,7 +57,7 @@ def message(change: Change, *, feed: str, incarnation: str, delivery: Delivery) 
         "row": None if change.row is None else {**change.key, **change.row},
         "at": delivery.began_at,
     }
-    return Message(id=message_id, key=key.decode(), op=op, feed=feed, body=_written(record))
+    return Message(id=message_id, key=key.decode(), op=op, feed=feed, body=_to_json(record))
 
 
 def key_problem(change: Change) -> tuple[DeadReason, str] | None:
@@ -65,31 +65,31 @@ def key_problem(change: Change) -> tuple[DeadReason, str] | None:
     nulls = [name for name, value in change.key.items() if value is None]
     if nulls:
         return DeadReason.KEY_NULL, f"{', '.join(nulls)} of the key is null"
-    if change.copies > 1:
-        return DeadReason.KEY_NOT_UNIQUE, f"{change.copies} rows have this key"
+    if change.row_count > 1:
+        return DeadReason.KEY_NOT_UNIQUE, f"{change.row_count} rows have this key"
     return None
 
 
-def _written(record: Mapping[str, Any]) -> bytes:
+def _to_json(record: Mapping[str, Any]) -> bytes:
     """As JSON: decimals as texts, so that none is rounded; instants in ISO 8601; bytes in base64; NaN as null."""
     try:
-        return orjson.dumps(record, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(record, default=_json_default, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:
         # A whole number of more than 64 bits, or a key of a map that orjson does not write.
-        return json.dumps(_all_plain(record), ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(_to_json_types(record), ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _plain(value: Any) -> Any:
+def _json_default(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode()
     return str(value)
 
 
-def _all_plain(value: Any) -> Any:
+def _to_json_types(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else str(name): _all_plain(part) for name, part in value.items()}
+        return {name if isinstance(name, str) else str(name): _to_json_types(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_all_plain(part) for part in value]
+        return [_to_json_types(part) for part in value]
     if value is None or isinstance(value, bool | int | str):
         return value
-    return orjson.loads(orjson.dumps(value, default=_plain))
+    return orjson.loads(orjson.dumps(value, default=_json_default))

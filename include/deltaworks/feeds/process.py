@@ -24,7 +24,7 @@ from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
 from deltaworks.errors import ConfigError, DeltaworksError, FencedError
-from deltaworks.feeds.delivery import Stopped
+from deltaworks.feeds.delivery import StopRequested
 from deltaworks.feeds.feed import Feed
 from deltaworks.feeds.sinks import Sink, open_sink
 from deltaworks.specs.catalog import Catalog
@@ -35,7 +35,7 @@ from deltaworks.specs.storage import AwsSpec
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 MAX_RUN_SECONDS = 14_400.0
-STALE, DEAD = "FEED_STALE", "FEED_DEAD_LETTERS"
+STALE_ALERT, DEAD_LETTERS_ALERT = "FEED_STALE", "FEED_DEAD_LETTERS"
 #: How often an alert is raised again while its cause lasts: the alert itself tells when people hear of it.
 _ALERT_SECONDS = 60.0
 _JOIN_SECONDS = 30.0
@@ -46,7 +46,7 @@ OpenSink = Callable[[SinkSpec, AwsSpec], Sink]
 class FeedCounts:
     """What a run did: looks that ended well, changes that were sent, dead letters."""
 
-    looks: int = 0
+    checks: int = 0
     changes: int = 0
     dead_letters: int = 0
 
@@ -107,7 +107,7 @@ class FeedsProcess:
                 thread.join(_JOIN_SECONDS)
         counts = FeedCounts()
         for thread in self._threads:
-            counts.looks += thread.counts.looks
+            counts.checks += thread.counts.checks
             counts.changes += thread.counts.changes
             counts.dead_letters += thread.counts.dead_letters
         return counts
@@ -122,7 +122,7 @@ class FeedsProcess:
             rows=sum(thread.counts.changes for thread in self._threads),
             quarantined=sum(thread.counts.dead_letters for thread in self._threads),
             dead_letters=sum(thread.counts.dead_letters for thread in self._threads),
-            last_batch_at=max((thread.looked_at for thread in self._threads if thread.looked_at), default=None),
+            last_batch_at=max((thread.checked_at for thread in self._threads if thread.checked_at), default=None),
             error=errors[0].as_record() if len(errors) == len(self._threads) else None,
         )
 
@@ -141,7 +141,7 @@ class FeedThread(threading.Thread):
         self._alerts = FeedAlerts(self._objects, self._subject, stale_minutes=feed.stale_minutes)
         self._records = FeedRecords(self._objects, spec.pipeline, feed.name)
         self.counts = FeedCounts()
-        self.looked_at: str | None = None
+        self.checked_at: str | None = None
         self.pending_since: str | None = None
         self.error: DeltaworksError | None = None
 
@@ -150,16 +150,22 @@ class FeedThread(threading.Thread):
         sink: Sink | None = None
         feed: Feed | None = None
         with contextlib.suppress(DeltaworksError):
-            self._alerts.begin(self._records.read())
+            self._alerts.load(self._records.read())
         while not self._tenure.should_stop:
             try:
                 sink = sink or self._open_sink(self._feed.to, self._catalog.environment.messaging)
                 feed = feed or Feed(
-                    self._catalog, self._spec, self._feed, self._objects, sink, pause=self._pause, trouble=self._trouble
+                    self._catalog,
+                    self._spec,
+                    self._feed,
+                    self._objects,
+                    sink,
+                    pause=self._pause,
+                    on_failure=self._on_send_failure,
                 )
-                self._take(feed.look())
+                self._record_success(feed.run_once())
                 failures, wait = 0, self._feed.every_seconds
-            except Stopped:
+            except StopRequested:
                 break
             except FencedError:
                 self._tenure.stop()
@@ -168,36 +174,36 @@ class FeedThread(threading.Thread):
                 failures += 1
                 self.error = as_deltaworks_error(error)
                 log.warning("feed=%s failed: %s", self._subject, self.error)
-                self._note(self.error)
+                self._alert_on_error(self.error)
                 feed = None
                 wait = min(wait_seconds(failures, retryable=self.error.retryable), MAX_WAIT_SECONDS)
             self._tenure.pause(wait)
         if sink is not None:
             sink.close()
 
-    def _take(self, record: FeedRecord) -> None:
+    def _record_success(self, record: FeedRecord) -> None:
         """What a look that ended well says."""
-        self.counts.looks += 1
-        self.looked_at, self.error, self.pending_since = iso_now(), None, record.pending_since
+        self.counts.checks += 1
+        self.checked_at, self.error, self.pending_since = iso_now(), None, record.pending_since
         self.counts.changes, self.counts.dead_letters = record.changes, record.dead_letters
-        self._alerts.well(record)
+        self._alerts.on_success(record)
 
     def _pause(self, seconds: float) -> None:
         self._tenure.pause(seconds)
         if self._tenure.stopping.is_set() or not self._tenure.holds_lease:
-            raise Stopped
+            raise StopRequested
 
-    def _trouble(self, why: str) -> None:
+    def _on_send_failure(self, reason: str) -> None:
         """Messages fail and are sent again: told once they have waited for too long."""
         record = self._records.read()
         self.pending_since = record.pending_since if record is not None else None
-        self._alerts.waits(self.pending_since, why)
+        self._alerts.on_delay(self.pending_since, reason)
 
-    def _note(self, error: DeltaworksError) -> None:
+    def _alert_on_error(self, error: DeltaworksError) -> None:
         if error.retryable:
-            self._alerts.waits(self.pending_since or iso_now(), str(error))
+            self._alerts.on_delay(self.pending_since or iso_now(), str(error))
         else:
-            self._alerts.fails(error)
+            self._alerts.on_error(error)
 
 
 class FeedAlerts:
@@ -208,48 +214,50 @@ class FeedAlerts:
         self._stale_seconds = 60 * stale_minutes
         self._alerted_at = -math.inf
         self._failing_since: float | None = None
-        self._dead = 0
-        self._well = False
+        self._alerted_dead_letters = 0
+        self._is_resolved = False
 
-    def begin(self, record: FeedRecord | None) -> None:
+    def load(self, record: FeedRecord | None) -> None:
         """What is on record before the first look: dead letters of a run before this one have been told."""
-        self._dead = record.dead_letters if record is not None else 0
+        self._alerted_dead_letters = record.dead_letters if record is not None else 0
 
-    def well(self, record: FeedRecord) -> None:
+    def on_success(self, record: FeedRecord) -> None:
         """A look ended well: whatever changed is delivered."""
         self._failing_since = None
-        if not self._well:
+        if not self._is_resolved:
             # A run before this one may have raised it, too.
-            self._keep(lambda: resolve_alert(self._objects, cause=STALE, subject=self._subject))
-            self._well = True
-        if record.dead_letters > self._dead:
-            more = record.dead_letters - self._dead
+            self._try_alert(lambda: resolve_alert(self._objects, cause=STALE_ALERT, subject=self._subject))
+            self._is_resolved = True
+        if record.dead_letters > self._alerted_dead_letters:
+            more = record.dead_letters - self._alerted_dead_letters
             summary = f"{more:,} changes were refused for good and are dead letters; {record.dead_letters:,} in all."
-            self._keep(lambda: raise_alert(self._objects, cause=DEAD, subject=self._subject, summary=summary))
-        self._dead = record.dead_letters
+            self._try_alert(
+                lambda: raise_alert(self._objects, cause=DEAD_LETTERS_ALERT, subject=self._subject, summary=summary)
+            )
+        self._alerted_dead_letters = record.dead_letters
 
-    def waits(self, since: str | None, why: str) -> None:
+    def on_delay(self, since: str | None, reason: str) -> None:
         """Something waits since then, or has failed since the first call without a look that ended well."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         at = parse_iso(since)
         waited = max((utc_now() - at).total_seconds() if at else 0.0, now - self._failing_since)
         if waited >= self._stale_seconds:
-            self._raise(f"Changes have waited for {waited / 60:.0f} min: {why}")
+            self._raise(f"Changes have waited for {waited / 60:.0f} min: {reason}")
 
-    def fails(self, error: DeltaworksError) -> None:
+    def on_error(self, error: DeltaworksError) -> None:
         """It cannot deliver until somebody mends it."""
         self._raise(str(error))
 
     def _raise(self, summary: str) -> None:
-        self._well = False
+        self._is_resolved = False
         if time.monotonic() - self._alerted_at < _ALERT_SECONDS:
             return
         self._alerted_at = time.monotonic()
-        self._keep(lambda: raise_alert(self._objects, cause=STALE, subject=self._subject, summary=summary))
+        self._try_alert(lambda: raise_alert(self._objects, cause=STALE_ALERT, subject=self._subject, summary=summary))
 
-    def _keep(self, do: Callable[[], Any]) -> None:
+    def _try_alert(self, action: Callable[[], Any]) -> None:
         try:
-            do()
+            action()
         except DeltaworksError as error:
             log.warning("feed=%s alert could not be kept: %s", self._subject, error)

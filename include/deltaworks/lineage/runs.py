@@ -143,7 +143,7 @@ def stream_lineage(spark: SparkSession, catalog: Catalog, pipelines: Sequence[st
     if spec is None:
         yield
         return
-    from deltaworks.engine.queries import IngestListener, listening
+    from deltaworks.engine.queries import IngestListener, listener_attached
 
     with _open_emitter(spec) as emitter, contextlib.ExitStack() as stack:
         runs = [_stream_run(spec, emitter, catalog, name) for name in pipelines]
@@ -154,7 +154,7 @@ def stream_lineage(spark: SparkSession, catalog: Catalog, pipelines: Sequence[st
                 on_idle=lambda: None,
                 on_terminated=lambda _error: None,
             )
-            stack.enter_context(listening(spark, listener))
+            stack.enter_context(listener_attached(spark, listener))
         stack.enter_context(_reported(runs))
         yield
 

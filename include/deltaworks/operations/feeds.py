@@ -33,7 +33,7 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
     from deltaworks.control.clock import iso_now
     from deltaworks.control.objects import open_objects
     from deltaworks.control.records.feeds import FeedRecords, Position, ReplayRequest
-    from deltaworks.feeds.reading import reading_of
+    from deltaworks.feeds.feed_source import open_feed_source
     from deltaworks.specs.catalog import find_by_name
 
     spec = context.catalog.pipeline(context.subject)
@@ -56,7 +56,7 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
         changes = sum(delivery.sent for delivery in chosen)
         what = f"{changes:,} changes of {len(chosen):,} deliveries"
     else:
-        reading = reading_of(context.catalog, spec, feed, objects, records)
+        reading = open_feed_source(context.catalog, spec, feed, objects, records)
         current = reading.current()
         changes = reading.count(Position(kind=current.kind), current)
         what = f"all {changes:,} rows of {feed.reads}"

@@ -29,14 +29,14 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
         ConfigError: RELAY_LISTS_NOTHING.
     """
     from deltaworks.control.objects import open_objects
-    from deltaworks.engine.file_answers import FileAnswers
+    from deltaworks.engine.object_status import ObjectStatusReader
     from deltaworks.sources.objects.relay import reconcile as reconciling
     from deltaworks.sources.objects.relay.lister import request_listing
     from deltaworks.tables.lake import Lake
 
     relay, environment = context.subject, context.catalog.environment
     spec = context.catalog.relay(relay)
-    readers = FileAnswers(context.catalog, relay).readers()
+    readers = ObjectStatusReader(context.catalog, relay).readers()
     result = reconciling.reconcile(
         spec, Lake(environment.lake), environment.landing, readers, prefix=options.prefix or ""
     )

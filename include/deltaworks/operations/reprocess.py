@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
 
 _KEYS_SHOWN = 10
-SPARK_ABSENT = "SPARK_ABSENT"
+SPARK_UNAVAILABLE = "SPARK_UNAVAILABLE"
 _MORE = Section("What becomes of the rows")
 
 
@@ -86,7 +86,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     try:
         result = Reprocess(spark, context.catalog, context.subject).run(name, request)
     except TransientError as error:
-        if error.condition != SPARK_ABSENT or options.spark:
+        if error.condition != SPARK_UNAVAILABLE or options.spark:
             raise
         return Report(parts=[f"The rest of {name} is for Spark."], results=[ReprocessLeft(id=name)])
     recount_quarantine(context.catalog.environment.lake, context.subject)
@@ -108,7 +108,7 @@ class ReprocessLeft:
 
 
 def _no_session() -> SparkSession:
-    raise TransientError(SPARK_ABSENT, "What is to be read again or replaced is too much to do without Spark.")
+    raise TransientError(SPARK_UNAVAILABLE, "What is to be read again or replaced is too much to do without Spark.")
 
 
 def request_of(options: ReprocessOptions) -> ReprocessRequest | None:

@@ -21,7 +21,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.replacements import Replacements
-from deltaworks.engine.file_answers import FileAnswers
+from deltaworks.engine.object_status import ObjectStatusReader
 from deltaworks.errors import ConfigError
 from deltaworks.recovery.quarantine.open_rows import Quarantine
 from deltaworks.sources.objects.file_event_log import FileEventLog, LogReader, filter_events
@@ -101,7 +101,7 @@ class _Run:
         #: The first `seq` that was left: the next run begins there.
         self._first_left = sys.maxsize
         # How far the pipelines are first, their quarantine then: a row that is replayed in between is only kept longer.
-        self._readers = FileAnswers(catalog, result.relay).readers()
+        self._readers = ObjectStatusReader(catalog, result.relay).readers()
         self._needed = {reader.pipeline: Quarantine(lake, reader.pipeline).objects_needed() for reader in self._readers}
 
     def clean(self) -> None:

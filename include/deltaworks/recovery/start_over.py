@@ -21,7 +21,7 @@ from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.ledger import Ledger, owner_step
-from deltaworks.engine.start import open_batches, stream_lease
+from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.erasure.reapply import Reapplier, reapplied_step
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
@@ -99,7 +99,7 @@ def start_over(
         ConcurrencyError: LEASE_HELD, START_OVER_TABLE_HELD, TABLE_FILES_HELD, COMMIT_CONTENDED, RESTORE_FOLLOWED.
         ContractError: START_OVER_UNREADABLE, ROLLBACK_UNFINISHED; RESTORE_UNSUPPORTED, ROLLBACK_LOSES_ROWS,
             RESTORE_GENERATION_OVER.
-        TransientError: SPARK_ABSENT.
+        TransientError: SPARK_UNAVAILABLE.
     """
     operation = _Operation(catalog, pipeline, back_to, spark, fault)
     if dry_run:
@@ -202,7 +202,7 @@ class _Operation:
         """Complete what is half done under the declaration it was begun with, and refuse tables that hold rows back."""
         before = self._specs.current() or self._spec
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
-        processor, ledger = open_batches(
+        processor, ledger = open_batch_processor(
             self._spark() if staged and self._spark else None,
             self._catalog,
             before,
@@ -210,11 +210,11 @@ class _Operation:
             lease=self._lease,
             epoch=self._lease.epoch,
             # What a table had is given up anyway, unless it is to go back.
-            refuse_dropped=self._back_to is not None,
+            check_dropped_tables=self._back_to is not None,
         )
-        while processor.finish_torn() is not None:
+        while processor.complete_prepared() is not None:
             pass
-        held = ledger.uncommitted()
+        held = ledger.uncommitted_batches()
         if held:
             raise ConcurrencyError(
                 "START_OVER_TABLE_HELD",
@@ -243,7 +243,7 @@ class _Operation:
         recreated += sum(self._recreate(begun, losses[name], declared[name]) for name in others)
         if begun.first_batch:
             ledger = Ledger(self._lake, begun.pipeline, begun.generation)
-            ledger.begin_after(begun.first_batch - 1, owner=self._owner)
+            ledger.start_after(begun.first_batch - 1, owner=self._owner)
         self._fault("ledger")
         self._specs.record(spec, owner_epoch=self._lease.epoch)
         self._fault("spec")

@@ -97,7 +97,7 @@ def recreate_table(
         Whether it landed now; False where it had landed before.
 
     Raises:
-        TransientError: SPARK_ABSENT.
+        TransientError: SPARK_UNAVAILABLE.
         FencedError, ConcurrencyError, ContractError: what `commit_step` raises.
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(dict(columns))
@@ -112,7 +112,7 @@ def recreate_table(
         return outcome.newly_committed
     if spark is None or isinstance(columns, pa.Schema):
         raise TransientError(
-            "SPARK_ABSENT", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can recreate it."
+            "SPARK_UNAVAILABLE", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can recreate it."
         )
     declared = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     writer = spark().createDataFrame([], declared).write.format("delta").mode("overwrite").partitionBy(*partition_by)

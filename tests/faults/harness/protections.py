@@ -69,7 +69,7 @@ def _spark_transactions() -> None:
 
     from deltaworks.engine import live_merge, writers
 
-    plain_option, plain_announce = DataFrameWriter.option, live_merge._announce
+    plain_option, plain_announce = DataFrameWriter.option, live_merge._set_transaction
 
     def option(self: Any, key: str, value: Any) -> Any:
         return self if key in ("txnAppId", "txnVersion") else plain_option(self, key, value)
@@ -234,7 +234,7 @@ def _whole_objects() -> None:
 
 def _suspension() -> None:
     """A table that fails fails the batch, for all tables."""
-    from deltaworks.engine.holds import TableHolds
+    from deltaworks.engine.held_tables import TableHolds
 
     def insist(_: TableHolds, table: str, batch_id: int, error: Exception) -> None:
         raise error
@@ -244,14 +244,14 @@ def _suspension() -> None:
 
 def _checkpoint_check() -> None:
     """Nobody looks at Spark's checkpoint before the query starts."""
-    from deltaworks.engine import start as run_start
+    from deltaworks.engine import recovery as run_start
 
     _replace(run_start, "refuse_damaged_checkpoint", lambda *_: None)
 
 
 def _ledger_check() -> None:
     """Nobody looks whether the ledger has lost batches, nor under which checkpoint a batch was fixed."""
-    from deltaworks.engine import start as run_start
+    from deltaworks.engine import recovery as run_start
     from deltaworks.engine.batches import BatchProcessor
 
     _replace(run_start, "refuse_lost_ledger", lambda *_, **__: None)

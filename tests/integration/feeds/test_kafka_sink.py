@@ -59,9 +59,9 @@ def test_rows_of_a_key_keep_their_order_in_one_partition(broker: RunningBroker, 
     feed = stage.feed(sink)
     for orders in range(5):
         stage.rebuild(0, {country: orders for country in ("at", "ch", "de", "fr")})
-        feed.look()
+        feed.run_once()
     stage.rebuild(0, {"de": 9})
-    feed.look()
+    feed.run_once()
     taken = records(broker, TOPIC, 24)
     assert applied([content for _, _, content in taken], ("event_date", "country")) == stage.rows()
     for key in {key for _, key, _ in taken}:
@@ -78,7 +78,7 @@ def test_a_record_too_large_is_refused_and_the_rest_arrives(broker: RunningBroke
         for number, size in enumerate((10, 3_000_000, 10))
     ]
     outcome = sink.send(sent)
-    assert {name: reason for name, (reason, _) in outcome.refused.items()} == {"1": DeadReason.TOO_LARGE}
+    assert {name: reason for name, (reason, _) in outcome.rejected.items()} == {"1": DeadReason.TOO_LARGE}
     assert outcome.failed == {}
     assert len(records(broker, "large", 2)) == 2
 
@@ -103,6 +103,6 @@ def test_a_feed_whose_broker_is_killed_goes_on_when_it_is_back(broker: RunningBr
             waits.append(seconds)
             broker.start()
 
-    stage.feed(sink, pause=pause).look()
+    stage.feed(sink, pause=pause).run_once()
     assert len(waits) == 1
     assert [content["op"] for _, _, content in records(broker, "back", 1)] == ["upsert"]

@@ -157,7 +157,7 @@ class Shop:
         fault: Callable[[str], None] | None = None,
         takeover: bool = True,
         generations: Generations | None = None,
-        predecessor_died: bool = False,
+        predecessor_crashed: bool = False,
     ) -> BatchProcessor:
         """A new owner, as a new process makes it: tables opened and fenced."""
         if generations is None:
@@ -178,9 +178,9 @@ class Shop:
             BatchStores(lake=self.lake, objects=self.objects, ledger=ledger, tables=tables),
             generations=generations,
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
-            predecessor_died=predecessor_died,
+            predecessor_crashed=predecessor_crashed,
         )
-        processor._end_of = self.end_of  # type: ignore[method-assign]
+        processor._end_offset = self.end_of  # type: ignore[method-assign]
         return processor
 
     def table(self, name: str) -> pa.Table:

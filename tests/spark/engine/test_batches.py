@@ -101,7 +101,7 @@ def test_a_batch_that_was_broken_off_is_finished_exactly_once(shop: Shop, point:
         shop.processor(fault=crash_at(point)).process(source, 0)
 
     successor = shop.processor()
-    finished = successor.finish_torn()
+    finished = successor.complete_prepared()
     repeated = successor.process(source, 0)
     following = successor.process(shop.land_files(3), 1)
 
@@ -225,9 +225,9 @@ class TestLostCheckpoints:
         shop.objects.delete(f"{paths.checkpoint('shop', 1, 1)}/metadata")
 
         successor = shop.processor(generations=Generations.first())
-        torn = successor.finish_torn()
+        torn = successor.complete_prepared()
         generations = shop.generations()
-        successor.continue_on(generations)
+        successor.use_checkpoint(generations)
         report = successor.process(shop.land_files(3), 0)
 
         assert torn is not None
@@ -333,7 +333,7 @@ def test_a_table_only_spark_can_commit_to_takes_batches_as_well(shop: Shop) -> N
 
     with pytest.raises(Crash):
         shop.processor(fault=crash_at("committed:orders_by_spark")).process(shop.land_files(1), 0)
-    shop.processor().finish_torn()
+    shop.processor().complete_prepared()
 
     rows_by_spark = shop.spark.read.format("delta").load(address).select("_seq", "_position").collect()
     wanted = [place for place in shop.expected(1).elements() if place[0] == "orders_by_spark"]

@@ -131,7 +131,7 @@ def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_sho
     shop.objects.put(f"{folder}/open_marker.json", b'{"seq": 2}')
     shop.objects.put(f"{folder}/crashes.json", b'{"2": 1}')
 
-    shop.processor(predecessor_died=True).process(source, 0)
+    shop.processor(predecessor_crashed=True).process(source, 0)
 
     assert shop.landed() == shop.expected(1, 3) + Counter({("quarantine", 2, -1): 1})
     assert quarantined_whole(shop)[2][2] == "2 of 2 tasks that read it died: the driver died too"
@@ -140,7 +140,7 @@ def test_what_was_open_when_the_driver_died_too_is_told_by_the_next_run(make_sho
 def test_a_careful_reading_of_good_objects_gives_what_any_reading_does(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(tables=TABLES)
 
-    shop.processor(predecessor_died=True).process(shop.land_files(1, 2, 3), 0)
+    shop.processor(predecessor_crashed=True).process(shop.land_files(1, 2, 3), 0)
 
     assert shop.landed() == shop.expected(1, 2, 3)
     assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []

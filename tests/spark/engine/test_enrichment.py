@@ -293,7 +293,7 @@ def test_a_batch_that_was_prepared_is_finished_under_its_database(cdn: Shop) -> 
         cdn.processor(fault=fault).process(two_objects(cdn), 0)
     second = put_database(cdn, ASN)
     processor = cdn.processor()
-    processor.finish_torn()
+    processor.complete_prepared()
     processor.process(land(cdn, f3=[line(IN_LONDON, number=3)]), 1)
 
     assert countries(cdn) == ["GB", "GB", None]

@@ -42,7 +42,7 @@ def work_off(spark: SparkSession, pulse: Any, **options: Any) -> list[LiveProgre
     live = pulse.spec("pulse").live[0]
     query = start_live_query(spark, pulse.catalog, "pulse", live, available_now=True, **options)
     query.awaitTermination(120)
-    return [LiveProgress.of(progress) for progress in query.recentProgress]
+    return [LiveProgress.from_spark(progress) for progress in query.recentProgress]
 
 
 def counts(pulse: Any) -> dict[tuple[float, str | None], int]:

@@ -39,7 +39,7 @@ class Stream:
             while not self._ended.is_set():
                 self._stage.land(self._processor, self.landed)
                 self.landed += 1
-            self._processor.serve()
+            self._processor.serve_requests()
         except Exception as error:
             self.error = error
 

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.engine import progress
 from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_measures import DriverMeasures
+from deltaworks.engine.driver_metrics import DriverMetrics
 from deltaworks.engine.progress import ProgressLog
-from deltaworks.engine.queries import IngestListener, listening
+from deltaworks.engine.queries import IngestListener, listener_attached
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -61,15 +61,15 @@ def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
 ) -> None:
     monkeypatch.setattr(progress, "_END_SECONDS", PATIENCE_SECONDS)
     storage = StorageSpec(root=f"file://{tmp_path}")
-    log = ProgressLog(storage, "shop", owner_epoch=1, flush_seconds=0.2, measures=DriverMeasures(spark))
+    log = ProgressLog(storage, "shop", owner_epoch=1, flush_seconds=0.2, metrics=DriverMetrics(spark))
     log.start()
     listener = IngestListener(
-        "shop.ingest", on_progress=log.spark_progress, on_idle=log.idle, on_terminated=log.terminated
+        "shop.ingest", on_progress=log.add_spark_progress, on_idle=log.add_idle, on_terminated=log.add_termination
     )
 
-    with listening(spark, listener):
+    with listener_attached(spark, listener):
         run_three_batches(spark, tmp_path, lambda batch, number: log.add(REPORT, spark_batch_id=number))
-        log.await_end()
+        log.await_termination()
     log.close()
 
     written = Lake(storage).rows(paths.pipeline_control("shop", "progress"))
@@ -92,7 +92,7 @@ def test_a_listener_that_fails_at_everything_disturbs_nothing(spark: SparkSessio
     listener = IngestListener("shop.ingest", on_progress=fails, on_idle=fails, on_terminated=fails)
     seen: list[int] = []
 
-    with listening(spark, listener):
+    with listener_attached(spark, listener):
         run_three_batches(spark, tmp_path, lambda batch, number: seen.append(number))
         eventually(lambda: listener.failures >= 3, "it has failed at each batch")
 

@@ -180,7 +180,7 @@ def test_files_written_for_delta_rs_land_through_spark_where_the_table_has_chang
         events_shop.processor(fault=crash).process(events_shop.land_files(1), 0)
     run(events_shop, ALTERED["check constraint"][0])
 
-    events_shop.processor().finish_torn()
+    events_shop.processor().complete_prepared()
 
     assert landed_in_events(events_shop) == expected_in_events(events_shop, 1)
     dates = events_shop.spark.sql(
@@ -241,7 +241,7 @@ class TestPausedBetweenCheckAndAppend:
         staged = shop.root / "lake" / staging_key("shop", "events")
         aside = shop.root / "staged"
         shutil.copytree(staged, aside)
-        shop.processor().finish_torn()
+        shop.processor().complete_prepared()
         shutil.copytree(aside, staged, dirs_exist_ok=True)
         go_on.set()
         thread.join()
@@ -255,7 +255,7 @@ def _append_without_transaction(
     self: SparkWriter, batch: PreparedBatch, share: PreparedTable, files: list[WrittenFile], step: Step
 ) -> None:
     target = self._lake.storage.spark_uri(paths.table(batch.pipeline, share.table))
-    self._frame(batch.pipeline, share, files).write.format("delta").mode("append").save(target)
+    self._read_frame(batch.pipeline, share, files).write.format("delta").mode("append").save(target)
 
 
 def test_the_declared_writer_is_kept_where_the_table_asks_for_nothing(events_shop: Shop) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.announcements import with_announcements
+from deltaworks.engine.notifications import with_notifications
 from deltaworks.mutations.apply import MutationRun
 from deltaworks.mutations.read_changes import read_changes
 from deltaworks.tables.commit import Step
@@ -26,7 +26,7 @@ def tell(stage: MutationStage, batch: int) -> None:
     rows = stage.lake.rows(paths.table(PIPELINE, DATA))
     assert rows is not None
     landed = rows.filter(pc.equal(rows.column("_batch_id"), batch))
-    for name, told in with_announcements(stage.spec, [(DATA, landed)]):
+    for name, told in with_notifications(stage.spec, [(DATA, landed)]):
         if name == TOLD:
             key = paths.table(PIPELINE, TOLD)
             table, made = stage.lake.open(key), user_metadata(pipeline=PIPELINE, batch=batch, operation="ingest")

@@ -30,7 +30,7 @@ def spec(level: str) -> PipelineSpec:
 def work_off(spark: SparkSession, stage: Stage, declared: PipelineSpec) -> LiveProgress:
     query = start_live_query(spark, stage.catalog(declared), "shop", declared.live[0], available_now=True)
     query.awaitTermination(120)
-    counted = [LiveProgress.of(progress) for progress in query.recentProgress]
+    counted = [LiveProgress.from_spark(progress) for progress in query.recentProgress]
     return max(counted, key=lambda progress: progress.late_rows)
 
 

@@ -101,7 +101,7 @@ def test_other_partition_columns_come_with_spark_in_one_commit(spark: SparkSessi
     repartitioned = spec("int", "event_name")
     before = stage.lake.open(paths.table("shop", "orders"))
     assert before is not None
-    with pytest.raises(TransientError, match="SPARK_ABSENT"):
+    with pytest.raises(TransientError, match="SPARK_UNAVAILABLE"):
         over(stage, repartitioned)
 
     done = over(stage, repartitioned, spark=lambda: spark)

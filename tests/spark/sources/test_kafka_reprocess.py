@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess import read_records
 from deltaworks.recovery.reprocess.count import ReprocessCount, ReprocessCounter
@@ -87,7 +87,7 @@ class Landed:
     def ends(self) -> dict[str, int]:
         """Where the first batch ended, by partition."""
         home = PipelineHome.open(self.project.lake.storage, "shop")
-        first = BatchHistory(self.project.lake, home.objects, self.project.spec("shop")).complete()[0]
+        first = BatchHistory(self.project.lake, home.objects, self.project.spec("shop")).completed()[0]
         return dict((first.end_offset or {})[self.topic.name])
 
 

@@ -41,7 +41,7 @@ def test_feeds_are_listed_with_their_position_and_lag(stage: FeedStage) -> None:
     (before,) = json.loads(run("list", "--json"))
     assert (before["feed"], before["position"]) == ("shop.offers", "not begun")
     stage.rebuild(0, {"de": 1})
-    stage.feed(Receiver()).look()
+    stage.feed(Receiver()).run_once()
     (after,) = json.loads(run("list", "shop", "--json"))
     version = stage.record.position.version
     assert (after["delivery"], after["position"], after["lag_seconds"]) == (1, f"version {version}", 0)
@@ -49,7 +49,7 @@ def test_feeds_are_listed_with_their_position_and_lag(stage: FeedStage) -> None:
 
 def test_dead_letters_are_shown_with_their_reason_and_forgotten_when_told(stage: FeedStage) -> None:
     stage.rebuild(0, {"de": 1})
-    stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).look()
+    stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
     (letter,) = json.loads(run("dead", "shop", "offers", "--json"))
     assert (letter["reason"], letter["why"]) == ("too_large", "300 KB")
     run("dead", "shop", "offers", "--forget", "--json")
@@ -60,7 +60,7 @@ def test_a_replay_is_counted_first_and_asked_for_once(stage: FeedStage) -> None:
     feed = stage.feed(Receiver())
     for orders in (1, 2):
         stage.rebuild(0, {"de": orders, "at": 0})
-        feed.look()
+        feed.run_once()
     assert replayed(stage, since=1)[0] == "3 changes of 2 deliveries would be sent again."
     assert replayed(stage, everything=True)[0] == "all 2 rows of turnover would be sent again."
     assert stage.records.replay_request() is None
@@ -85,7 +85,7 @@ def test_a_replay_that_makes_no_sense_or_knows_no_bound_is_refused(
     stage: FeedStage, options: dict[str, Any], condition: str
 ) -> None:
     stage.rebuild(0, {"de": 1, "at": 0})
-    stage.feed(Receiver()).look()
+    stage.feed(Receiver()).run_once()
     with pytest.raises(ConfigError, match=condition):
         replayed(stage, dry_run=False, **options)
 

@@ -147,7 +147,7 @@ class Stage:
             ),
             ownership=Ownership(owner=f"owner {self.epoch}", step=owner),
         )
-        processor._end_of = lambda generations, batch: {"seq": batch}  # type: ignore[method-assign]
+        processor._end_offset = lambda generations, batch: {"seq": batch}  # type: ignore[method-assign]
         return processor
 
     def prepare(

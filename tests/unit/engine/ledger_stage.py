@@ -8,7 +8,7 @@ from pathlib import Path
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent

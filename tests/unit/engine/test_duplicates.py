@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from deltaworks.control import paths
 from deltaworks.engine.duplicates import flags as task_flags
 from deltaworks.engine.duplicates.window import duplicate_windows
-from deltaworks.engine.fan_out import Written, merged_outputs, write_payloads
+from deltaworks.engine.fan_out import FanOutResult, merge_outputs, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.table_set import TableSet
 from deltaworks.events.parse import BatchStamp, Payload
@@ -66,7 +66,7 @@ class Shop:
     def windows(self, at: dt.datetime) -> dict[str, task_flags.DuplicateWindow]:
         return duplicate_windows(self.spec, self.lake, self.tables, now=at)
 
-    def write(self, tasks: Sequence[Ids], at: dt.datetime = NOW, order: random.Random | None = None) -> Written:
+    def write(self, tasks: Sequence[Ids], at: dt.datetime = NOW, order: random.Random | None = None) -> FanOutResult:
         """The pass over one batch: each task has one object of so many events, and ends when `order` says."""
         names = [table.name for table in self.spec.tables] + ["quarantine"]
         roots = {name: arrow_path(self.lake.storage, paths.table("shop", name)) for name in names}
@@ -82,7 +82,7 @@ class Shop:
             outputs.append(TaskOutput.decode(replace(output, task=number).encode()))
         if order is not None:
             order.shuffle(outputs)
-        return merged_outputs(outputs, target, windows)
+        return merge_outputs(outputs, target, windows)
 
     def land(self, tasks: Sequence[Ids], at: dt.datetime = NOW, order: random.Random | None = None) -> None:
         written = self.write(tasks, at, order)
@@ -130,7 +130,7 @@ def test_a_flag_says_whether_the_id_came_before_in_whatever_order_tasks_end(
         shop, arrived = Shop(Path(folder), spec()), []
         for tasks, compacts, new_worker in batches:
             if new_worker:
-                task_flags._BY_FOLDER.clear()
+                task_flags._WINDOW_IDS_BY_ROOT.clear()
             shop.land(tasks, order=order)
             arrived += [id_ for ids in tasks for id_ in ids]
             if compacts:
@@ -207,9 +207,9 @@ def test_rows_taken_out_of_the_table_count_no_more_in_a_worker_that_knew_them(sh
 
 def test_a_worker_reads_a_file_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    ids = task_flags.TaskFlags._ids
+    ids = task_flags.DuplicateFlagger._read_ids
     monkeypatch.setattr(
-        task_flags.TaskFlags, "_ids", lambda self, root, path: (read.append(path), ids(self, root, path))[1]
+        task_flags.DuplicateFlagger, "_ids", lambda self, root, path: (read.append(path), ids(self, root, path))[1]
     )
 
     for number in range(6):
@@ -220,7 +220,7 @@ def test_a_worker_reads_a_file_once(shop: Shop, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_file_that_vacuum_has_removed_meanwhile_counts_for_nothing(shop: Shop) -> None:
     shop.land([["a"]])
-    task_flags._BY_FOLDER.clear()
+    task_flags._WINDOW_IDS_BY_ROOT.clear()
     root = Path(shop.lake.storage.prefix) / paths.table("shop", "events")
     for path in root.rglob("*.parquet"):
         path.unlink()

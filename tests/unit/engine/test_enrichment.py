@@ -12,8 +12,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.engine.fan_out import merged_outputs, partitioning, write_payloads
-from deltaworks.engine.start import open_batches
+from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
+from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
@@ -74,8 +74,8 @@ def spec_of(*, private: bool = True) -> PipelineSpec:
 
 def task(spec: PipelineSpec, storage: StorageSpec, databases: Databases | None, number: int) -> TaskOutput:
     """What one task of the batch does."""
-    folders = {name: paths.table("web", name) for name in partitioning(spec)}
-    target = FileTarget.of(storage, folders, partition_by=partitioning(spec))
+    folders = {name: paths.table("web", name) for name in partition_columns(spec)}
+    target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
     good = {"t": 1_700_000_000, "ip": IN_LONDON, "cookie": COOKIE, "big": 2**70, "other": "kept"}
     events = [json.dumps(good), json.dumps(good | {"level": "one"}), f'{{"ip": "{IN_LONDON}", broken']
     payloads = [Payload(number, f"k{number}", "\n".join(events).encode())]
@@ -153,7 +153,7 @@ def test_a_damaged_database_fails_the_batch_by_name_and_says_no_address(storage:
 
     output = task(spec, storage, pin_databases(spec, storage), 1)
 
-    failure = merged_outputs([output], target, {}).findings.failure
+    failure = merge_outputs([output], target, {}).findings.failure
     assert isinstance(failure, ConfigError)
     assert failure.condition == "ENRICHMENT_UNREADABLE"
     assert "City.mmdb" in str(failure)
@@ -174,6 +174,6 @@ def test_a_stream_whose_database_is_missing_or_corrupt_does_not_start(
         objects.put(paths.database("City.mmdb"), stored)
 
     with pytest.raises(ConfigError, match=r"ENRICHMENT_UNREADABLE.*City\.mmdb"):
-        open_batches(spark, catalog, spec, objects, lease=lease, epoch=1)
+        open_batch_processor(spark, catalog, spec, objects, lease=lease, epoch=1)
 
     assert not (Path(storage.prefix) / "tables").exists()

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.fan_out import fan_out, partitioning, write_payloads
+from deltaworks.engine.fan_out import fan_out, partition_columns, write_payloads
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.parse import BatchStamp, Parser, Payload
@@ -46,7 +46,7 @@ def files_of(output: TaskOutput) -> list[tuple[str, WrittenFile]]:
 
 
 def target(root: Path, spec: PipelineSpec) -> FileTarget:
-    by_table = partitioning(spec)
+    by_table = partition_columns(spec)
     return FileTarget(None, {name: str(root / name) for name in by_table}, by_table)
 
 
@@ -137,7 +137,7 @@ def test_what_is_held_stays_below_its_bound_with_a_hundred_tables_and_one_hot(tm
         name = "t0" if turns.random() < hot_share else turns.choice(names)
         writers.add(name, rows)
         added[name] += rows.num_rows
-        most = max(most, writers.held_bytes)
+        most = max(most, writers.buffered_bytes)
     writers.flush()
 
     written: Counter[str] = Counter()
@@ -147,7 +147,7 @@ def test_what_is_held_stays_below_its_bound_with_a_hundred_tables_and_one_hot(tm
         files[table] += 1
     assert written == added
     assert most < 200 * rows.nbytes
-    assert writers.held_bytes == 0
+    assert writers.buffered_bytes == 0
     if hot_share:
         # The hot table rolls; the others are left to grow to one file, or few.
         assert files["t0"] >= 20

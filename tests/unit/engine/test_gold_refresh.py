@@ -14,8 +14,8 @@ from deltaworks.control.health.judge import judge
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import alert_of_verdict
 from deltaworks.engine import gold_refresh
-from deltaworks.engine.gold_refresh import fresh_gold
-from deltaworks.engine.hosting import OwnDriver, SharedDriver
+from deltaworks.engine.driver_host import OwnDriver, SharedDriver
+from deltaworks.engine.gold_refresh import gold_refresh_running
 from tests.unit.specs.test_gold_grain import declared
 
 FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}
@@ -44,7 +44,7 @@ def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeartbeatWrite
 
 def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once: bool = False) -> Any:
     lease: Any = SimpleNamespace(lost=False)
-    return fresh_gold(None, None, spec, lease, heartbeat, host=host or OwnDriver(), once=once)  # type: ignore[arg-type]
+    return gold_refresh_running(None, None, spec, lease, heartbeat, host=host or OwnDriver(), once=once)  # type: ignore[arg-type]
 
 
 def test_only_a_pipeline_that_declares_it_has_gold_beside_its_stream(heartbeat: HeartbeatWriter) -> None:
@@ -52,7 +52,7 @@ def test_only_a_pipeline_that_declares_it_has_gold_beside_its_stream(heartbeat: 
         assert FakeLoop.made == []
     with refreshing(heartbeat, declared(refresh_seconds=60), once=True):
         assert FakeLoop.made == []
-    member = SharedDriver("traffic", end_driver=lambda error: None)
+    member = SharedDriver("traffic", exit_driver=lambda error: None)
     gold = refreshing(heartbeat, declared(refresh_seconds=60), member)
     gold.__enter__()
     assert FakeLoop.made[0].events == ["made for traffic in traffic.gold", "started"]

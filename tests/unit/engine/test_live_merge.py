@@ -50,7 +50,7 @@ class Hourly:
             for at in (START + dt.timedelta(hours=hour),)
         ]
         arrow = pa.Table.from_pylist(rows, schema=self.schema)
-        return self._merge._merged_here(arrow, state or self.state(), Step("pulse/live/hourly/q", batch), "{}")
+        return self._merge._merge_in_process(arrow, state or self.state(), Step("pulse/live/hourly/q", batch), "{}")
 
     def state(self) -> TableState:
         return state_at(self.lake, self.lake.objects, KEY)

@@ -21,7 +21,7 @@ from deltaworks.control.summaries.quarantine import QuarantineCounts, Quarantine
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
-from deltaworks.engine.driver_measures import CountingObjects, DriverMeasures
+from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
 from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
 from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
@@ -107,15 +107,15 @@ SPARK = {
 
 def test_what_spark_says_of_a_batch_is_joined_to_its_row(tmp_path: Path) -> None:
     log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
-    log.note_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
+    log.set_backlog({"backlog_files": 3, "backlog_bytes": 30, "oldest_pending_at": "2020-01-01T00:00:00+00:00"})
     log.start()
 
     log.add(report(104), spark_batch_id=4)
-    log.idle()
+    log.add_idle()
     eventually(lambda: bool(rows_of(tmp_path)), "what came after it is written")
     assert [row["kind"] for row in rows_of(tmp_path)] == ["idle"], "it waits for what Spark says"
-    log.spark_progress(SPARK)
-    log.spark_progress({**SPARK, "batchId": 5})  # a trigger of which there is no report
+    log.add_spark_progress(SPARK)
+    log.add_spark_progress({**SPARK, "batchId": 5})  # a trigger of which there is no report
     log.close()
 
     (row,) = (row for row in rows_of(tmp_path) if row["kind"] == "batch")
@@ -143,11 +143,11 @@ def test_idling_has_a_row_when_it_begins_and_the_end_has_one_with_its_error(tmp_
     log.start()
 
     for _ in range(5):
-        log.idle()
+        log.add_idle()
     log.add(report(0))
-    log.idle()
-    log.terminated("boom")
-    log.await_end()
+    log.add_idle()
+    log.add_termination("boom")
+    log.await_termination()
     log.close()
 
     assert [row["kind"] for row in rows_of(tmp_path)] == ["idle", "batch", "idle", "terminated"]
@@ -160,9 +160,9 @@ def test_rows_written_apart_without_a_batch_between_are_all_kept(tmp_path: Path)
     log.start()
     log.add(report(7))
     eventually(lambda: len(rows_of(tmp_path)) == 1, "the batch's row is written")
-    log.idle()
+    log.add_idle()
     eventually(lambda: len(rows_of(tmp_path)) == 2, "that of idling is written")
-    log.terminated(None)
+    log.add_termination(None)
 
     log.close()
 
@@ -197,7 +197,7 @@ def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_
     log.add(dataclasses.replace(report(0), arrived_us=arrived))
     eventually(lambda: len(rows_of(tmp_path)) == 1, "the row is written though the summary is not")
     objects.refuses = False
-    log.terminated("boom")
+    log.add_termination("boom")
     log.close()
     recent, hours = read_recent(objects, "shop"), read_hours(objects, "shop")
 
@@ -212,10 +212,10 @@ def test_what_the_console_shows_is_written_beside_the_table_and_ends_no_log(tmp_
 
 
 def test_requests_to_the_store_are_counted_between_batches(tmp_path: Path) -> None:
-    objects = CountingObjects(LocalObjects(tmp_path / "objects"))
-    measures = DriverMeasures(objects=objects)
+    objects = CountingObjectStore(LocalObjects(tmp_path / "objects"))
+    measures = DriverMetrics(objects=objects)
     log = ProgressLog(
-        StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05, measures=measures
+        StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05, metrics=measures
     )
     log.start()
     objects.put_if_absent("a", b"1")
@@ -283,7 +283,7 @@ def test_taking_never_waits_for_a_storage_that_hangs(tmp_path: Path, monkeypatch
     # The storage hangs until all is said: whoever waited for it would wait for ever.
     for number in range(1_200):
         log.add(report(number))
-        log.spark_progress(SPARK)
+        log.add_spark_progress(SPARK)
     dropped = log.dropped
     hanging.set()
 

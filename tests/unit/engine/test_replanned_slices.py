@@ -38,7 +38,7 @@ def next_checkpoint(stage: Stage) -> Generations:
 def replanned(stage: Stage, spark_batch_id: int, end: dict[str, Any]) -> None:
     """Meet a batch of Spark's that ends elsewhere than it did."""
     processor = stage.processor()
-    processor._end_of = lambda generations, batch: end
+    processor._end_offset = lambda generations, batch: end
     with pytest.raises(TransientError, match="CHECKPOINT_SUPERSEDED"):
         processor.process(NOTHING, spark_batch_id)
 

@@ -102,10 +102,10 @@ def test_the_turn_is_given_while_no_batch_comes(stage: Stage, lease: Lease) -> N
     job = Job(stage)
     job.wait_until_asked_turn()
 
-    assert processor.serve()
+    assert processor.serve_requests()
     job.wait_until_had()
     job.end()
-    processor.serve()
+    processor.serve_requests()
 
     assert processor.held == []
 
@@ -135,7 +135,7 @@ def test_a_stream_that_is_restarted_goes_on_holding_the_table(stage: Stage, leas
     stage.land(successor, 1)
     assert stage.landed("orders") == stage.expected()
     job.end()
-    successor.serve()
+    successor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0, 1)
 
@@ -152,7 +152,9 @@ def test_a_turn_of_a_job_that_was_killed_comes_back_after_its_time_to_live(stage
     # The last the job says: from now on it is silent, and has little time.
     stage.objects.put(key, replace(granted, beat=granted.beat + 1, ttl_seconds=0.3).encode())
 
-    eventually(lambda: processor.serve() and stage.landed("orders") == stage.expected(0), "the stream takes it back")
+    eventually(
+        lambda: processor.serve_requests() and stage.landed("orders") == stage.expected(0), "the stream takes it back"
+    )
     stage.land(processor, 1)
 
     assert stage.landed("orders") == stage.expected(0, 1)
@@ -163,14 +165,14 @@ def test_a_crash_between_holding_and_granting_leaves_nothing_held(stage: Stage, 
     key, record = paths.turn_request("shop", "orders"), asked_turn("orders")
     stage.objects.put(key, record.encode())
     with pytest.raises(Crash):
-        processor.serve()
+        processor.serve_requests()
     assert "orders" in PipelineHome(stage.objects, "shop").held.read()
     # The job has waited for long enough.
     stage.objects.put(key, replace(record, state="released").encode())
 
     successor = stage.processor()
     stage.land(successor, 0)
-    successor.serve()
+    successor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0)
 
@@ -185,7 +187,7 @@ def test_a_crash_while_catching_up_after_a_turn_is_gone_on_with(stage: Stage, le
     stage.land(processor, 1)
     job.end()
     with pytest.raises(Crash):
-        processor.serve()
+        processor.serve_requests()
 
     stage.land(stage.processor(), 2)
 
@@ -204,7 +206,7 @@ def test_a_table_that_breaks_during_its_turn_is_suspended_after_it(
     mend = stage.break_table("orders")
     job.end()
 
-    processor.serve()
+    processor.serve_requests()
     (held,) = processor.held
     assert (held.reason, held.since_batch) == ("suspended", 0)
     mend()
@@ -223,7 +225,7 @@ def test_quarantine_can_be_lent_too(stage: Stage, lease: Lease) -> None:
     assert [held.reason for held in processor.held] == ["reprocess"]
 
     stage.objects.delete(key)
-    processor.serve()
+    processor.serve_requests()
 
     assert stage.landed("quarantine") == stage.expected(0)
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedTable
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
 from deltaworks.erasure.advance import Advance
 from deltaworks.erasure.namespace import Namespace, open_namespace
@@ -166,7 +166,7 @@ class WaysStage(SourceStage):
         self.epoch += 1
         tables = KeyedTables(None, self.lake, self.spec, owner=owner_step("shop", self.epoch))
         for name in tables.names:
-            tables.follow(name)
+            tables.catch_up(name)
 
     def ask(self) -> None:
         """Ann asks to be erased."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control import paths
-from deltaworks.engine.fan_out import Written, with_new_columns
+from deltaworks.engine.fan_out import FanOutResult, write_with_new_columns
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.events.evolution import (
@@ -189,16 +189,16 @@ def test_values_of_added_columns_land_and_those_of_another_type_are_rescued(make
 def test_a_batch_with_a_new_field_is_read_a_second_time_with_its_column(make_spec: MakeSpec) -> None:
     spec, passes = spec_with(make_spec, "add_columns"), []
 
-    def one_pass(evolved: EvolvedColumns) -> Written:
+    def one_pass(evolved: EvolvedColumns) -> FanOutResult:
         passes.append(evolved)
-        return Written(findings=parse(spec, event(params={"color": "red"}), evolved=evolved)[1])
+        return FanOutResult(findings=parse(spec, event(params={"color": "red"}), evolved=evolved)[1])
 
     column = EvolvedColumn("color", ("params", "color"), "string")
-    assert with_new_columns(one_pass, spec, {"orders": ()}).new_columns == {"orders": (column,)}
+    assert write_with_new_columns(one_pass, spec, {"orders": ()}).new_columns == {"orders": (column,)}
     assert passes == [{"orders": ()}, {"orders": (column,)}]
 
     passes.clear()
-    assert with_new_columns(one_pass, spec, {"orders": (column,)}).new_columns == {}
+    assert write_with_new_columns(one_pass, spec, {"orders": (column,)}).new_columns == {}
     assert len(passes) == 1
 
 

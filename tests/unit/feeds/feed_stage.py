@@ -17,7 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
 from deltaworks.feeds.feed import Feed
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.base import Outcome, Sink
+from deltaworks.feeds.sinks.base import SendOutcome, Sink
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.feeds import FeedSpec
@@ -75,13 +75,13 @@ class Receiver:
     faults: Callable[[Message], tuple[DeadReason, str] | str | None] = lambda message: None
     calls: int = 0
 
-    def send(self, messages: Sequence[Message]) -> Outcome:
+    def send(self, messages: Sequence[Message]) -> SendOutcome:
         self.calls += 1
-        outcome = Outcome()
+        outcome = SendOutcome()
         for message in messages:
             fault = self.faults(message)
             if isinstance(fault, tuple):
-                outcome.refused[message.id] = fault
+                outcome.rejected[message.id] = fault
             elif fault is not None:
                 outcome.failed[message.id] = fault
             else:

@@ -121,9 +121,9 @@ def _check(folder: Path, points: Points, reads: str, steps: list[tuple[Any, int 
             )
         points.left = dies_at
         with contextlib.suppress(Crash):
-            stage.feed(receiver).look()
+            stage.feed(receiver).run_once()
         points.left = None
-    stage.feed(receiver).look()
+    stage.feed(receiver).run_once()
     expected = stage.rows() if reads == "turnover" else _totals(stage)
     assert applied(receiver.messages, key) == expected
     _ids_name_changes(receiver.messages)
@@ -149,6 +149,6 @@ def _ids_name_changes(messages: list[dict[str, Any]]) -> None:
 def test_a_message_is_no_more_than_what_is_declared(tmp_path: Path) -> None:
     stage, receiver = FeedStage(tmp_path, declared({"columns": "orders"})), Receiver()
     stage.rebuild(0, {"de": 1})
-    stage.feed(receiver).look()
+    stage.feed(receiver).run_once()
     (message,) = receiver.messages
     assert message["row"] == {"event_date": "2026-03-01", "country": "de", "orders": 1}

@@ -69,7 +69,7 @@ def test_the_feed_of_the_page_sends_the_message_of_the_page(project: Path) -> No
     )
     write_deltalake(f"{project}/lake/{paths.table('orders', 'turnover')}", rows, partition_by=["event_date"])
     receiver = Receiver()
-    Feed(catalog, spec, spec.feeds[0], open_objects(catalog.environment.lake), receiver).look()
+    Feed(catalog, spec, spec.feeds[0], open_objects(catalog.environment.lake), receiver).run_once()
     (sent,) = receiver.messages
     (shown,) = (json.loads(text) for text in examples("how-to/feed-other-systems.md", "message", language="json"))
     assert list(sent) == list(shown)

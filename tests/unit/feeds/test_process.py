@@ -17,7 +17,7 @@ from deltaworks.control.health.report import report, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason
-from deltaworks.feeds.process import DEAD, STALE, FeedAlerts, FeedsProcess
+from deltaworks.feeds.process import DEAD_LETTERS_ALERT, STALE_ALERT, FeedAlerts, FeedsProcess
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
@@ -107,34 +107,34 @@ def test_a_feed_that_cannot_deliver_raises_its_alert_and_ends_no_other(tmp_path:
         return good
 
     with Running(stage, open_sink=opened):
-        eventually(lambda: open_subjects(stage.objects, STALE) == {"shop.broken"}, "its alert")
+        eventually(lambda: open_subjects(stage.objects, STALE_ALERT) == {"shop.broken"}, "its alert")
         eventually(lambda: len(good.messages) == 1, "the other feed delivers")
 
 
 def test_dead_letters_are_told_once_they_come_and_not_of_a_run_before(tmp_path: Path) -> None:
     stage = FeedStage(tmp_path)
     stage.rebuild(0, {"de": 1})
-    record = stage.feed(Receiver(faults=lambda message: (DeadReason.REFUSED, "no"))).look()
+    record = stage.feed(Receiver(faults=lambda message: (DeadReason.REFUSED, "no"))).run_once()
     later = FeedAlerts(stage.objects, "shop.offers", stale_minutes=1)
-    later.begin(record)
-    later.well(record)
-    assert open_subjects(stage.objects, DEAD) == set()
+    later.load(record)
+    later.on_success(record)
+    assert open_subjects(stage.objects, DEAD_LETTERS_ALERT) == set()
     first = FeedAlerts(stage.objects, "shop.offers", stale_minutes=1)
-    first.begin(None)
-    first.well(record)
-    assert open_subjects(stage.objects, DEAD) == {"shop.offers"}
+    first.load(None)
+    first.on_success(record)
+    assert open_subjects(stage.objects, DEAD_LETTERS_ALERT) == {"shop.offers"}
 
 
 def test_what_waits_for_less_than_is_declared_is_not_told_and_more_is(tmp_path: Path) -> None:
     stage = FeedStage(tmp_path)
     alerts = FeedAlerts(stage.objects, "shop.offers", stale_minutes=10)
-    alerts.waits("2999-01-01T00:00:00+00:00", "busy")
-    assert open_subjects(stage.objects, STALE) == set()
-    alerts.waits("2026-01-01T00:00:00+00:00", "busy")
-    assert open_subjects(stage.objects, STALE) == {"shop.offers"}
+    alerts.on_delay("2999-01-01T00:00:00+00:00", "busy")
+    assert open_subjects(stage.objects, STALE_ALERT) == set()
+    alerts.on_delay("2026-01-01T00:00:00+00:00", "busy")
+    assert open_subjects(stage.objects, STALE_ALERT) == {"shop.offers"}
     stage.rebuild(0, {"de": 1})
-    alerts.well(stage.feed(Receiver()).look())
-    assert open_subjects(stage.objects, STALE) == set()
+    alerts.on_success(stage.feed(Receiver()).run_once())
+    assert open_subjects(stage.objects, STALE_ALERT) == set()
 
 
 def test_a_pipeline_without_feeds_says_where_to_declare_them(tmp_path: Path) -> None:

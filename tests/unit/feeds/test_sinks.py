@@ -62,7 +62,7 @@ def test_every_message_is_in_the_queue_with_what_subscribers_filter_by(aws: Aws)
     queue = aws.queue()
     sent = messages(37)
     outcome = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging).send(sent)
-    assert (outcome.refused, outcome.failed) == ({}, {})
+    assert (outcome.rejected, outcome.failed) == ({}, {})
     taken = bodies(aws, queue)
     assert sorted(json.loads(message["Body"])["id"] for message in taken) == [message.id for message in sent]
     assert taken[0]["MessageAttributes"]["feed"]["StringValue"] == "shop.offers"
@@ -74,7 +74,7 @@ def test_a_message_too_large_for_its_queue_is_refused_and_the_rest_arrives(aws: 
     large = messages(1, size=5000, key="large")
     large[0] = Message(**{**{name: getattr(large[0], name) for name in Message.__slots__}, "id": "f" * 32})
     outcome = open_sink(SqsSinkSpec(kind="sqs", queue_url=queue), aws.messaging).send([*messages(3), *large])
-    assert {name: reason for name, (reason, _) in outcome.refused.items()} == {"f" * 32: DeadReason.TOO_LARGE}
+    assert {name: reason for name, (reason, _) in outcome.rejected.items()} == {"f" * 32: DeadReason.TOO_LARGE}
     assert len(bodies(aws, queue)) == 3
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_does_not_answer_makes_messages_fail_and_not_dead(aws: Aws
     outcome = open_sink(SnsSinkSpec(kind="sns", topic="arn:aws:sns:us-east-1:123456789012:t"), nobody).send(
         messages(12)
     )
-    assert (len(outcome.failed), outcome.refused) == (12, {})
+    assert (len(outcome.failed), outcome.rejected) == (12, {})
 
 
 def test_a_topic_hands_each_message_to_its_queues(aws: Aws) -> None:
@@ -191,7 +191,7 @@ def test_one_change_that_is_refused_holds_up_no_other(receiver: Receiver) -> Non
     bad = messages(10)[6].id
     receiver.answer = lambda body: (422 if any(change["id"] == bad for change in body["changes"]) else 200, {})
     outcome = receiver.sink().send(messages(10))
-    assert {name: reason for name, (reason, _) in outcome.refused.items()} == {bad: DeadReason.REFUSED}
+    assert {name: reason for name, (reason, _) in outcome.rejected.items()} == {bad: DeadReason.REFUSED}
     assert not outcome.failed
 
 

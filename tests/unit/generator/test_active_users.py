@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import owner_step
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -56,7 +56,7 @@ def followed(root: Path, batches: Sequence[Sequence[dict[str, Any]]]) -> tuple[d
         opened = lake.ensure(key, schema, user_metadata="{}", partition_by=["event_date"])
         data = pa.Table.from_pylist(list(rows), schema=schema)
         lake.append(opened, key, data, step=Step("events", batch), user_metadata="{}")
-        tables.follow("players_now")
+        tables.catch_up("players_now")
     environment = EnvironmentSpec(environment="tests", lake=storage, landing=storage, messaging=AwsSpec())
     return connect(Catalog(environment, {}, {"games": spec}, PROJECT_ROOT))
 

@@ -57,7 +57,11 @@ def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Stage, catal
         assert before[name] is not None
         assert sorted(map(str, rows.to_pylist())) == sorted(map(str, before[name].to_pylist()))
     ledger = Ledger(stage.lake, "shop", 1)
-    assert (ledger.last_completed(), ledger.end_offset(3), ledger.uncommitted()) == (5, {"seq": 3}, {"orders": [2]})
+    assert (ledger.last_completed(), ledger.end_offset(3), ledger.uncommitted_batches()) == (
+        5,
+        {"seq": 3},
+        {"orders": [2]},
+    )
     stage.land(stage.processor(), 6)
     assert stage.landed("orders") == stage.expected(2, 6)
 

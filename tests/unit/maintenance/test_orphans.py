@@ -136,7 +136,7 @@ def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Stage, catalog: Cat
     age(stage)
 
     results = by_what(remove_orphans(catalog, "shop", dry_run=False))
-    stage.processor().finish_torn()
+    stage.processor().complete_prepared()
 
     assert {results[name].files for name in TABLES} == {0}
     assert results["prepared batches"].reason == ""
@@ -155,7 +155,7 @@ def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Stage, catalo
     assert results["orders"].files == 0
     assert results["prepared batches"].reason == "kept: a table is held"
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-    processor.serve()
+    processor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0, 1, 2)
 

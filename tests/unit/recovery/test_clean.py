@@ -18,7 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.replacements import ReplacedObject, Replacements
-from deltaworks.engine.file_answers import FileAnswers
+from deltaworks.engine.object_status import ObjectStatusReader
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.recovery import clean as cleaning
@@ -55,7 +55,7 @@ class Landing:
         self.catalog = Catalog(environment=environment, relays={"landing": relay}, pipelines={}, root=root)
         self.readers: list[LogReader] = []
         self._log = FileEventLogWriter(self.lake, "landing", epoch=1)
-        monkeypatch.setattr(FileAnswers, "readers", lambda answers: self.readers)
+        monkeypatch.setattr(ObjectStatusReader, "readers", lambda answers: self.readers)
 
     def land(self, *keys: str, bucket: str = "landing", at: dt.datetime = OLD) -> None:
         self.land_at(dict.fromkeys(keys, at), bucket=bucket)

@@ -13,9 +13,9 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.records.generations import CheckpointRecord, Generations
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import Ledger
-from deltaworks.engine.start import open_batches
+from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError, DeltaworksError, FencedError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
@@ -51,7 +51,7 @@ def start(stage: Stage) -> None:
     try:
         catalog = stage.catalog()
         PipelineHome(stage.objects, "shop").specs.check(catalog.pipeline("shop"))
-        open_batches(None, catalog, catalog.pipeline("shop"), stage.objects, lease=lease, epoch=stage.epoch)
+        open_batch_processor(None, catalog, catalog.pipeline("shop"), stage.objects, lease=lease, epoch=stage.epoch)
     finally:
         lease.release()
 
@@ -218,7 +218,7 @@ def test_batches_of_both_generations_are_listed_under_numbers_of_their_own(stage
     assert history.detail(1).summary.generation == 1
     assert history.detail(2).summary.generation == 2
     # What is read again is what the present generation has.
-    assert [each.batch_id for each in history.complete()] == [2]
+    assert [each.batch_id for each in history.completed()] == [2]
 
 
 def test_a_lost_record_of_generations_is_made_anew_for_the_generation_that_runs(stage: Stage) -> None:

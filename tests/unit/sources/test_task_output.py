@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.engine.fan_out import merged_outputs
+from deltaworks.engine.fan_out import merge_outputs
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.task_findings import TaskFindings
@@ -88,7 +88,7 @@ def test_outputs_merge_to_the_same_whole_in_whatever_order_they_come(outputs: li
     shuffled = list(in_order)
     order.shuffle(shuffled)
 
-    expected, merged = merged_outputs(in_order, TARGET, {}), merged_outputs(shuffled, TARGET, {})
+    expected, merged = merge_outputs(in_order, TARGET, {}), merge_outputs(shuffled, TARGET, {})
 
     assert merged.files == expected.files
     assert comparable(merged.findings) == comparable(expected.findings)
@@ -98,7 +98,7 @@ def test_outputs_merge_to_the_same_whole_in_whatever_order_they_come(outputs: li
 
 @given(PASSES)
 def test_the_whole_holds_every_file_once_in_the_order_of_tasks(outputs: list[TaskOutput]) -> None:
-    merged = merged_outputs([replace(output, first_ids={}) for output in outputs], TARGET, {})
+    merged = merge_outputs([replace(output, first_ids={}) for output in outputs], TARGET, {})
 
     tables = {table for output in outputs for table in output.files}
     assert merged.files == {

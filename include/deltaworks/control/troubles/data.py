@@ -186,7 +186,7 @@ DATA: Final = (
             "declare it again until it has caught up",
         ),
         Trouble(
-            "HELD_SHARE_MISSING",
+            "HELD_BATCH_MISSING",
             "the prepared batch that holds a held table's rows is gone",
             "restore the object, or reprocess that batch for the table",
         ),

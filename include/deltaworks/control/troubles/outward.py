@@ -38,7 +38,7 @@ OUTWARD_CONDITIONS: Final = (
     *raised_as(
         ContractError,
         Trouble(
-            "FEED_POSITION_GONE",
+            "FEED_POSITION_UNAVAILABLE",
             "what a feed delivered last can be read no more: files were vacuumed, or the table recreated",
             "send every row anew: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
         ),
@@ -54,7 +54,7 @@ OUTWARD_CONDITIONS: Final = (
             "aggregate further, or feed a gold table",
         ),
         Trouble(
-            "FEED_REFUSED_TOO_MUCH",
+            "FEED_TOO_MANY_DEAD_LETTERS",
             "more changes of one delivery are dead letters than `most_dead_letters`",
             "read why by `deltaworks feeds dead`, mend the receiver, raise the bound, and replay",
         ),

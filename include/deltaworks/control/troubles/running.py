@@ -177,7 +177,7 @@ RUNNING: Final = (
             "nothing; if it comes again, `deltaworks checkpoint repair`",
         ),
         Trouble(
-            "SPARK_ABSENT",
+            "SPARK_UNAVAILABLE",
             "a share that Spark commits was met, or a clustered table is to be created, where no Spark runs",
             "none: the stream does it",
         ),
@@ -200,7 +200,7 @@ RUNNING: Final = (
             "(`stream_group`), or see the driver log for why Python cannot start",
         ),
         Trouble(
-            "SPARK_GONE",
+            "SPARK_APPLICATION_ENDED",
             "the Spark application that a group of streams shares has ended, and all of them with it",
             "nothing: the next run resumes each; see the driver log for why",
         ),

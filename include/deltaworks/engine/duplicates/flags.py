@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hashed
+from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 from deltaworks.specs.table import DUPLICATE_COLUMN
 
 #: By the folder of a table. A Python worker is used again for the tasks of later batches.
-_BY_FOLDER: dict[str, WindowIds] = {}
+_WINDOW_IDS_BY_ROOT: dict[str, WindowIds] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +35,45 @@ class DuplicateWindow:
     skipped_files: int = 0
 
 
-class TaskFlags:
+class DuplicateFlagger:
     """Flags the rows of one task. Used by one thread."""
 
     def __init__(self, windows: Mapping[str, DuplicateWindow], filesystem: fs.FileSystem) -> None:
         self._filesystem = filesystem
-        self._in_window: dict[str, WindowIds] = {}
-        self._firsts: dict[str, IdHashes] = {}
+        self._window_ids: dict[str, WindowIds] = {}
+        self._first_ids: dict[str, IdHashes] = {}
         for table, window in windows.items():
-            ids = _BY_FOLDER.setdefault(window.root, WindowIds())
-            ids.follow(window.files, partial(self._ids, window.root))
-            self._in_window[table] = ids
+            ids = _WINDOW_IDS_BY_ROOT.setdefault(window.root, WindowIds())
+            ids.sync(window.files, partial(self._read_ids, window.root))
+            self._window_ids[table] = ids
 
-    def _ids(self, root: str, path: str) -> pa.ChunkedArray | None:
+    def _read_ids(self, root: str, path: str) -> pa.ChunkedArray | None:
         try:
             with self._filesystem.open_input_file(f"{root}/{path}") as source:
                 return pq.read_table(source, columns=["event_id"]).column(0)
         except FileNotFoundError:  # removed by VACUUM since the driver looked
             return None
 
-    def mark(self, table: str, rows: pa.Table) -> pa.Table:
+    def flag(self, table: str, rows: pa.Table) -> pa.Table:
         """The rows with their flags, where the table has such a column."""
-        in_window = self._in_window.get(table)
+        in_window = self._window_ids.get(table)
         if in_window is None:
             return rows
         ids = rows.column("event_id").combine_chunks()
-        high, low = hashed(ids)
+        high, low = hash_ids(ids)
         has_id = np.asarray(ids.is_valid())
-        before = self._firsts.get(table) or IdHashes(high[:0], low[:0])
-        copy = in_window.contain(high, low) | before.contain(high, low) | _repeated(high, low)
-        first = has_id & ~copy
-        self._firsts[table] = before.merged(IdHashes.sorted_of(high[first], low[first]))
-        return rows.append_column(DUPLICATE_COLUMN, pa.array(copy, mask=~has_id))
+        earlier = self._first_ids.get(table) or IdHashes(high[:0], low[:0])
+        is_duplicate = in_window.contains(high, low) | earlier.contains(high, low) | _repeats(high, low)
+        is_first = has_id & ~is_duplicate
+        self._first_ids[table] = earlier.union(IdHashes.from_hashes(high[is_first], low[is_first]))
+        return rows.append_column(DUPLICATE_COLUMN, pa.array(is_duplicate, mask=~has_id))
 
     def first_ids(self) -> dict[str, bytes]:
         """Hashes of the ids met first in each table, for the driver; see TaskOutput."""
-        return {table: ids.to_bytes() for table, ids in self._firsts.items()}
+        return {table: ids.to_bytes() for table, ids in self._first_ids.items()}
 
 
-def _repeated(high: Any, low: Any) -> Any:
+def _repeats(high: Any, low: Any) -> Any:
     """Which hashes came before in the same arrays."""
     order = np.lexsort((np.arange(len(high)), low, high))
     same = np.zeros(len(high), dtype=bool)

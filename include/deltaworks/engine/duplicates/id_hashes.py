@@ -28,12 +28,12 @@ class IdHashes:
     low: Any
 
     @classmethod
-    def of(cls, ids: pa.Array | pa.ChunkedArray) -> IdHashes:
+    def from_ids(cls, ids: pa.Array | pa.ChunkedArray) -> IdHashes:
         """Of ids, nulls left out."""
-        return cls.sorted_of(*hashed(ids.drop_null()))
+        return cls.from_hashes(*hash_ids(ids.drop_null()))
 
     @classmethod
-    def sorted_of(cls, high: Any, low: Any) -> IdHashes:
+    def from_hashes(cls, high: Any, low: Any) -> IdHashes:
         """Of hashes in any order."""
         order = np.argsort(high, kind="stable")
         return cls(high[order], low[order])
@@ -51,19 +51,19 @@ class IdHashes:
     def __len__(self) -> int:
         return len(self.high)
 
-    def contain(self, high: Any, low: Any) -> Any:
+    def contains(self, high: Any, low: Any) -> Any:
         """Which of these hashes are among them, as a mask."""
         if not len(self.high):
             return np.zeros(len(high), dtype=bool)
         at = np.minimum(np.searchsorted(self.high, high), len(self.high) - 1)
         return (self.high[at] == high) & (self.low[at] == low)
 
-    def merged(self, other: IdHashes) -> IdHashes:
+    def union(self, other: IdHashes) -> IdHashes:
         """Both together."""
-        return self.sorted_of(np.concatenate([self.high, other.high]), np.concatenate([self.low, other.low]))
+        return self.from_hashes(np.concatenate([self.high, other.high]), np.concatenate([self.low, other.low]))
 
 
-def hashed(ids: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
+def hash_ids(ids: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
     """Both halves of each id's hash; that of a null means nothing."""
     values: Any = np.asarray(ids.fill_null("").to_numpy(zero_copy_only=False), dtype=object)
     high, low = (pd.util.hash_array(values, hash_key=key, categorize=False) for key in _KEYS)
@@ -95,7 +95,7 @@ class WindowIds:
     def __len__(self) -> int:
         return sum(len(segment.ids) for segment in self._segments)
 
-    def follow(self, files: Iterable[WindowFile], read: Callable[[str], pa.ChunkedArray | None]) -> int:
+    def sync(self, files: Iterable[WindowFile], read: Callable[[str], pa.ChunkedArray | None]) -> int:
         """Know the ids of these files and of no others.
 
         Args:
@@ -113,22 +113,22 @@ class WindowIds:
                 new[file.day].append(path)
         for day, paths in new.items():
             chunks = [ids for path in paths if (ids := read(path)) is not None]
-            together = pa.chunked_array([chunk for ids in chunks for chunk in ids.chunks], type=pa.string())
-            self._segments.append(_Segment(day, set(paths), IdHashes.of(together)))
+            ids_of_day = pa.chunked_array([chunk for ids in chunks for chunk in ids.chunks], type=pa.string())
+            self._segments.append(_Segment(day, set(paths), IdHashes.from_ids(ids_of_day)))
             self._merge(day)
         return sum(len(paths) for paths in new.values())
 
     def _merge(self, day: str) -> None:
         """Merge arrays of like sizes, the newest first: so there are about as many as the count of ids has digits."""
-        own = [segment for segment in self._segments if segment.day == day]
-        while len(own) > 1 and len(own[-2].ids) <= 2 * len(own[-1].ids):
-            newest, before = own.pop(), own.pop()
-            own.append(_Segment(day, before.paths | newest.paths, before.ids.merged(newest.ids)))
-        self._segments = [segment for segment in self._segments if segment.day != day] + own
+        of_day = [segment for segment in self._segments if segment.day == day]
+        while len(of_day) > 1 and len(of_day[-2].ids) <= 2 * len(of_day[-1].ids):
+            newest, previous = of_day.pop(), of_day.pop()
+            of_day.append(_Segment(day, previous.paths | newest.paths, previous.ids.union(newest.ids)))
+        self._segments = [segment for segment in self._segments if segment.day != day] + of_day
 
-    def contain(self, high: Any, low: Any) -> Any:
+    def contains(self, high: Any, low: Any) -> Any:
         """Which of these hashes are known, as a mask."""
         mask = np.zeros(len(high), dtype=bool)
         for segment in self._segments:
-            mask |= segment.ids.contain(high, low)
+            mask |= segment.ids.contains(high, low)
         return mask

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.engine.duplicates.flags import DuplicateWindow
-from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hashed
+from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, hash_ids
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import DUPLICATE_COLUMN
 from deltaworks.tables.commit import refresh
@@ -47,9 +47,9 @@ def duplicate_windows(
         refresh(handle)
         since = (now - dt.timedelta(days=table.duplicates.flag_within_days)).date()
         files = _files_since(handle, since)
-        kept = _newest(files, table.duplicates.max_ids)
+        window_files = _newest_within_limit(files, table.duplicates.max_ids)
         root = arrow_path(lake.storage, paths.table(spec.pipeline, table.name))
-        windows[table.name] = DuplicateWindow(root, kept, len(files) - len(kept))
+        windows[table.name] = DuplicateWindow(root, window_files, len(files) - len(window_files))
     return windows
 
 
@@ -69,52 +69,52 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     return sorted((file for file in recent if file.day >= since.isoformat()), key=lambda file: (file.day, file.path))
 
 
-def _newest(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]:
+def _newest_within_limit(files: Sequence[WindowFile], max_ids: int) -> tuple[WindowFile, ...]:
     """As many of the newest files as have no more ids than that."""
-    kept, ids = 0, 0
+    count, ids = 0, 0
     for file in reversed(files):
         ids += file.rows
         if ids > max_ids:
             break
-        kept += 1
-    return tuple(files[len(files) - kept :])
+        count += 1
+    return tuple(files[len(files) - count :])
 
 
 @dataclass(slots=True)
-class TasksTogether:
+class CrossTaskDuplicates:
     """Finds the copies of ids that a task before has met first, and rewrites the files that hold them."""
 
     target: FileTarget
     rewritten: int = 0
-    _firsts: dict[str, IdHashes] = field(default_factory=dict)
+    _first_ids: dict[str, IdHashes] = field(default_factory=dict)
 
-    def settle(self, table: str, first_ids: bytes, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
+    def flag_duplicates(self, table: str, first_ids: bytes, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
         """One task's files of a table, with flags on what a task before has met first. Call it in the order of tasks.
 
         Args:
             first_ids: hashes of the ids that the task met first; see TaskOutput.
         """
-        own, before = IdHashes.from_bytes(first_ids), self._firsts.get(table)
-        if before is None:
-            self._firsts[table] = own
+        task_ids, earlier = IdHashes.from_bytes(first_ids), self._first_ids.get(table)
+        if earlier is None:
+            self._first_ids[table] = task_ids
             return files
-        met = before.contain(own.high, own.low)
-        self._firsts[table] = before.merged(IdHashes(own.high[~met], own.low[~met]))
-        if not met.any():
+        is_duplicate = earlier.contains(task_ids.high, task_ids.low)
+        self._first_ids[table] = earlier.union(IdHashes(task_ids.high[~is_duplicate], task_ids.low[~is_duplicate]))
+        if not is_duplicate.any():
             return files
-        copies = IdHashes(own.high[met], own.low[met])
-        return [self._flagged(table, file, copies) for file in files]
+        duplicates = IdHashes(task_ids.high[is_duplicate], task_ids.low[is_duplicate])
+        return [self._flag_file(table, file, duplicates) for file in files]
 
-    def _flagged(self, table: str, file: WrittenFile, copies: IdHashes) -> WrittenFile:
+    def _flag_file(self, table: str, file: WrittenFile, duplicates: IdHashes) -> WrittenFile:
         filesystem, root = self.target.filesystem(), self.target.roots[table]
         with filesystem.open_input_file(f"{root}/{file.path}") as source:
             rows = pq.read_table(source)
         flags = rows.column(DUPLICATE_COLUMN).combine_chunks()
-        hit = copies.contain(*hashed(rows.column("event_id").combine_chunks()))
-        if not (hit & np.asarray(pc.is_valid(flags))).any():
+        is_duplicate = duplicates.contains(*hash_ids(rows.column("event_id").combine_chunks()))
+        if not (is_duplicate & np.asarray(pc.is_valid(flags))).any():
             return file
         self.rewritten += 1
-        flags = pc.if_else(pa.array(hit), pc.or_(flags, pa.scalar(True)), flags)
+        flags = pc.if_else(pa.array(is_duplicate), pc.or_(flags, pa.scalar(True)), flags)
         rows = rows.set_column(rows.schema.get_field_index(DUPLICATE_COLUMN), DUPLICATE_COLUMN, flags)
         for column in file.partition:
             # Left out again where it is written: its value is in the action.

@@ -19,8 +19,8 @@ from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import ObjectStore
-from deltaworks.engine.group.supervision import Ended, Outcome, Signals
-from deltaworks.engine.hosting import SharedDriver
+from deltaworks.engine.driver_host import SharedDriver
+from deltaworks.engine.group.supervision import Outcome, RunEnd, Signals
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.specs.catalog import Catalog
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: Another owner has the pipeline.
-_ELSEWHERE = frozenset({"LEASE_HELD"})
+_OTHER_OWNER_CONDITIONS = frozenset({"LEASE_HELD"})
 #: How long a member that was elsewhere is left there before it is looked for again.
-_ELSEWHERE_SECONDS = 5.0
+_OTHER_OWNER_WAIT_SECONDS = 5.0
 
 
 class Member:
@@ -43,9 +43,9 @@ class Member:
         pipeline: str,
         objects: ObjectStore,
         *,
-        session: Callable[[], SparkSession],
+        new_session: Callable[[], SparkSession],
         is_driver_alive: Callable[[], bool],
-        end_driver: Callable[[TransientError], None],
+        exit_driver: Callable[[TransientError], None],
         once: bool = False,
     ) -> None:
         """Take it in; nothing runs yet.
@@ -57,10 +57,10 @@ class Member:
         """
         self.pipeline = pipeline
         self._objects = objects
-        self._session = session
+        self._new_session = new_session
         self._spark: SparkSession | None = None
         self._is_driver_alive = is_driver_alive
-        self._end_driver = end_driver
+        self._exit_driver = exit_driver
         self._once = once
         control = paths.pipeline_control(pipeline)
         self._stop = StopFlag(objects, paths.stop_request(control))
@@ -76,24 +76,26 @@ class Member:
         self.rows = 0
         self.last_error: DeltaworksError | None = None
 
-    def signals(self, *, belongs: bool, closing: bool) -> Signals:
+    def signals(self, *, is_member: bool, is_closing: bool) -> Signals:
         """What is asked of it, as far as shared storage says. Where that does not answer, it waits.
 
         One that has to go is not asked after.
         """
-        if closing or not belongs:
-            return Signals(belongs=belongs, closing=closing)
+        if is_closing or not is_member:
+            return Signals(is_member=is_member, is_closing=is_closing)
         try:
             record, stop = self.backoff.read(), self._stop.read()
             left_seconds = self.backoff.remaining_seconds()
         except Exception as error:
             log.warning("pipeline=%s waits for its records: %s", self.pipeline, error)
-            return Signals(belongs=belongs, wait_seconds=1.0)
+            return Signals(is_member=is_member, wait_seconds=1.0)
         wait_seconds = max(left_seconds, self._not_before - time.monotonic())
-        return Signals(stop=stop is not None, parked=bool(record.parked_condition), wait_seconds=wait_seconds)
+        return Signals(
+            stop_requested=stop is not None, is_parked=bool(record.parked_condition), wait_seconds=wait_seconds
+        )
 
     @property
-    def has_landed(self) -> bool:
+    def has_completed_batch(self) -> bool:
         """Whether any run of it has landed a batch."""
         return self.batches > 0 or (self._run is not None and self._run.batches > 0)
 
@@ -102,24 +104,24 @@ class Member:
         from pyspark import InheritableThread
 
         self._outcome, self._run = None, None
-        self._host = SharedDriver(self.pipeline, end_driver=self._end_driver)
+        self._host = SharedDriver(self.pipeline, exit_driver=self._exit_driver)
         self.backoff.start_run()
         self._trigger_seconds = trigger_seconds
-        self._thread = InheritableThread(target=self._attempt, args=(catalog, self._host))
+        self._thread = InheritableThread(target=self._run_stream, args=(catalog, self._host))
         self._thread.name, self._thread.daemon = f"stream-{self.pipeline}", True
         self._thread.start()
 
-    def end(self, reason: str) -> None:
+    def request_end(self, reason: str) -> None:
         """Have its run end after the batch under way."""
         if self._host is not None:
-            self._host.end(reason)
+            self._host.request_end(reason)
 
-    def ended(self) -> Outcome | None:
+    def poll_outcome(self) -> Outcome | None:
         """How its run ended; None while it is under way, and once that was said."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
-        return self._outcome or Outcome(ended=Ended.FAILED)
+        return self._outcome or Outcome(end=RunEnd.FAILED)
 
     def park(self) -> None:
         """Say for good that it is not tried again before somebody starts it: on record, and in its heartbeat."""
@@ -143,14 +145,14 @@ class Member:
         writer.start()
         writer.close(state="failed", error=parked.as_record())
 
-    def _attempt(self, catalog: Catalog, host: SharedDriver) -> None:
+    def _run_stream(self, catalog: Catalog, host: SharedDriver) -> None:
         try:
             if self._spark is None:
-                self._spark = self._session()
+                self._spark = self._new_session()
             run = self._run = IngestRun(self._spark, catalog, self.pipeline, available_now=self._once, host=host)
             result = run.run()
         except BaseException as error:
-            self._outcome = self._failed(error)
+            self._outcome = self._record_failure(error)
             return
         finally:
             if self._run is not None:
@@ -158,23 +160,27 @@ class Member:
                 self._run = None
         self.rows += result.rows
         log.warning("pipeline=%s ended by %s after %d batches", self.pipeline, result.ended_by, result.batches)
-        self._forget_failures()
-        self._outcome = Outcome(ended=Ended.FINISHED if result.ended_by == "available now" else Ended.WELL)
+        self._reset_failures()
+        self._outcome = Outcome(end=RunEnd.FINISHED if result.ended_by == "available now" else RunEnd.NORMAL)
 
-    def _failed(self, error: BaseException) -> Outcome:
-        own = self.last_error = as_deltaworks_error(error)
-        log.error("pipeline=%s failed: %s", self.pipeline, own, exc_info=own.condition == "JOB_FAILED")
-        if own.condition in _ELSEWHERE or isinstance(own, FencedError) or not self._is_driver_alive():
-            self._not_before = time.monotonic() + _ELSEWHERE_SECONDS
-            return Outcome(ended=Ended.ELSEWHERE)
+    def _record_failure(self, error: BaseException) -> Outcome:
+        mapped = self.last_error = as_deltaworks_error(error)
+        log.error("pipeline=%s failed: %s", self.pipeline, mapped, exc_info=mapped.condition == "JOB_FAILED")
+        if (
+            mapped.condition in _OTHER_OWNER_CONDITIONS
+            or isinstance(mapped, FencedError)
+            or not self._is_driver_alive()
+        ):
+            self._not_before = time.monotonic() + _OTHER_OWNER_WAIT_SECONDS
+            return Outcome(end=RunEnd.OTHER_OWNER)
         try:
-            self.backoff.record_failure(retryable=own.retryable, is_outage=own.condition in OUTAGE_CONDITIONS)
-            return Outcome(ended=Ended.FAILED, quick_failures=self.backoff.read().non_outage_failures)
+            self.backoff.record_failure(retryable=mapped.retryable, is_outage=mapped.condition in OUTAGE_CONDITIONS)
+            return Outcome(end=RunEnd.FAILED, quick_failures=self.backoff.read().non_outage_failures)
         except Exception as problem:
             log.warning("pipeline=%s: its failure could not be recorded: %s", self.pipeline, problem)
-            return Outcome(ended=Ended.FAILED)
+            return Outcome(end=RunEnd.FAILED)
 
-    def _forget_failures(self) -> None:
+    def _reset_failures(self) -> None:
         try:
             self.backoff.reset()
         except Exception as problem:

@@ -16,10 +16,18 @@ from typing import TYPE_CHECKING
 
 from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.objects import open_objects
+from deltaworks.engine.driver_host import STOP_FLAG_DELAY_SECONDS, exit_driver
+from deltaworks.engine.group.group_members import GroupMembers
 from deltaworks.engine.group.member import Member
-from deltaworks.engine.group.roster import Roster
-from deltaworks.engine.group.supervision import Action, MemberState, Phase, Signals, after, is_over, look
-from deltaworks.engine.hosting import STOPPED_SECONDS, end_driver
+from deltaworks.engine.group.supervision import (
+    Action,
+    MemberState,
+    Phase,
+    Signals,
+    is_over,
+    next_state,
+    state_after_run,
+)
 from deltaworks.engine.runner import RunResult
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
@@ -31,9 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 #: How often members that do not run are asked after, and the declarations are looked at.
-LOOK_SECONDS = 5.0
+UPDATE_SECONDS = 5.0
 #: How long the end of a run waits for its members, each of which waits for its batch and its keyed tables.
-END_SECONDS = 240.0
+CLOSE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +70,7 @@ class GroupRun:
     ) -> None:
         self._spark = spark
         self._name = group
-        self._roster = Roster(group, catalog, load=load)
+        self._group_members = GroupMembers(group, catalog, load=load)
         self._objects = open_objects(catalog.environment.lake)
         self._stop = group_stop_flag(self._objects, group)
         self._once = available_now
@@ -70,7 +78,7 @@ class GroupRun:
         self._states: dict[str, MemberState] = {}
         self._started = time.monotonic()
         self._first_batch: float | None = None
-        self._looked = float("-inf")
+        self._updated_at = float("-inf")
         self._closing_since: float | None = None
         self._stopped_since: float | None = None
         self._reason = ""
@@ -79,35 +87,35 @@ class GroupRun:
         """Run the members until something ends all of them.
 
         Raises:
-            TransientError: SPARK_GONE, the JVM or the application has ended.
+            TransientError: SPARK_APPLICATION_ENDED, the JVM or the application has ended.
         """
         try:
             return self._run()
         finally:
             # For a process that goes on without them, such as that of a test.
             for member in self._members.values():
-                member.end("the driver ends")
+                member.request_end("the driver ends")
 
     def _run(self) -> GroupResult:
         if self._stop.read() is not None:
             # A DAG that is not paused starts the next run at once: not every few seconds, then.
-            time.sleep(STOPPED_SECONDS)
+            time.sleep(STOP_FLAG_DELAY_SECONDS)
         while True:
             self._check_driver()
-            self._collect()
+            self._collect_outcomes()
             now = time.monotonic()
-            if now - self._looked >= LOOK_SECONDS:
-                self._looked = now
-                self._look(now)
+            if now - self._updated_at >= UPDATE_SECONDS:
+                self._updated_at = now
+                self._update_members(now)
             closing = self._closing_since is not None
-            if is_over(self._states, closing=closing, once=self._once) or self._gives_up(now):
+            if is_over(self._states, is_closing=closing, once=self._once) or self._has_close_timed_out(now):
                 return self._result()
             time.sleep(POLL_SECONDS)
 
     def _check_driver(self) -> None:
         if not self._is_driver_alive():
             raise TransientError(
-                "SPARK_GONE",
+                "SPARK_APPLICATION_ENDED",
                 f"The Spark application of the group {self._name!r} has ended, and all its streams with it.",
                 hint="Nothing: the next run resumes each of them. Its driver log says why, such as too little memory.",
             )
@@ -118,17 +126,19 @@ class GroupRun:
         except Exception:  # whatever py4j makes of a JVM that is gone
             return False
 
-    def _collect(self) -> None:
+    def _collect_outcomes(self) -> None:
         """Take note of runs that have ended."""
         for name, member in self._members.items():
-            outcome = member.ended() if self._states[name].runs else None
-            if self._first_batch is None and member.has_landed:
+            outcome = member.poll_outcome() if self._states[name].has_run else None
+            if self._first_batch is None and member.has_completed_batch:
                 self._first_batch = time.monotonic()
             if outcome is None:
                 continue
-            most = self._roster.group.settings.quick_failures
-            self._states[name], action = after(self._states[name], outcome, most_quick_failures=most)
-            self._looked = float("-inf")
+            max_quick_failures = self._group_members.group.settings.quick_failures
+            self._states[name], action = state_after_run(
+                self._states[name], outcome, max_quick_failures=max_quick_failures
+            )
+            self._updated_at = float("-inf")
             if action is Action.PARK:
                 self._park(member)
 
@@ -138,26 +148,26 @@ class GroupRun:
         except Exception as error:  # it is tried once more, and parked again
             log.warning("pipeline=%s could not be parked: %s", member.pipeline, error)
 
-    def _look(self, now: float) -> None:
+    def _update_members(self, now: float) -> None:
         """See what is asked of everybody, and do it."""
-        self._roster.look()
-        group = self._roster.group
-        self._begin_to_close(group, now)
-        if self._roster.is_settling and self._closing_since is None:
-            self._looked = now - LOOK_SECONDS + POLL_SECONDS
+        self._group_members.reload_if_changed()
+        group = self._group_members.group
+        self._close_if_due(group, now)
+        if self._group_members.has_unread_change and self._closing_since is None:
+            self._updated_at = now - UPDATE_SECONDS + POLL_SECONDS
             return
         for name in group.members:
             if name not in self._members:
-                self._members[name], self._states[name] = self._member(name), MemberState()
+                self._members[name], self._states[name] = self._new_member(name), MemberState()
         for name, member in self._members.items():
             signals = self._signals(group, name, member)
-            self._states[name], action = look(self._states[name], signals)
+            self._states[name], action = next_state(self._states[name], signals)
             if action is Action.START:
-                member.start(self._roster.catalog, trigger_seconds=group.members[name].stream.trigger_seconds)
+                member.start(self._group_members.catalog, trigger_seconds=group.members[name].stream.trigger_seconds)
             elif action is Action.END:
-                member.end(self._reason or "it left the group")
+                member.request_end(self._reason or "it left the group")
 
-    def _begin_to_close(self, group: StreamGroup, now: float) -> None:
+    def _close_if_due(self, group: StreamGroup, now: float) -> None:
         if self._closing_since is not None:
             return
         limit_seconds = group.max_run_seconds
@@ -167,48 +177,48 @@ class GroupRun:
             self._reason = "max_run_seconds"
         elif now - self._started >= 2 * limit_seconds:
             self._reason = "max_run_seconds without a batch"
-        elif self._rests(now):
+        elif self._is_idle(now):
             self._reason = "every member is stopped"
         elif not group.members and not group.invalid_members:
             self._reason = "no pipeline names the group any more"
         if self._reason:
             self._closing_since = now
 
-    def _rests(self, now: float) -> bool:
+    def _is_idle(self, now: float) -> bool:
         """Whether every member has been stopped for a while: nobody needs the driver then."""
         stopped = bool(self._states) and all(state.phase is Phase.STOPPED for state in self._states.values())
         if not stopped:
             self._stopped_since = None
             return False
         self._stopped_since = self._stopped_since or now
-        return now - self._stopped_since >= STOPPED_SECONDS
+        return now - self._stopped_since >= STOP_FLAG_DELAY_SECONDS
 
     def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
         closing, state = self._closing_since is not None, self._states[name]
         # What runs goes on as it was declared when it started, whatever is wrong with its declaration now.
-        belongs = name in group.members or (state.runs and name in group.invalid_members)
-        if self._once and state.phase is Phase.LEFT:
+        belongs = name in group.members or (state.has_run and name in group.invalid_members)
+        if self._once and state.phase is Phase.REMOVED:
             belongs = False
-        if state.runs:
-            return Signals(belongs=belongs, closing=closing)
-        return member.signals(belongs=belongs, closing=closing)
+        if state.has_run:
+            return Signals(is_member=belongs, is_closing=closing)
+        return member.signals(is_member=belongs, is_closing=closing)
 
-    def _member(self, name: str) -> Member:
+    def _new_member(self, name: str) -> Member:
         return Member(
             name,
             self._objects,
-            session=self._spark.newSession,
+            new_session=self._spark.newSession,
             is_driver_alive=self._is_driver_alive,
-            end_driver=end_driver,
+            exit_driver=exit_driver,
             once=self._once,
         )
 
-    def _gives_up(self, now: float) -> bool:
+    def _has_close_timed_out(self, now: float) -> bool:
         """Whether members have had their time to end. What they have under way is resumed by the next run."""
-        if self._closing_since is None or now - self._closing_since < END_SECONDS:
+        if self._closing_since is None or now - self._closing_since < CLOSE_SECONDS:
             return False
-        late = sorted(name for name, state in self._states.items() if state.runs)
-        log.warning("group=%s ends before these have: %s", self._name, ", ".join(late))
+        running = sorted(name for name, state in self._states.items() if state.has_run)
+        log.warning("group=%s ends before these have: %s", self._name, ", ".join(running))
         return True
 
     def _result(self) -> GroupResult:

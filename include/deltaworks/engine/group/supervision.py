@@ -19,7 +19,7 @@ class Phase(StrEnum):
     ENDING = "ending"
     STOPPED = "stopped"
     PARKED = "parked"
-    LEFT = "left"
+    REMOVED = "left"
 
 
 class Action(StrEnum):
@@ -31,12 +31,12 @@ class Action(StrEnum):
     PARK = "park"
 
 
-class Ended(StrEnum):
+class RunEnd(StrEnum):
     """How a run of a member ended: of its own accord, for good, because another owner has the pipeline, or failing."""
 
-    WELL = "well"
+    NORMAL = "well"
     FINISHED = "finished"
-    ELSEWHERE = "elsewhere"
+    OTHER_OWNER = "elsewhere"
     FAILED = "failed"
 
 
@@ -48,18 +48,18 @@ class Signals:
     parked. `wait_seconds`: what is left of the wait after its last failure. `closing`: the group's run is ending.
     """
 
-    belongs: bool = True
-    stop: bool = False
-    parked: bool = False
+    is_member: bool = True
+    stop_requested: bool = False
+    is_parked: bool = False
     wait_seconds: float = 0.0
-    closing: bool = False
+    is_closing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The end of a run. `quick_failures`: early failures of its own in a row by now, with this one."""
 
-    ended: Ended
+    end: RunEnd
     quick_failures: int = 0
 
 
@@ -70,57 +70,57 @@ class MemberState:
     phase: Phase = Phase.WAITING
 
     @property
-    def runs(self) -> bool:
+    def has_run(self) -> bool:
         """Whether a run of it is under way."""
         return self.phase in (Phase.RUNNING, Phase.ENDING)
 
 
-def look(state: MemberState, signals: Signals) -> tuple[MemberState, Action]:
+def next_state(state: MemberState, signals: Signals) -> tuple[MemberState, Action]:
     """The state after a look at what is asked, and what to do.
 
     A run that is under way is ended for whatever is asked but the wait; it is never started twice. A member that has
     left comes back once it belongs again.
     """
-    bound_for = _without_run(signals)
+    idle_phase = _idle_phase(signals)
     if state.phase is Phase.RUNNING:
-        if bound_for in (Phase.LEFT, Phase.STOPPED):
+        if idle_phase in (Phase.REMOVED, Phase.STOPPED):
             return replace(state, phase=Phase.ENDING), Action.END
         return state, Action.NOTHING
     if state.phase is Phase.ENDING:
         return state, Action.NOTHING
-    if bound_for is Phase.RUNNING:
+    if idle_phase is Phase.RUNNING:
         return replace(state, phase=Phase.RUNNING), Action.START
-    return replace(state, phase=bound_for), Action.NOTHING
+    return replace(state, phase=idle_phase), Action.NOTHING
 
 
-def _without_run(signals: Signals) -> Phase:
+def _idle_phase(signals: Signals) -> Phase:
     """Where a member is that does not run, or RUNNING where it is to be started."""
-    if signals.closing or not signals.belongs:
-        return Phase.LEFT
-    if signals.stop:
+    if signals.is_closing or not signals.is_member:
+        return Phase.REMOVED
+    if signals.stop_requested:
         return Phase.STOPPED
-    if signals.parked:
+    if signals.is_parked:
         return Phase.PARKED
     return Phase.WAITING if signals.wait_seconds > 0 else Phase.RUNNING
 
 
-def after(state: MemberState, outcome: Outcome, *, most_quick_failures: int) -> tuple[MemberState, Action]:
+def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures: int) -> tuple[MemberState, Action]:
     """The state after a run has ended, and what to do: only a member that keeps failing is parked."""
-    if outcome.ended is Ended.FINISHED:
-        return replace(state, phase=Phase.LEFT), Action.NOTHING
-    if outcome.ended is Ended.FAILED and outcome.quick_failures >= most_quick_failures:
+    if outcome.end is RunEnd.FINISHED:
+        return replace(state, phase=Phase.REMOVED), Action.NOTHING
+    if outcome.end is RunEnd.FAILED and outcome.quick_failures >= max_quick_failures:
         return replace(state, phase=Phase.PARKED), Action.PARK
     return replace(state, phase=Phase.WAITING), Action.NOTHING
 
 
-def is_over(states: dict[str, MemberState], *, closing: bool, once: bool = False) -> bool:
+def is_over(states: dict[str, MemberState], *, is_closing: bool, once: bool = False) -> bool:
     """Whether the group's run is over: nothing runs, and nothing will.
 
     Args:
         once: each member runs once, over what is there: one that waits has yet to.
     """
-    if any(state.runs for state in states.values()):
+    if any(state.has_run for state in states.values()):
         return False
-    if closing:
+    if is_closing:
         return True
     return once and all(state.phase is not Phase.WAITING for state in states.values())

@@ -22,8 +22,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
-from deltaworks.engine.keyed.affected import key_ranges
-from deltaworks.engine.keyed.newest import SOURCE, TARGET, is_newer, same_key
+from deltaworks.engine.keyed.latest_by_key import key_ranges
+from deltaworks.engine.keyed.latest_rows import SOURCE, TARGET, newer_condition, same_key_condition
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
 
 Engine = Literal["spark", "delta_rs"]
 #: Set in a source row whose key has no row any more.
-GONE = "_gone"
+KEY_REMOVED = "_gone"
 #: Bytes of a keyed table's files that delta-rs may rewrite, if memory suffices.
-MOST_BYTES = 1 << 30
+MAX_REWRITE_BYTES = 1 << 30
 #: Bytes of memory that a merge by delta-rs takes for each byte of the files it may rewrite, and the share of what is
 #: free that it may take: the stream beside it needs some.
 MEMORY_PER_BYTE = 10
-SHARE_OF_MEMORY = 0.5
+MEMORY_FRACTION = 0.5
 _SPARK_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
+class MergeGuard:
     """Under what a merge is made: the owner epoch, and the step it lands as, None for a part of a larger one."""
 
     owner: Step
@@ -76,30 +76,35 @@ class MergeOutcome:
     files_added: int = 0
 
 
-def engine_for(opened: DeltaTable, table: KeyedTable, rows: pa.Table) -> tuple[Engine, str]:
+def choose_engine(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> tuple[Engine, str]:
     """Who merges these rows into the open table, and why not delta-rs. Reads its log only."""
-    reasons = reasons_against_rewriting(opened)
+    reasons = reasons_against_rewriting(target)
     if reasons:
         return "spark", f"it has {', '.join(reasons)}"
-    reached = _reached_bytes(opened, table, rows)
-    if reached > MOST_BYTES:
-        return "spark", f"{reached:,} bytes may be rewritten, more than {MOST_BYTES:,}"
+    rewrite_bytes = _affected_bytes(target, table, rows)
+    if rewrite_bytes > MAX_REWRITE_BYTES:
+        return "spark", f"{rewrite_bytes:,} bytes may be rewritten, more than {MAX_REWRITE_BYTES:,}"
     free = free_memory_bytes()
-    if reached * MEMORY_PER_BYTE > free * SHARE_OF_MEMORY:
-        return "spark", f"{reached:,} bytes may be rewritten, too many for the {free:,} bytes of memory that are free"
+    if rewrite_bytes * MEMORY_PER_BYTE > free * MEMORY_FRACTION:
+        return (
+            "spark",
+            f"{rewrite_bytes:,} bytes may be rewritten, too many for the {free:,} bytes of memory that are free",
+        )
     return "delta_rs", ""
 
 
-def _reached_bytes(opened: DeltaTable, table: KeyedTable, rows: pa.Table) -> int:
+def _affected_bytes(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> int:
     """The bytes of the partitions that the rows' keys lie in; of all files where there are none."""
-    files = pa.table(opened.get_add_actions(flatten=True))
-    reached = [True] * files.num_rows
+    files = pa.table(target.get_add_actions(flatten=True))
+    is_affected = [True] * files.num_rows
     for keys in key_ranges(table, rows):
-        if keys.column in table.partition_by and keys.texts is not None:
-            places = map(partition_value_text, files.column(f"partition.{keys.column}").to_pylist())
-            reached = [held and place in keys.texts for held, place in zip(reached, places, strict=True)]
+        if keys.column in table.partition_by and keys.partition_texts is not None:
+            partition_texts = map(partition_value_text, files.column(f"partition.{keys.column}").to_pylist())
+            is_affected = [
+                held and place in keys.partition_texts for held, place in zip(is_affected, partition_texts, strict=True)
+            ]
     sizes = files.column("size_bytes").to_pylist()
-    return sum(size for size, held in zip(sizes, reached, strict=True) if held)
+    return sum(size for size, held in zip(sizes, is_affected, strict=True) if held)
 
 
 class KeyedMerge:
@@ -109,58 +114,58 @@ class KeyedMerge:
         spark: None where there is none; then a merge that delta-rs cannot make is refused.
     """
 
-    def __init__(self, spark: SparkSession | None, lake: Lake, key: str, table: KeyedTable, opened: DeltaTable) -> None:
+    def __init__(self, spark: SparkSession | None, lake: Lake, key: str, table: KeyedTable, target: DeltaTable) -> None:
         self._spark = spark
         self._lake = lake
         self._key = key
         self._table = table
-        self._opened = opened
+        self._target = target
 
-    def merge(self, rows: pa.Table, *, exact: bool, guard: Guard) -> MergeOutcome:
+    def merge(self, rows: pa.Table, *, exact: bool, guard: MergeGuard) -> MergeOutcome:
         """Merge rows, at most one a key. With `exact` they have the column `GONE`.
 
         Raises:
             FencedError: a successor has taken over.
             ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
-            TransientError: SPARK_ABSENT.
+            TransientError: SPARK_UNAVAILABLE.
         """
         for _ in commit_attempts():
-            if self._landed(guard):
-                return MergeOutcome(engine="", version=self._opened.version())
+            if self._is_committed(guard):
+                return MergeOutcome(engine="", version=self._target.version())
             if not rows.num_rows:
-                return self._record(guard)
-            engine, reason = engine_for(self._opened, self._table, rows)
+                return self._commit_step_only(guard)
+            engine, reason = choose_engine(self._target, self._table, rows)
             if engine == "spark":
-                return self._by_spark(rows, exact=exact, guard=guard, reason=reason)
+                return self._merge_by_spark(rows, exact=exact, guard=guard, reason=reason)
             try:
-                return self._by_delta_rs(rows, exact=exact, guard=guard)
+                return self._merge_by_delta_rs(rows, exact=exact, guard=guard)
             except CommitFailedError:
                 continue
-        raise contention_error(self._opened.table_uri, "merge", advice="resume the table")
+        raise contention_error(self._target.table_uri, "merge", advice="resume the table")
 
-    def _landed(self, guard: Guard) -> bool:
+    def _is_committed(self, guard: MergeGuard) -> bool:
         """Whether the step is in the newest snapshot, from which the merge is made."""
-        refresh(self._opened)
-        check_owner_epoch(self._opened, guard.owner)
+        refresh(self._target)
+        check_owner_epoch(self._target, guard.owner)
         if guard.step is None:
             return False
-        landed = transaction_version(self._opened, guard.step.app_id)
-        return landed is not None and landed >= guard.step.version
+        committed = transaction_version(self._target, guard.step.app_id)
+        return committed is not None and committed >= guard.step.version
 
-    def _record(self, guard: Guard) -> MergeOutcome:
+    def _commit_step_only(self, guard: MergeGuard) -> MergeOutcome:
         """Land the step without rows."""
         if guard.step is not None:
-            commit_step(self._opened, [], step=guard.step, owner=guard.owner, user_metadata=guard.user_metadata)
-        return MergeOutcome(engine="delta_rs", version=self._opened.version())
+            commit_step(self._target, [], step=guard.step, owner=guard.owner, user_metadata=guard.user_metadata)
+        return MergeOutcome(engine="delta_rs", version=self._target.version())
 
-    def _by_delta_rs(self, rows: pa.Table, *, exact: bool, guard: Guard) -> MergeOutcome:
+    def _merge_by_delta_rs(self, rows: pa.Table, *, exact: bool, guard: MergeGuard) -> MergeOutcome:
         transactions = [Transaction(guard.owner.app_id, guard.owner.version)]
         if guard.step is not None:
             transactions.append(Transaction(guard.step.app_id, guard.step.version))
         values = {f'"{name}"': f'{SOURCE}."{name}"' for name in self._table.types}
-        merger = self._opened.merge(
+        merger = self._target.merge(
             rows,
-            _condition(self._table, rows, quote='"'),
+            _merge_condition(self._table, rows, quote='"'),
             source_alias=SOURCE,
             target_alias=TARGET,
             # The source is in memory anyway, and by its least and greatest keys files are skipped.
@@ -171,35 +176,37 @@ class KeyedMerge:
                 max_commit_retries=0,
                 app_transactions=transactions,
             ),
-            post_commithook_properties=post_commit_properties(self._opened),
+            post_commithook_properties=post_commit_properties(self._target),
         )
         if exact:
-            gone = f'{SOURCE}."{GONE}"'
-            merger = merger.when_matched_delete(gone).when_matched_update(values)
-            merger = merger.when_not_matched_insert(values, f"NOT {gone}")
+            is_removed = f'{SOURCE}."{KEY_REMOVED}"'
+            merger = merger.when_matched_delete(is_removed).when_matched_update(values)
+            merger = merger.when_not_matched_insert(values, f"NOT {is_removed}")
         else:
-            merger = merger.when_matched_update(values, is_newer(self._table, quote='"'))
+            merger = merger.when_matched_update(values, newer_condition(self._table, quote='"'))
             merger = merger.when_not_matched_insert(values)
         metrics = merger.execute()
         if not metrics["num_target_files_added"] and not metrics["num_target_files_removed"]:
             # There was nothing to change, so delta-rs committed nothing.
-            return self._record(guard)
-        counted = ("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted")
+            return self._commit_step_only(guard)
+        row_metrics = ("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted")
         return MergeOutcome(
             engine="delta_rs",
-            version=self._opened.version(),
-            rows=sum(int(metrics[name]) for name in counted),
+            version=self._target.version(),
+            rows=sum(int(metrics[name]) for name in row_metrics),
             files_added=int(metrics["num_target_files_added"]),
         )
 
-    def _by_spark(self, rows: pa.Table, *, exact: bool, guard: Guard, reason: str) -> MergeOutcome:
+    def _merge_by_spark(self, rows: pa.Table, *, exact: bool, guard: MergeGuard, reason: str) -> MergeOutcome:
         """As `_by_delta_rs`. Spark takes one transaction a commit; the owner has been looked at beforehand.
 
         A successor that comes in between changes nothing: an exact merge fails on the transaction of the step, and one
         of newer rows is right whoever makes it.
         """
         if self._spark is None:
-            raise TransientError("SPARK_ABSENT", f"{self._key} is merged by Spark, which does not run here: {reason}.")
+            raise TransientError(
+                "SPARK_UNAVAILABLE", f"{self._key} is merged by Spark, which does not run here: {reason}."
+            )
         from delta.tables import DeltaTable as SparkTable
 
         from deltaworks.tables.spark.session import USER_METADATA, override_settings, retry_conflicts
@@ -209,25 +216,25 @@ class KeyedMerge:
         source = session.createDataFrame(rows)
         values: dict[str, str | Column] = {f"`{name}`": f"{SOURCE}.`{name}`" for name in self._table.types}
         for attempt in retry_conflicts(self._table.name):
-            if self._landed(guard):
+            if self._is_committed(guard):
                 break
-            with attempt, override_settings(session, _settings(guard, USER_METADATA)):
+            with attempt, override_settings(session, _commit_settings(guard, USER_METADATA)):
                 target = SparkTable.forPath(session, self._lake.storage.spark_uri(self._key)).alias(TARGET)
-                merger = target.merge(source.alias(SOURCE), _condition(self._table, rows, quote="`"))
+                merger = target.merge(source.alias(SOURCE), _merge_condition(self._table, rows, quote="`"))
                 if exact:
-                    gone = f"{SOURCE}.`{GONE}`"
-                    merger = merger.whenMatchedDelete(gone).whenMatchedUpdate(set=values)
-                    merger = merger.whenNotMatchedInsert(f"NOT {gone}", values)
+                    is_removed = f"{SOURCE}.`{KEY_REMOVED}`"
+                    merger = merger.whenMatchedDelete(is_removed).whenMatchedUpdate(set=values)
+                    merger = merger.whenNotMatchedInsert(f"NOT {is_removed}", values)
                 else:
-                    newer = is_newer(self._table, quote="`")
+                    newer = newer_condition(self._table, quote="`")
                     merger = merger.whenMatchedUpdate(newer, values)
                     merger = merger.whenNotMatchedInsert(values=values)
                 merger.execute()
-        refresh(self._opened)
-        return MergeOutcome(engine="spark", version=self._opened.version(), rows=rows.num_rows)
+        refresh(self._target)
+        return MergeOutcome(engine="spark", version=self._target.version(), rows=rows.num_rows)
 
 
-def _condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
+def _merge_condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
     """The condition on two rows of one key, with the range of the keys as literals, by which files are skipped."""
     conditions = []
     for keys in key_ranges(table, rows):
@@ -235,9 +242,9 @@ def _condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
         if keys.column in table.partition_by and keys.values is not None:
             conditions.append(f"{column} IN ({', '.join(_literal(value, quote) for value in keys.values)})")
         else:
-            ends = (_literal(end, quote) for end in (keys.least, keys.greatest))
-            conditions.append(f"{column} BETWEEN {' AND '.join(ends)}")
-    return " AND ".join([*conditions, same_key(table, quote=quote)])
+            bounds = (_literal(end, quote) for end in (keys.minimum, keys.maximum))
+            conditions.append(f"{column} BETWEEN {' AND '.join(bounds)}")
+    return " AND ".join([*conditions, same_key_condition(table, quote=quote)])
 
 
 def _literal(value: str | int | dt.date, quote: str) -> str:
@@ -251,7 +258,7 @@ def _literal(value: str | int | dt.date, quote: str) -> str:
     return f"'{text}'"
 
 
-def _settings(guard: Guard, metadata: str) -> Mapping[str, str]:
+def _commit_settings(guard: MergeGuard, metadata: str) -> Mapping[str, str]:
     settings = {metadata: guard.user_metadata, "spark.databricks.delta.optimizeWrite.enabled": "true"}
     if guard.step is not None:
         app_id, version = _SPARK_TRANSACTION
@@ -259,16 +266,16 @@ def _settings(guard: Guard, metadata: str) -> Mapping[str, str]:
     return settings
 
 
-def with_gone(table: KeyedTable, rows: pa.Table, gone: pa.Table) -> pa.Table:
+def with_removed_keys(table: KeyedTable, rows: pa.Table, removed_keys: pa.Table) -> pa.Table:
     """Rows for an exact merge, and behind them the keys, of the columns of `by`, that have no row any more."""
-    schema = arrow_schema(dict(table.types)).append(pa.field(GONE, pa.bool_()))
-    kept = rows.append_column(GONE, pa.repeat(pa.scalar(False), rows.num_rows))
+    schema = arrow_schema(dict(table.types)).append(pa.field(KEY_REMOVED, pa.bool_()))
+    latest = rows.append_column(KEY_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
     values = [
-        gone.column(name) if name in table.by else _nulls(gone.num_rows, schema.field(name).type)
+        removed_keys.column(name) if name in table.by else _nulls(removed_keys.num_rows, schema.field(name).type)
         for name in table.types
     ]
-    marked = [*values, pa.chunked_array([pa.repeat(pa.scalar(True), gone.num_rows)])]
-    return pa.concat_tables([kept, pa.Table.from_arrays(marked, schema=schema)])
+    removed = [*values, pa.chunked_array([pa.repeat(pa.scalar(True), removed_keys.num_rows)])]
+    return pa.concat_tables([latest, pa.Table.from_arrays(removed, schema=schema)])
 
 
 def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:

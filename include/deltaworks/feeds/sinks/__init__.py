@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deltaworks.feeds.sinks.base import Outcome, Sink
+from deltaworks.feeds.sinks.base import SendOutcome, Sink
 from deltaworks.feeds.sinks.kafka import KafkaSink
 from deltaworks.feeds.sinks.sns import SnsSink
 from deltaworks.feeds.sinks.sqs import SqsSink
@@ -13,7 +13,7 @@ from deltaworks.feeds.sinks.webhook import WebhookSink
 from deltaworks.specs.feeds import SinkSpec
 from deltaworks.specs.storage import AwsSpec
 
-__all__ = ["SINKS", "Outcome", "Sink", "open_sink"]
+__all__ = ["SINKS", "SendOutcome", "Sink", "open_sink"]
 
 #: What makes the sink of each kind, from its spec and the environment's `messaging`.
 SINKS: Final[Mapping[str, Callable[[Any, AwsSpec], Sink]]] = {

@@ -9,19 +9,19 @@ from typing import Any, Final
 
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.base import Outcome, batches, sink_refused
+from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_into_batches
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
 
 #: What both take in one call.
-_MOST_ENTRIES = 10
+_MAX_ENTRIES = 10
 #: What both take as one message at least, and SNS at most; attributes count.
-LEAST_LIMIT_BYTES: Final = 256 * 1024
+MIN_LIMIT_BYTES: Final = 256 * 1024
 #: Names, types and values of our attributes.
 _ATTRIBUTE_BYTES = 256
 _THREADS = 4
 #: What says that a whole call was too large, though each of its messages is not.
-_TOO_LONG = frozenset({"AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"})
+_BATCH_TOO_LARGE = frozenset({"AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"})
 _HINT = "Check the address under `to`, and messaging's endpoint, region, keys and permissions."
 #: One batch call: entries to the answer of boto3.
 Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
@@ -30,9 +30,9 @@ Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 class BatchedSink:
     """Sends messages in batches of entries. Subclasses say how an entry and a call look."""
 
-    def __init__(self, place: str, *, largest_bytes: int = LEAST_LIMIT_BYTES) -> None:
-        self._place = place
-        self._largest_bytes = largest_bytes
+    def __init__(self, destination: str, *, max_message_bytes: int = MIN_LIMIT_BYTES) -> None:
+        self._destination = destination
+        self._max_message_bytes = max_message_bytes
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="feed-sink")
 
     def entry(self, message: Message) -> dict[str, Any]:
@@ -43,23 +43,25 @@ class BatchedSink:
         """One call. Raises what boto3 does."""
         raise NotImplementedError
 
-    def send(self, messages: Sequence[Message]) -> Outcome:
-        outcome = Outcome()
+    def send(self, messages: Sequence[Message]) -> SendOutcome:
+        outcome = SendOutcome()
         sendable = []
         for item in messages:
             size = len(item.body) + _ATTRIBUTE_BYTES
-            if size > self._largest_bytes:
-                text = f"it has {size:,} bytes, and {self._place} takes {self._largest_bytes:,}"
-                outcome.refused[item.id] = DeadReason.TOO_LARGE, text
+            if size > self._max_message_bytes:
+                text = f"it has {size:,} bytes, and {self._destination} takes {self._max_message_bytes:,}"
+                outcome.rejected[item.id] = DeadReason.TOO_LARGE, text
             else:
                 sendable.append(item)
-        most_bytes = max(LEAST_LIMIT_BYTES, self._largest_bytes)
-        parts = batches(sendable, most=_MOST_ENTRIES, most_bytes=most_bytes, extra_bytes=_ATTRIBUTE_BYTES)
+        most_bytes = max(MIN_LIMIT_BYTES, self._max_message_bytes)
+        parts = split_into_batches(
+            sendable, max_messages=_MAX_ENTRIES, max_bytes=most_bytes, extra_bytes=_ATTRIBUTE_BYTES
+        )
         for part in self._pool.map(self._send_batch, list(parts)):
             outcome.add(part)
         return outcome
 
-    def _send_batch(self, batch: list[Message]) -> Outcome:
+    def _send_batch(self, batch: list[Message]) -> SendOutcome:
         from botocore.exceptions import BotoCoreError, ClientError
 
         by_entry = {f"{number}": item for number, item in enumerate(batch)}
@@ -67,44 +69,44 @@ class BatchedSink:
         try:
             answer = self.call(entries)
         except (ClientError, BotoCoreError) as error:
-            return self._failure(batch, error)
-        outcome = Outcome()
-        taken = {entry["Id"] for entry in answer.get("Successful", ())}
+            return self._failed_call(batch, error)
+        outcome = SendOutcome()
+        accepted = {entry["Id"] for entry in answer.get("Successful", ())}
         for entry in answer.get("Failed", ()):
             item, code = by_entry[entry["Id"]], str(entry.get("Code", ""))
-            why = f"{code} {entry.get('Message', '')}".strip()
+            reason = f"{code} {entry.get('Message', '')}".strip()
             if entry.get("SenderFault") and "Throttl" not in code:
-                outcome.refused[item.id] = DeadReason.REFUSED, why
+                outcome.rejected[item.id] = DeadReason.REFUSED, reason
             else:
-                outcome.failed[item.id] = why
+                outcome.failed[item.id] = reason
         for name, item in by_entry.items():
-            if name not in taken and item.id not in outcome.refused:
+            if name not in accepted and item.id not in outcome.rejected:
                 outcome.failed.setdefault(item.id, "the answer does not name it")
         return outcome
 
-    def _failure(self, batch: list[Message], error: Any) -> Outcome:
+    def _failed_call(self, batch: list[Message], error: Any) -> SendOutcome:
         """What a call that failed as a whole means for its messages."""
         from botocore.exceptions import ClientError
 
         if is_outage(error):
-            return Outcome(failed=dict.fromkeys((item.id for item in batch), f"{type(error).__name__}: {error}"))
+            return SendOutcome(failed=dict.fromkeys((item.id for item in batch), f"{type(error).__name__}: {error}"))
         code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
-        if code in _TOO_LONG and len(batch) > 1:
+        if code in _BATCH_TOO_LARGE and len(batch) > 1:
             half, outcome = len(batch) // 2, self._send_batch(batch[: len(batch) // 2])
             outcome.add(self._send_batch(batch[half:]))
             return outcome
-        if code in _TOO_LONG or "InvalidMessageContents" in code:
+        if code in _BATCH_TOO_LARGE or "InvalidMessageContents" in code:
             if len(batch) == 1:
-                reason = DeadReason.TOO_LARGE if code in _TOO_LONG else DeadReason.REFUSED
-                return Outcome(refused={batch[0].id: (reason, f"{code}: {error}")})
-            outcome = Outcome()
+                reason = DeadReason.TOO_LARGE if code in _BATCH_TOO_LARGE else DeadReason.REFUSED
+                return SendOutcome(rejected={batch[0].id: (reason, f"{code}: {error}")})
+            outcome = SendOutcome()
             for item in batch:
                 outcome.add(self._send_batch([item]))
             return outcome
-        raise self._refused(f"{code}: {error}") from error
+        raise self._refused_error(f"{code}: {error}") from error
 
-    def _refused(self, why: str) -> ConfigError:
-        return sink_refused(self._place, why, hint=_HINT)
+    def _refused_error(self, reason: str) -> ConfigError:
+        return sink_refused_error(self._destination, reason, hint=_HINT)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -125,7 +127,7 @@ def open_client(service: str, messaging: AwsSpec) -> Any:
     return session.client(service, config=config, **messaging.boto3_options())
 
 
-def attributes_of(message: Message) -> dict[str, dict[str, str]]:
+def message_attributes(message: Message) -> dict[str, dict[str, str]]:
     """What subscriptions filter by."""
     named = {"feed": message.feed, "op": message.op}
     return {name: {"DataType": "String", "StringValue": value} for name, value in named.items()}

@@ -11,15 +11,15 @@ from deltaworks.feeds.messages import DeadReason, Message
 
 
 @dataclass(slots=True)
-class Outcome:
+class SendOutcome:
     """What became of messages, by their ids. What is in neither is delivered."""
 
-    refused: dict[str, tuple[DeadReason, str]] = field(default_factory=dict)
+    rejected: dict[str, tuple[DeadReason, str]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: SendOutcome) -> None:
         """Take over what became of other messages."""
-        self.refused |= other.refused
+        self.rejected |= other.rejected
         self.failed |= other.failed
 
 
@@ -29,7 +29,7 @@ class Sink(Protocol):
     What cannot be told is `failed`: such messages are sent again, under the same ids.
     """
 
-    def send(self, messages: Sequence[Message]) -> Outcome:
+    def send(self, messages: Sequence[Message]) -> SendOutcome:
         """Send; returns once it is known what became of every message.
 
         Raises:
@@ -40,20 +40,20 @@ class Sink(Protocol):
         """Let go of connections."""
 
 
-def sink_refused(place: str, why: object, *, hint: str) -> ConfigError:
+def sink_refused_error(destination: str, reason: object, *, hint: str) -> ConfigError:
     """The error of a sink that takes nothing: it is not there, or we may not."""
-    return ConfigError("FEED_SINK_REFUSED", f"{place} takes nothing from this feed: {why}.", hint=hint)
+    return ConfigError("FEED_SINK_REFUSED", f"{destination} takes nothing from this feed: {reason}.", hint=hint)
 
 
-def batches(
-    messages: Sequence[Message], *, most: int, most_bytes: int, extra_bytes: int = 0
+def split_into_batches(
+    messages: Sequence[Message], *, max_messages: int, max_bytes: int, extra_bytes: int = 0
 ) -> Iterator[list[Message]]:
     """The messages in batches of at most so many and, unless one alone is larger, so many bytes."""
     batch: list[Message] = []
     size = 0
     for item in messages:
         length = len(item.body) + extra_bytes
-        if batch and (len(batch) == most or size + length > most_bytes):
+        if batch and (len(batch) == max_messages or size + length > max_bytes):
             yield batch
             batch, size = [], 0
         batch.append(item)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.base import Outcome, sink_refused
+from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error
 from deltaworks.specs.base import Reference, resolve_text
 from deltaworks.specs.feeds import KafkaSinkSpec
 from deltaworks.specs.sources.records import KafkaSecuritySpec
@@ -17,12 +17,12 @@ from deltaworks.specs.storage import AwsSpec
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-_SECONDS = 30
-_TOPIC_SECONDS = 10
+_DELIVERY_SECONDS = 30
+_METADATA_SECONDS = 10
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "_MSG_SIZE_TOO_LARGE")
-_REFUSED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
+_REJECTED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
 #: The topic or the right to it is missing: no record of any key is taken.
-_NOTHING = (
+_TOPIC_UNAVAILABLE = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
     "TOPIC_AUTHORIZATION_FAILED",
@@ -47,25 +47,25 @@ class KafkaSink:
                 "acks": "all",
                 "linger.ms": 5,
                 "compression.type": "zstd",
-                "delivery.timeout.ms": _SECONDS * 1000,
+                "delivery.timeout.ms": _DELIVERY_SECONDS * 1000,
                 # Below the delivery's, or a topic that is missing would be told as brokers that do not answer.
-                "topic.metadata.propagation.max.ms": _TOPIC_SECONDS * 1000,
-                **_security(spec.security),
+                "topic.metadata.propagation.max.ms": _METADATA_SECONDS * 1000,
+                **_security_options(spec.security),
             }
         )
 
-    def send(self, messages: Sequence[Message]) -> Outcome:
+    def send(self, messages: Sequence[Message]) -> SendOutcome:
         from confluent_kafka import KafkaException
 
-        outcome, pending = Outcome(), {item.id for item in messages}
-        nothing: list[Any] = []
+        outcome, pending = SendOutcome(), {item.id for item in messages}
+        topic_errors: list[Any] = []
 
         def delivered(message_id: str) -> Callable[[KafkaError | None, object], None]:
             # By the id it was sent under: a record comes back without its headers.
             def on_delivery(error: KafkaError | None, _record: object) -> None:
                 pending.discard(message_id)
                 if error is not None:
-                    self._sort(outcome, nothing, message_id, error)
+                    self._classify_error(outcome, topic_errors, message_id, error)
 
             return on_delivery
 
@@ -79,34 +79,34 @@ class KafkaSink:
                 self._producer.poll(0.5)
             except KafkaException as error:
                 pending.discard(item.id)
-                self._sort(outcome, nothing, item.id, error.args[0])
+                self._classify_error(outcome, topic_errors, item.id, error.args[0])
             self._producer.poll(0)
-        self._producer.flush(_SECONDS + 5)
-        if nothing:
-            raise sink_refused(
-                f"The topic {self._topic}", nothing[0], hint="Create it, and allow this client to write."
+        self._producer.flush(_DELIVERY_SECONDS + 5)
+        if topic_errors:
+            raise sink_refused_error(
+                f"The topic {self._topic}", topic_errors[0], hint="Create it, and allow this client to write."
             )
         for message_id in pending:
             outcome.failed[message_id] = "the brokers did not acknowledge it in time"
         return outcome
 
     @staticmethod
-    def _sort(outcome: Outcome, nothing: list[str], message_id: str, error: KafkaError) -> None:
-        name, why = error.name(), f"{error.name()}: {error.str()}"
+    def _classify_error(outcome: SendOutcome, topic_errors: list[str], message_id: str, error: KafkaError) -> None:
+        name, detail = error.name(), f"{error.name()}: {error.str()}"
         if name in _TOO_LARGE:
-            outcome.refused[message_id] = DeadReason.TOO_LARGE, why
-        elif name in _REFUSED:
-            outcome.refused[message_id] = DeadReason.REFUSED, why
+            outcome.rejected[message_id] = DeadReason.TOO_LARGE, detail
+        elif name in _REJECTED:
+            outcome.rejected[message_id] = DeadReason.REFUSED, detail
         else:
-            outcome.failed[message_id] = why
-            if name in _NOTHING:
-                nothing.append(why)
+            outcome.failed[message_id] = detail
+            if name in _TOPIC_UNAVAILABLE:
+                topic_errors.append(detail)
 
     def close(self) -> None:
         self._producer.purge()
 
 
-def _security(security: KafkaSecuritySpec | None) -> dict[str, str]:
+def _security_options(security: KafkaSecuritySpec | None) -> dict[str, str]:
     """The options of librdkafka that stand for what is declared. Holds secrets."""
     if security is None:
         return {}
@@ -118,15 +118,15 @@ def _security(security: KafkaSecuritySpec | None) -> dict[str, str]:
             "sasl.password": security.password.resolve(),
         }
     if security.truststore is not None:
-        options["ssl.ca.location"] = _file(security.truststore)
+        options["ssl.ca.location"] = _existing_file(security.truststore)
     if security.keystore is not None:
-        options["ssl.certificate.location"] = options["ssl.key.location"] = _file(security.keystore)
+        options["ssl.certificate.location"] = options["ssl.key.location"] = _existing_file(security.keystore)
     if security.key_password is not None:
         options["ssl.key.password"] = security.key_password.resolve()
     return options
 
 
-def _file(declared: Reference | str) -> str:
+def _existing_file(declared: Reference | str) -> str:
     path = resolve_text(declared)
     if not Path(path).is_file():
         raise ConfigError("FEED_SINK_REFUSED", f"{path} is no file on this machine.", hint="Put the PEM file there.")

@@ -13,16 +13,16 @@ from typing import Any
 import orjson
 
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.base import Outcome, batches, sink_refused
+from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_into_batches
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.feeds import WebhookSinkSpec
 from deltaworks.specs.storage import AwsSpec
 
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _TOO_LARGE = 413
 #: About what was sent, and not about us or the server: of one change alone it is final.
-_ABOUT_CONTENT = frozenset({400, 409, 411, _TOO_LARGE, 415, 422, 431})
-_LATER = frozenset({408, 425, 429})
+_CONTENT_STATUSES = frozenset({400, 409, 411, _TOO_LARGE, 415, 422, 431})
+_RETRY_STATUSES = frozenset({408, 425, 429})
 _SUCCESS, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 
 
@@ -37,15 +37,15 @@ class WebhookSink:
         if spec.token is not None:
             headers["Authorization"] = f"Bearer {spec.token.resolve()}"
         self._client = httpx.Client(timeout=spec.timeout_seconds, headers=headers)
-        self._most = spec.rows_per_call
+        self._max_rows = spec.rows_per_call
 
-    def send(self, messages: Sequence[Message]) -> Outcome:
-        outcome = Outcome()
-        for batch in batches(messages, most=self._most, most_bytes=_MOST_BYTES):
+    def send(self, messages: Sequence[Message]) -> SendOutcome:
+        outcome = SendOutcome()
+        for batch in split_into_batches(messages, max_messages=self._max_rows, max_bytes=_MAX_BYTES):
             outcome.add(self._post(batch))
         return outcome
 
-    def _post(self, batch: list[Message]) -> Outcome:
+    def _post(self, batch: list[Message]) -> SendOutcome:
         import httpx
 
         name = hashlib.sha256("".join(item.id for item in batch).encode()).hexdigest()[:32]
@@ -53,17 +53,17 @@ class WebhookSink:
         try:
             answer = self._client.post(self._url, content=body, headers={"Idempotency-Key": name})
         except httpx.InvalidURL as error:
-            raise sink_refused(
+            raise sink_refused_error(
                 "The webhook", "its address is none", hint="Write https://…, in the variable too."
             ) from error
         except httpx.HTTPError as error:
-            return Outcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
+            return SendOutcome(failed=dict.fromkeys((item.id for item in batch), type(error).__name__))
         if _SUCCESS <= answer.status_code < _REDIRECT:
-            return Outcome(failed=dict.fromkeys(_failed(answer, batch), "the receiver says it failed"))
-        if answer.status_code in _LATER or answer.status_code >= _SERVER_ERROR:
-            return Outcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {answer.status_code}"))
-        if answer.status_code not in _ABOUT_CONTENT:
-            raise sink_refused(
+            return SendOutcome(failed=dict.fromkeys(_failed_ids(answer, batch), "the receiver says it failed"))
+        if answer.status_code in _RETRY_STATUSES or answer.status_code >= _SERVER_ERROR:
+            return SendOutcome(failed=dict.fromkeys((item.id for item in batch), f"it answered {answer.status_code}"))
+        if answer.status_code not in _CONTENT_STATUSES:
+            raise sink_refused_error(
                 "The webhook", f"it answered {answer.status_code}", hint="Check its address and its token under `to`."
             )
         if len(batch) > 1:
@@ -73,13 +73,13 @@ class WebhookSink:
             return outcome
         reason = DeadReason.TOO_LARGE if answer.status_code == _TOO_LARGE else DeadReason.REFUSED
         text = answer.text[:200]
-        return Outcome(refused={batch[0].id: (reason, f"it answered {answer.status_code} {text}".strip())})
+        return SendOutcome(rejected={batch[0].id: (reason, f"it answered {answer.status_code} {text}".strip())})
 
     def close(self) -> None:
         self._client.close()
 
 
-def _failed(answer: Any, batch: Sequence[Message]) -> list[str]:
+def _failed_ids(answer: Any, batch: Sequence[Message]) -> list[str]:
     """The ids that an answer names as failed, of those that were sent."""
     try:
         content = orjson.loads(answer.content)

@@ -29,8 +29,8 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, Throughput, note_landed
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.summaries.base import failing_nobody
-from deltaworks.engine.announcements import announcers, with_announcements
-from deltaworks.engine.fan_out import Written, partitioning, with_new_columns
+from deltaworks.engine.fan_out import FanOutResult, partition_columns, write_with_new_columns
+from deltaworks.engine.notifications import notification_tables_by_source, with_notifications
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, to_records
 from deltaworks.events.parser_inputs import ParserInputs
@@ -160,8 +160,8 @@ class _Replayer:
         self._home = home
         self._commits = commits
         self._result = result
-        self._partition_by = partitioning(self._spec)
-        self._announcers = announcers(self._spec)
+        self._partition_by = partition_columns(self._spec)
+        self._announcers = notification_tables_by_source(self._spec)
         self._landed: LandedObjects | None = None
         if isinstance(self._spec.source, FileSourceSpec):
             log = FileEventLog(lake, self._spec.source.relay)
@@ -212,14 +212,14 @@ class _Replayer:
         now_us = time.time_ns() // 1000
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
 
-        def one_pass(evolved: EvolvedColumns) -> Written:
+        def one_pass(evolved: EvolvedColumns) -> FanOutResult:
             parser = inputs.create_parser(self._spec, evolved=evolved)
             payloads = PayloadFinder(parser, self._landed).find(open_rows)
             fingerprint = self._spec.fingerprint()
             passes.append(replay_rows(parser, open_rows, payloads, now_us=now_us, fingerprint=fingerprint))
-            return Written(findings=parser.findings)
+            return FanOutResult(findings=parser.findings)
 
-        written = with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
+        written = write_with_new_columns(one_pass, self._spec, self._commits.tables.evolved())
         return passes[-1], written.new_columns, open_rows
 
     def _blocked(self, rows: ReplayRows) -> dict[str, str]:
@@ -240,9 +240,9 @@ class _Replayer:
         """What is added to each table, and last to those that announce rows of others."""
         data = ((name, part) for name, parts in sorted(rows.by_table.items()) for part in parts)
         parts: dict[str, list[pa.Table]] = {}
-        for name, part in with_announcements(self._spec, data):
+        for name, part in with_notifications(self._spec, data):
             parts.setdefault(name, []).append(part)
-        announced = self._commits.tables.announced
+        announced = self._commits.tables.announced_table_of
         for name in sorted(parts, key=lambda name: (name in announced, name)):
             yield name, pa.concat_tables(parts[name])
 

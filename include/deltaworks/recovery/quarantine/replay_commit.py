@@ -203,7 +203,7 @@ class ReplayCommits:
             handle = self._handle(share.table)
             if share.new_columns:
                 add_columns(handle, share.new_columns, owner=None, user_metadata=metadata)
-            if share.table == REPLAYS or share.table in self.tables.announced:
+            if share.table == REPLAYS or share.table in self.tables.announced_table_of:
                 actions = [WrittenFile(**file).add_action() for file in share.files]
                 commit_step(handle, actions, step=step, user_metadata=metadata)
             else:

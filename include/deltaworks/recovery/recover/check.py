@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
-from deltaworks.engine.ledger import landed_batches, versions_cut_off
+from deltaworks.engine.ledger import committed_batches, lost_versions
 from deltaworks.erasure.reapply import Reapplier
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.recover.log_gap import filled_without_restore
@@ -76,7 +76,7 @@ def _rebuild_of(pipeline: str, keyed: KeyedTable) -> str:
 def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
     objects, pipeline, key = home.objects, home.pipeline, home.table(name)
     log = list_log(objects, key)
-    batches = landed_batches(lake, home, name)
+    batches = committed_batches(lake, home, name)
 
     def damage(kind: str, description: str, command: str) -> Damage:
         repair = rebuild or f"deltaworks recover {command} {pipeline} {name}"
@@ -91,7 +91,7 @@ def _of_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Ite
         yield damage("log_gap", f"its log lacks the commit of version {_shortened(missing)}", "log")
         return
     state = state_at(lake, objects, key)
-    if behind := versions_cut_off(batches, state, pipeline, name):
+    if behind := lost_versions(batches, state, pipeline, name):
         yield damage("log_cut", f"its log ends at {log.newest}, and the ledger has version {_shortened(behind)}", "log")
     elif (filled := filled_without_restore(lake, objects, key)) is not None:
         yield damage(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.checkpoint import damaged_files, ledger_is_behind
 from deltaworks.engine.ledger import Ledger, owner_step
-from deltaworks.engine.start import open_batches, stream_lease
+from deltaworks.engine.recovery import open_batch_processor, stream_lease
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -59,11 +59,11 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
         if not dry_run:
             if waiting:
                 if last is None and waiting[0] > 0:
-                    Ledger(lake, pipeline, generation).begin_after(waiting[0] - 1, owner=owner_step(pipeline, epoch))
-                processor, _ = open_batches(
-                    None, catalog, spec, home.objects, lease=lease, epoch=epoch, refuse_lost=False
+                    Ledger(lake, pipeline, generation).start_after(waiting[0] - 1, owner=owner_step(pipeline, epoch))
+                processor, _ = open_batch_processor(
+                    None, catalog, spec, home.objects, lease=lease, epoch=epoch, check_ledger=False
                 )
-                while processor.finish_torn() is not None:
+                while processor.complete_prepared() is not None:
                     pass
             if damaged or retire:
                 home.generations.retire_checkpoint()

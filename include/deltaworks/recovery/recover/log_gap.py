@@ -18,7 +18,7 @@ from deltaworks.control.locks.turn import write_turn
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.provenance import current_run, user_metadata
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.ledger import LandedBatches, landed_batches, owner_step, versions_cut_off
+from deltaworks.engine.ledger import CommittedBatches, committed_batches, lost_versions, owner_step
 from deltaworks.engine.writers import commit_metadata
 from deltaworks.erasure.reapply import Reapplier, reapplied_step
 from deltaworks.errors import ContractError
@@ -131,8 +131,8 @@ class _Mend:
             )
         missing = log.missing_commits(log.newest)
         before = state_at(self._lake, self._objects, self._key, missing[0] - 1 if missing else None)
-        batches = landed_batches(self._lake, self._home, self._table)
-        cut_off = [] if missing else versions_cut_off(batches, before, self._pipeline, self._table)
+        batches = committed_batches(self._lake, self._home, self._table)
+        cut_off = [] if missing else lost_versions(batches, before, self._pipeline, self._table)
         recreated, filled = {}, []
         landed = dict(before.transactions)
         for version in (*missing, *cut_off):
@@ -153,7 +153,7 @@ class _Mend:
     def make_readable(self) -> LogMend:
         """Write the missing commits, oldest first."""
         plan = self.plan_log(dry_run=False)
-        batches = landed_batches(self._lake, self._home, self._table)
+        batches = committed_batches(self._lake, self._home, self._table)
         for version in sorted((*plan.recreated, *plan.filled)):
             batch = self._batch(batches, version, {}) if version in plan.recreated else None
             actions = self._empty(version) if batch is None else _commit_of(*batch)
@@ -176,7 +176,7 @@ class _Mend:
         return replace(done, restore=restored)
 
     def _batch(
-        self, batches: LandedBatches, version: int, landed: dict[str, int]
+        self, batches: CommittedBatches, version: int, landed: dict[str, int]
     ) -> tuple[PreparedBatch, PreparedTable] | None:
         """The batch whose commit this version was, where it can be recreated from its prepared object.
 

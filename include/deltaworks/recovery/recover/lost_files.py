@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
 from deltaworks.control.records.rollback import Repair
-from deltaworks.engine.history import BatchHistory
-from deltaworks.engine.ledger import LandedBatches, landed_batches
+from deltaworks.engine.batch_history import BatchHistory
+from deltaworks.engine.ledger import CommittedBatches, committed_batches
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.quarantine.replay_commit import rereading
@@ -103,7 +103,7 @@ def _batches(history: BatchHistory, state: TableState, files: tuple[str, ...]) -
         stats = stats_of(added)
         least, greatest = ((stats.get(name) or {}).get("_batch_id") for name in ("minValues", "maxValues"))
         last = None if greatest is None else int(greatest)
-        batches |= {batch.batch_id for batch in history.complete(int(least or 0), last)}
+        batches |= {batch.batch_id for batch in history.completed(int(least or 0), last)}
     return tuple(sorted(batches))
 
 
@@ -138,7 +138,7 @@ def mend_table(
     restore = TableRestore(catalog, pipeline, table)
     key = home.table(table)
     newest = list_log(home.objects, key).newest
-    landed = landed_batches(lake, home, table)
+    landed = committed_batches(lake, home, table)
     # A table that an earlier call only created has no files yet.
     begun = newest in (0, 1) and bool(landed) and not state_at(lake, home.objects, key).files
     if newest is not None and not begun and not restore.unfinished:
@@ -151,7 +151,7 @@ def mend_table(
         pipeline=pipeline,
         table=table,
         dry_run=dry_run,
-        last_batches=dict(landed.last),
+        last_batches=dict(landed.last_by_generation),
         rows=landed.rows,
         repair=_repair(lake, home, table, landed),
         restore=None,
@@ -168,7 +168,7 @@ def mend_table(
     return replace(plan, restore=restore.run(request, allow_missing=allow_missing))
 
 
-def _repair(lake: Lake, home: PipelineHome, table: str, landed: LandedBatches) -> Repair:
+def _repair(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> Repair:
     """From prepared batches where all of these and all of their files are still there."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)
@@ -180,7 +180,7 @@ def _repair(lake: Lake, home: PipelineHome, table: str, landed: LandedBatches) -
     return "prepared"
 
 
-def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: LandedBatches) -> None:
+def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, landed: CommittedBatches) -> None:
     """The declared table, and the transactions of all that had landed in it."""
     pipeline, key = home.pipeline, home.table(table)
     schema = QUARANTINE_SCHEMA if table == QUARANTINE_TABLE else arrow_schema(spec.table(table).column_types())
@@ -191,7 +191,9 @@ def _create(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome, land
         return
     now = int(time.time() * 1000)
     commit = FilesCommit(step=Step(f"{pipeline}/rollback/{table}", 0), user_metadata=metadata, operation="RECOVER")
-    steps = [batch_step(pipeline, generation, table, last) for generation, last in sorted(landed.last.items())]
+    steps = [
+        batch_step(pipeline, generation, table, last) for generation, last in sorted(landed.last_by_generation.items())
+    ]
     write_commit(
         home.objects,
         key,

@@ -15,8 +15,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.reprocess import ReprocessPlan
-from deltaworks.engine.announcements import announcers
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
+from deltaworks.engine.notifications import notification_tables_by_source
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
@@ -144,7 +144,7 @@ class Planner:
 
     def _held(self, plan: ReprocessPlan) -> list[str]:
         """Tables of the plan that wait for rows of its batches, which would come beside the new ones."""
-        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=plan.up_to_batch)
+        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.up_to_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 
@@ -182,7 +182,7 @@ def check_unchanged(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
     Raises:
         ContractError: REPROCESS_MUTABLE.
     """
-    announcing = announcers(spec)
+    announcing = notification_tables_by_source(spec)
     concerned = [table for table in spec.event_tables if not tables or table.name in tables]
     named = [table.name for table in concerned if table.mutable is not None or table.name in announcing]
     if named:

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.home import PipelineHome
-from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.provenance import Provenance, provenance
@@ -103,7 +103,7 @@ class RecordResolver:
         return self._landed()[1]
 
     def _landed(self, up_to_batch: int | None = None) -> tuple[list[BatchSummary], list[RecordRange]]:
-        batches = BatchHistory(self._lake, self._home.objects, self._spec).complete(last=up_to_batch)
+        batches = BatchHistory(self._lake, self._home.objects, self._spec).completed(last=up_to_batch)
         if not batches:
             raise nothing_selected(self._spec, "no batch is complete yet")
         spans = [
@@ -134,7 +134,7 @@ class RecordResolver:
     def _expected(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
         """Of whole batches what the ledger says; of parts, how many places they have where each has a record."""
         used = {one.batch_id for one in chosen}
-        facts = BatchHistory(self._lake, self._home.objects, self._spec).facts(min(used), max(used))
+        facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(min(used), max(used))
         whole, parts = _by_batch(one for one in all_ranges if one.batch_id in used), _by_batch(chosen)
         expected = {}
         for batch, of_batch in parts.items():
@@ -164,7 +164,7 @@ class RecordResolver:
         between = selection.arrived or selection.events or ("", "")
         start, end = (instant(text) for text in between)
         if selection.arrived is not None:
-            facts = BatchHistory(self._lake, self._home.objects, self._spec).facts(last=batches[-1].batch_id)
+            facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(last=batches[-1].batch_id)
             within = {batch for batch, noted in facts.items() if _arrived_within(noted, start, end)}
         else:
             within = self._with_events(start, end)

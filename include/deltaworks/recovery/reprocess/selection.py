@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
-from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us, filter_events
@@ -138,7 +138,7 @@ class Resolver:
         return Resolved(tuple(self._objects_of(events, chosen, batches)), ranges, up_to_batch)
 
     def _complete(self, up_to_batch: int | None = None) -> list[BatchSummary]:
-        batches = BatchHistory(self._lake, self._objects, self._spec).complete(last=up_to_batch)
+        batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=up_to_batch)
         if not batches:
             raise nothing_selected(self._spec, "no batch is complete yet")
         return batches

@@ -8,7 +8,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
 from deltaworks.control.records.rollback import Repair
-from deltaworks.engine.announcements import announced, announcers
+from deltaworks.engine.notifications import notification_tables_by_source, source_by_notification_table
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.specs.catalog import Catalog
@@ -43,7 +43,7 @@ def refuse_mutable(spec: PipelineSpec, table: str) -> None:
 def concerned_by_mutations(spec: PipelineSpec) -> list[str]:
     """The tables that mutations change or read, that are announced, or that announce others."""
     tables = {table.name for table in spec.tables if table.mutable is not None}
-    tables |= set(announcers(spec)) | set(announced(spec))
+    tables |= set(notification_tables_by_source(spec)) | set(source_by_notification_table(spec))
     tables |= {spec.mutations.requests} if spec.mutations is not None else set()
     return sorted(tables)
 

@@ -17,7 +17,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.start_over import StartOver, TableLoss
-from deltaworks.engine.history import BatchHistory, BatchSummary
+from deltaworks.engine.batch_history import BatchHistory, BatchSummary
 from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
@@ -106,7 +106,7 @@ class PipelinePlanner:
                 "A version is one table's: all tables of a pipeline go back to a batch or a time.",
                 hint="Give --to-batch or --to-time, or name the table.",
             )
-        complete = [b.batch_id for b in history.complete() if b.completed_at and b.completed_at <= point.time]
+        complete = [b.batch_id for b in history.completed() if b.completed_at and b.completed_at <= point.time]
         if not complete:
             raise ConfigError(
                 "BATCH_UNKNOWN",

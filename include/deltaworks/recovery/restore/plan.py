@@ -16,7 +16,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.rollback import LostShare, Repair, Rollback
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.recovery.restore.lost import Lost, LostShares, added_files
 from deltaworks.recovery.restore.points import (

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import backoff, paths
 from deltaworks.control.locks.lease import LeaseRecord
-from deltaworks.engine import hosting
+from deltaworks.engine import driver_host
 from deltaworks.engine.group import member, run
 from deltaworks.engine.runner import IngestRun
 from tests.spark.engine.group.group_stage import MEMBERS, POISON, GroupStage
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupStage:
     monkeypatch.setattr(backoff, "FIRST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(run, "LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(hosting, "BATCH_END_SECONDS", 30.0)
+    monkeypatch.setattr(driver_host, "BATCH_END_SECONDS", 30.0)
     stage = GroupStage(tmp_path)
     for name in MEMBERS:
         stage.declare(name)
@@ -111,11 +111,11 @@ def test_a_lost_lease_ends_one_query_and_not_the_driver_of_all(
     spark: SparkSession, stage: GroupStage, monkeypatch: pytest.MonkeyPatch, isolated: bool
 ) -> None:
     ended: list[Any] = []
-    monkeypatch.setattr(hosting, "end_now", lambda *_, **more: ended.append(more))
+    monkeypatch.setattr(driver_host, "end_now", lambda *_, **more: ended.append(more))
     if not isolated:
 
-        class Alone(hosting.SharedDriver):
-            lease_lost = hosting.OwnDriver.lease_lost  # type: ignore[assignment]
+        class Alone(driver_host.SharedDriver):
+            on_lease_lost = driver_host.OwnDriver.on_lease_lost  # type: ignore[assignment]
 
         monkeypatch.setattr(member, "SharedDriver", Alone)
     with stage.running(spark):

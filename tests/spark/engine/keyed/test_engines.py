@@ -49,7 +49,7 @@ def test_both_engines_leave_the_same_rows(
     tables = stage.tables(spark=spark)
     stage.append(rows(draw, 60))
     stage.follow(tables)
-    chosen = merge.engine_for
+    chosen = merge.choose_engine
     engines = []
     for step in range(4):
         stage.append(rows(draw, 12))
@@ -59,7 +59,7 @@ def test_both_engines_leave_the_same_rows(
         monkeypatch.setattr(merge, "engine_for", lambda *_, engine=engine: (engine, "the test says so"))
         followed = stage.follow(tables)
         assert followed is not None
-        engines.append((followed.how, followed.engine))
+        engines.append((followed.mode, followed.engine))
         assert stage.latest() == stage.owed()
     monkeypatch.setattr(merge, "engine_for", chosen)
 

@@ -133,8 +133,8 @@ def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
                 if stage.batches < 12:
                     stage.land()
                 else:
-                    stage.processor.serve()
-            while not stage.processor.serve():
+                    stage.processor.serve_requests()
+            while not stage.processor.serve_requests():
                 time.sleep(0.1)
         except BaseException as error:
             failure.append(error)

@@ -20,9 +20,9 @@ from deltaworks.control.health.groups import group_stop_flag
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.engine.group import member, roster, run
+from deltaworks.engine.driver_host import SharedDriver
+from deltaworks.engine.group import group_members, member, run
 from deltaworks.engine.group.run import GroupResult, GroupRun
-from deltaworks.engine.hosting import SharedDriver
 from deltaworks.engine.runner import RunResult
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, TransientError
 from deltaworks.specs.catalog import Catalog
@@ -57,7 +57,7 @@ class Pretended:
             reason = "available now" if available_now else None
             while reason is None:
                 threading.Event().wait(0.01)
-                reason = host.ending() or ("stop flag" if flag.read() is not None else None)
+                reason = host.stop_reason() or ("stop flag" if flag.read() is not None else None)
         finally:
             self.running.discard(pipeline)
         return RunResult(ended_by=reason, batches=1, rows=5, seconds=0.0)
@@ -120,7 +120,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         (run, "POLL_SECONDS", 0.01),
         (run, "LOOK_SECONDS", 0.02),
         (run, "STOPPED_SECONDS", 0.1),
-        (roster, "SETTLED_SECONDS", 0.0),
+        (group_members, "SETTLED_SECONDS", 0.0),
         (member, "_ELSEWHERE_SECONDS", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
@@ -259,7 +259,7 @@ def test_the_end_of_the_application_ends_the_driver_and_is_no_failure_of_any_mem
 
     (error,) = stage.results
     assert isinstance(error, TransientError)
-    assert error.condition == "SPARK_GONE"
+    assert error.condition == "SPARK_APPLICATION_ENDED"
     assert all(stage.backoff(name).read().non_outage_failures == 0 for name in ("a", "b", "c"))
 
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from deltaworks.engine.group.supervision import (
     Action,
-    Ended,
     MemberState,
     Outcome,
     Phase,
+    RunEnd,
     Signals,
-    after,
     is_over,
-    look,
+    next_state,
+    state_after_run,
 )
 
 MOST = 3
@@ -48,7 +48,7 @@ signals = st.builds(
     wait_seconds=st.sampled_from([0.0, 0.0, 5.0]),
     closing=st.sampled_from([False, False, False, False, True]),
 )
-outcomes = st.builds(Outcome, ended=st.sampled_from(Ended), quick_failures=st.integers(0, MOST + 1))
+outcomes = st.builds(Outcome, ended=st.sampled_from(RunEnd), quick_failures=st.integers(0, MOST + 1))
 stories = st.lists(st.builds(Look, signals) | st.builds(End, outcomes), max_size=40)
 
 
@@ -57,9 +57,9 @@ def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
     for event in story:
         action = Action.NOTHING
         if isinstance(event, Look):
-            state, action = look(state, event.signals)
-        elif state.runs:
-            state, action = after(state, event.outcome, most_quick_failures=MOST)
+            state, action = next_state(state, event.signals)
+        elif state.has_run:
+            state, action = state_after_run(state, event.outcome, max_quick_failures=MOST)
         steps.append((state.phase, action))
     return steps
 
@@ -88,7 +88,7 @@ def was_ending(before: Sequence[Event]) -> bool:
 
 
 def has_to_go(asked: Signals) -> bool:
-    return asked.closing or asked.stop or not asked.belongs
+    return asked.is_closing or asked.stop_requested or not asked.is_member
 
 
 def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
@@ -98,9 +98,9 @@ def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
         return expected_of_run(before, last.signals) if runs_after(before) else expected_at_rest(last.signals)
     if not runs_after(before):
         return (expected(before)[0] if before else Phase.WAITING), Action.NOTHING
-    if last.outcome.ended is Ended.FINISHED:
-        return Phase.LEFT, Action.NOTHING
-    fails = last.outcome.ended is Ended.FAILED and last.outcome.quick_failures >= MOST
+    if last.outcome.end is RunEnd.FINISHED:
+        return Phase.REMOVED, Action.NOTHING
+    fails = last.outcome.end is RunEnd.FAILED and last.outcome.quick_failures >= MOST
     return (Phase.PARKED, Action.PARK) if fails else (Phase.WAITING, Action.NOTHING)
 
 
@@ -111,11 +111,11 @@ def expected_of_run(before: Sequence[Event], asked: Signals) -> tuple[Phase, Act
 
 
 def expected_at_rest(asked: Signals) -> tuple[Phase, Action]:
-    if asked.closing or not asked.belongs:
-        return Phase.LEFT, Action.NOTHING
-    if asked.stop:
+    if asked.is_closing or not asked.is_member:
+        return Phase.REMOVED, Action.NOTHING
+    if asked.stop_requested:
         return Phase.STOPPED, Action.NOTHING
-    if asked.parked:
+    if asked.is_parked:
         return Phase.PARKED, Action.NOTHING
     return (Phase.WAITING, Action.NOTHING) if asked.wait_seconds else (Phase.RUNNING, Action.START)
 
@@ -147,20 +147,20 @@ def test_one_member_says_nothing_of_another(first: list[Event], second: list[Eve
                 continue
             event, action = story[position], Action.NOTHING
             if isinstance(event, Look):
-                states[name], action = look(states[name], event.signals)
-            elif states[name].runs:
-                states[name], action = after(states[name], event.outcome, most_quick_failures=MOST)
+                states[name], action = next_state(states[name], event.signals)
+            elif states[name].has_run:
+                states[name], action = state_after_run(states[name], event.outcome, max_quick_failures=MOST)
             steps[name].append((states[name].phase, action))
     assert steps == {"a": run(first), "b": run(second)}
 
 
 def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it_is_started() -> None:
-    failing = [Look(CALM), End(Outcome(ended=Ended.FAILED, quick_failures=1)), Look(Signals(wait_seconds=5.0))]
+    failing = [Look(CALM), End(Outcome(end=RunEnd.FAILED, quick_failures=1)), Look(Signals(wait_seconds=5.0))]
     story = [
         *failing,
         Look(CALM),
-        End(Outcome(ended=Ended.FAILED, quick_failures=MOST)),
-        Look(Signals(parked=True)),
+        End(Outcome(end=RunEnd.FAILED, quick_failures=MOST)),
+        Look(Signals(is_parked=True)),
         Look(CALM),
     ]
 
@@ -177,7 +177,7 @@ def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it
 
 @pytest.mark.parametrize("quick_failures", [0, MOST, MOST + 5])
 def test_a_member_that_somebody_else_runs_is_never_parked(quick_failures: int) -> None:
-    elsewhere = Outcome(ended=Ended.ELSEWHERE, quick_failures=quick_failures)
+    elsewhere = Outcome(end=RunEnd.OTHER_OWNER, quick_failures=quick_failures)
 
     assert run([Look(CALM), End(elsewhere), Look(CALM)]) == [
         (Phase.RUNNING, Action.START),
@@ -189,8 +189,8 @@ def test_a_member_that_somebody_else_runs_is_never_parked(quick_failures: int) -
 def test_a_run_of_a_group_is_over_when_nothing_runs_and_nothing_will() -> None:
     parked, running, waiting = MemberState(Phase.PARKED), MemberState(Phase.RUNNING), MemberState(Phase.WAITING)
 
-    assert not is_over({"a": parked}, closing=False), "it can be started any time"
-    assert is_over({"a": parked, "b": waiting}, closing=True)
-    assert not is_over({"a": parked, "b": running}, closing=True)
-    assert not is_over({"a": parked, "b": waiting}, closing=False, once=True)
-    assert is_over({"a": parked, "b": MemberState(Phase.LEFT)}, closing=False, once=True)
+    assert not is_over({"a": parked}, is_closing=False), "it can be started any time"
+    assert is_over({"a": parked, "b": waiting}, is_closing=True)
+    assert not is_over({"a": parked, "b": running}, is_closing=True)
+    assert not is_over({"a": parked, "b": waiting}, is_closing=False, once=True)
+    assert is_over({"a": parked, "b": MemberState(Phase.REMOVED)}, is_closing=False, once=True)

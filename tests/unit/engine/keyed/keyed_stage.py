@@ -12,8 +12,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed.following import Followed
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
+from deltaworks.engine.keyed.keyed_catchup import CatchUpResult
 from deltaworks.engine.ledger import owner_step
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -85,8 +85,8 @@ class KeyedStage:
         self.epoch += takeover
         return KeyedTables(spark, self.lake, self.spec, owner=owner_step("market", self.epoch))
 
-    def follow(self, tables: KeyedTables | None = None) -> Followed | None:
-        return (tables or self.tables()).follow(LATEST)
+    def follow(self, tables: KeyedTables | None = None) -> CatchUpResult | None:
+        return (tables or self.tables()).catch_up(LATEST)
 
     def append(self, rows: Sequence[Mapping[str, Any]], *, batch: int | None = None) -> int:
         """Land a batch; its number. A number that is given is landed again."""

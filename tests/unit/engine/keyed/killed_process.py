@@ -20,7 +20,7 @@ def main() -> int:
 
     processor = stage.processor(fault=die)
     stage.land(processor, 1)
-    processor.keyed.look()
+    processor.keyed.catch_up_all()
     return 0
 
 

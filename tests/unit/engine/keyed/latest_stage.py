@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed.following import Followed
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
+from deltaworks.engine.keyed.keyed_catchup import CatchUpResult
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.engine.keyed.keyed_stage import HISTORY, START, KeyedStage, declared, tick
 
@@ -32,8 +32,8 @@ class LatestStage(KeyedStage):
 
     spec: PipelineSpec = field(default_factory=live_declared)
 
-    def follow(self, tables: KeyedTables | None = None) -> Followed | None:
-        return (tables or self.tables()).follow(NOW)
+    def follow(self, tables: KeyedTables | None = None) -> CatchUpResult | None:
+        return (tables or self.tables()).catch_up(NOW)
 
     def latest(self, name: str = NOW) -> list[dict[str, Any]]:
         return super().latest(name)

@@ -10,8 +10,8 @@ from unittest import mock
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.keyed.merge import KeyedMerge
-from deltaworks.engine.keyed.tables import KeyedTables
 from deltaworks.errors import FencedError
 
 

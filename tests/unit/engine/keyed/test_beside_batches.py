@@ -15,8 +15,8 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.turn import TurnRecord
-from deltaworks.engine.keyed import tables as keyed_tables
-from deltaworks.engine.keyed.following import KeyedTableFollower
+from deltaworks.engine.keyed import catchup_threads as keyed_tables
+from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.errors import ContractError
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
@@ -71,7 +71,7 @@ def test_a_batch_that_was_not_merged_is_merged_by_the_next_owner(stage: Stage) -
     stage.land(stage.processor(), 0)
     assert merged(stage) == []
 
-    stage.processor().keyed.look()
+    stage.processor().keyed.catch_up_all()
     assert merged(stage) == [(7, 0)]
 
 
@@ -81,7 +81,7 @@ def test_a_process_killed_between_the_history_and_its_keyed_table_leaves_no_key_
 ) -> None:
     processor = stage.processor()
     stage.land(processor, 0)
-    processor.keyed.look()
+    processor.keyed.catch_up_all()
     killed = subprocess.run(
         [sys.executable, "-m", "tests.unit.engine.keyed.killed_process", str(stage.root), point],
         cwd=PROJECT_ROOT,
@@ -93,8 +93,8 @@ def test_a_process_killed_between_the_history_and_its_keyed_table_leaves_no_key_
 
     stage.epoch = 2
     successor = stage.processor()
-    successor.finish_torn()
-    successor.keyed.look()
+    successor.complete_prepared()
+    successor.keyed.catch_up_all()
     assert merged(stage) == [(7, 1)]
     assert stage.landed("orders") == stage.expected(0, 1)
 
@@ -105,21 +105,21 @@ def test_a_table_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resum
     processor = stage.processor()
     stage.land(processor, 0)
 
-    def fails(self: KeyedTableFollower) -> None:
+    def fails(self: KeyedTableCatchUp) -> None:
         raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableFollower, "follow", fails)
-        processor.keyed.look()
+        patched.setattr(KeyedTableCatchUp, "follow", fails)
+        processor.keyed.catch_up_all()
     report = stage.land(processor, 1)
     assert report is not None
     (held,) = processor.held
     assert (held.table, held.reason, held.condition) == (LATEST, "suspended", "TABLE_SCHEMA_DIFFERS")
-    assert processor.keyed.look() == []
+    assert processor.keyed.catch_up_all() == []
 
     PipelineHome(stage.objects, "shop").held.request_resume(LATEST, by="ada")
-    processor.serve()
-    processor.keyed.look()
+    processor.serve_requests()
+    processor.keyed.catch_up_all()
     assert processor.held == []
     assert merged(stage) == [(7, 1)]
 
@@ -128,16 +128,16 @@ def test_a_failure_that_may_pass_is_tried_again_at_once(stage: Stage, monkeypatc
     processor = stage.processor()
     stage.land(processor, 0)
     monkeypatch.setattr(keyed_tables, "RETRY_SECONDS", (0.0, 0.0))
-    original, failures = KeyedTableFollower.follow, [OSError("away"), OSError("away")]
+    original, failures = KeyedTableCatchUp.catch_up, [OSError("away"), OSError("away")]
 
-    def fails_twice(self: KeyedTableFollower) -> Any:
+    def fails_twice(self: KeyedTableCatchUp) -> Any:
         if failures:
             raise failures.pop()
         return original(self)
 
-    monkeypatch.setattr(KeyedTableFollower, "follow", fails_twice)
-    processor.keyed.look()
-    processor.serve()
+    monkeypatch.setattr(KeyedTableCatchUp, "follow", fails_twice)
+    processor.keyed.catch_up_all()
+    processor.serve_requests()
 
     assert processor.held == []
     assert merged(stage) == [(7, 0)]
@@ -146,33 +146,33 @@ def test_a_failure_that_may_pass_is_tried_again_at_once(stage: Stage, monkeypatc
 def test_a_job_has_the_table_for_itself_while_it_has_the_turn(stage: Stage) -> None:
     processor = stage.processor()
     stage.land(processor, 0)
-    processor.keyed.look()
+    processor.keyed.catch_up_all()
     ask(stage, asked_turn(LATEST))
     stage.land(processor, 1)
     assert turn_state(stage) == "granted"
-    assert processor.keyed.look() == []
+    assert processor.keyed.catch_up_all() == []
     assert merged(stage) == [(7, 0)]
 
     ask(stage, replace(asked_turn(LATEST), state="released"))
-    processor.serve()
-    processor.keyed.look()
+    processor.serve_requests()
+    processor.keyed.catch_up_all()
     assert merged(stage) == [(7, 1)]
 
 
 def test_a_turn_is_granted_after_the_merge_that_is_under_way(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = stage.processor()
     stage.land(processor, 0)
-    original, states = KeyedTableFollower.follow, []
+    original, states = KeyedTableCatchUp.catch_up, []
 
-    def merging(self: KeyedTableFollower) -> Any:
+    def merging(self: KeyedTableCatchUp) -> Any:
         ask(stage, asked_turn(LATEST))
-        processor.serve()
+        processor.serve_requests()
         states.append(turn_state(stage))
         return original(self)
 
-    monkeypatch.setattr(KeyedTableFollower, "follow", merging)
-    processor.keyed.look()
-    processor.serve()
+    monkeypatch.setattr(KeyedTableCatchUp, "follow", merging)
+    processor.keyed.catch_up_all()
+    processor.serve_requests()
 
     assert [*states, turn_state(stage)] == ["asked", "granted"]
     assert merged(stage) == [(7, 0)]
@@ -184,6 +184,6 @@ def test_a_stream_without_keyed_tables_starts_no_thread(tmp_path: Path) -> None:
     processor.keyed.start()
     stage.land(processor, 0)
 
-    assert processor.keyed.look() == []
+    assert processor.keyed.catch_up_all() == []
     assert not processor.keyed.is_running
     processor.keyed.close(wait_seconds=None)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed import following, horizon, merge
-from deltaworks.engine.keyed.horizon import Horizon
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.keyed import keyed_catchup, merge, retention_window
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
+from deltaworks.engine.keyed.retention_window import RetentionWindow
 from deltaworks.errors import FencedError
 from deltaworks.tables.log import commit_history
 from tests.unit.engine.keyed.keyed_stage import START
@@ -20,22 +20,22 @@ from tests.unit.engine.keyed.latest_stage import NOW, LatestStage, live_declared
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LatestStage:
-    monkeypatch.setattr(horizon, "LEAST_SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(horizon, "SHARE_BETWEEN", 0.0)
+    monkeypatch.setattr(retention_window, "LEAST_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(retention_window, "SHARE_BETWEEN", 0.0)
     return LatestStage(tmp_path)
 
 
 def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of bronze that are read from now on."""
     paths_read: list[str] = []
-    original = following.rows_of_files
+    original = keyed_catchup.read_file_rows
 
     def noting(lake: Any, key: str, types: Any, files: Any, *, columns: Any) -> Any:
         files = list(files)
         paths_read.extend(file["path"] for file in files)
         return original(lake, key, types, files, columns=columns)
 
-    monkeypatch.setattr(following, "rows_of_files", noting)
+    monkeypatch.setattr(keyed_catchup, "rows_of_files", noting)
     return paths_read
 
 
@@ -95,8 +95,8 @@ def test_rows_are_forgotten_from_time_to_time_and_not_at_each_merge(
     assert set(versions(stage.latest())) == {"old", "a", "b"}
 
     # Three minutes, a tenth of what is kept, are over.
-    passed = horizon.time.monotonic() + 181
-    monkeypatch.setattr(horizon.time, "monotonic", lambda: passed)
+    passed = retention_window.time.monotonic() + 181
+    monkeypatch.setattr(retention_window.time, "monotonic", lambda: passed)
     assert stage.follow(tables) is None
     assert set(versions(stage.latest())) == {"a", "b"}
 
@@ -111,12 +111,12 @@ def test_one_clock_in_the_future_makes_the_table_forget_nothing(stage: LatestSta
 
 
 def test_the_horizon_is_the_clock_s_where_rows_are_ahead_of_it() -> None:
-    bounded = Horizon(30, now=lambda: at(0))
+    bounded = RetentionWindow(30, now=lambda: at(0))
     assert bounded.start is None
 
-    bounded.note_files([{"stats": '{"maxValues": {"event_time": "2026-01-01T02:00:00.000Z"}}'}, {"stats": None}])
+    bounded.observe_files([{"stats": '{"maxValues": {"event_time": "2026-01-01T02:00:00.000Z"}}'}, {"stats": None}])
     assert bounded.start == at(-30)
-    assert Horizon(None).start is None
+    assert RetentionWindow(None).start is None
 
 
 def test_a_lost_place_costs_a_reading_of_what_is_not_to_be_forgotten(
@@ -126,11 +126,11 @@ def test_a_lost_place_costs_a_reading_of_what_is_not_to_be_forgotten(
         stage.append([priced("a", minutes), priced(f"at{minutes}", minutes)])
     stage.follow()
     before, read = stage.latest(), files_read(monkeypatch)
-    monkeypatch.setattr(following, "keyed_application", lambda *names: "lost")
+    monkeypatch.setattr(keyed_catchup, "keyed_application", lambda *names: "lost")
     followed = stage.follow()
 
     assert followed is not None
-    assert followed.how == "rebuilt"
+    assert followed.mode == "rebuilt"
     assert len(read) == 2
     assert stage.latest() == before == stage.owed()
 
@@ -159,14 +159,14 @@ def test_rows_that_are_taken_out_of_bronze_are_taken_out_here(stage: LatestStage
     followed = stage.follow(tables)
 
     assert followed is not None
-    assert followed.how == "exact"
+    assert followed.mode == "exact"
     assert versions(stage.latest()) == {"a": 1, "c": 9}
 
 
 def test_small_files_are_made_one_by_the_thread_that_merges(
     stage: LatestStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horizon, "MOST_FILES", 4)
+    monkeypatch.setattr(retention_window, "MOST_FILES", 4)
     tables = stage.tables()
     for number in range(9):
         stage.append([priced(f"s{number}", number)])
@@ -202,7 +202,7 @@ def test_another_declaration_builds_it_anew(stage: LatestStage) -> None:
     followed = stage.follow()
 
     assert followed is not None
-    assert followed.how == "rebuilt"
+    assert followed.mode == "rebuilt"
     assert {row["symbol"]: row["day"] for row in stage.latest()} == {"a": START.date(), "b": START.date()}
 
 

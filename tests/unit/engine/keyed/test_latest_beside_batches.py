@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed.following import Followed, KeyedTableFollower
-from deltaworks.engine.keyed.tables import KeyedFollower, KeyedTables, _FollowingThread
+from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables, _CatchUpThread
+from deltaworks.engine.keyed.keyed_catchup import CatchUpResult, KeyedTableCatchUp
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.lineage.datasets import stream_outputs
 from deltaworks.maintenance.layout import layout_of, optimized_tables
@@ -89,9 +89,9 @@ def test_merges_come_no_sooner_than_the_trigger_allows_and_looks_also_without_a_
 
     def follow(name: str) -> Any:
         looks.append(time.monotonic())
-        return Followed(table=name, how="newer", history_version=1, rows=1, merges=1, engine="", seconds=0.0)
+        return CatchUpResult(table=name, mode="newer", history_version=1, rows=1, merges=1, engine="", seconds=0.0)
 
-    thread = _FollowingThread("live tables", {"now": 0.2}, follow)
+    thread = _CatchUpThread("live tables", {"now": 0.2}, follow)
     thread.start()
     for _ in range(12):
         thread.wake()
@@ -110,15 +110,15 @@ def test_a_larger_merge_delays_no_live_table(tmp_path: Path, monkeypatch: pytest
     mapping["live"] = [{**newest, "trigger_seconds": 0.1}]
     stage = KeyedStage(tmp_path, PipelineSpec.model_validate(mapping))
     stage.append([priced("a", 0)])
-    released, original = threading.Event(), KeyedTableFollower.follow
+    released, original = threading.Event(), KeyedTableCatchUp.catch_up
 
-    def slowly(self: KeyedTableFollower) -> Any:
+    def slowly(self: KeyedTableCatchUp) -> Any:
         if self._table.name == KEYED:
             released.wait(30)
         return original(self)
 
-    monkeypatch.setattr(KeyedTableFollower, "follow", slowly)
-    follower = KeyedFollower(stage.tables(), is_held=lambda table: False)
+    monkeypatch.setattr(KeyedTableCatchUp, "follow", slowly)
+    follower = KeyedCatchUp(stage.tables(), is_held=lambda table: False)
     follower.start()
     try:
         eventually(lambda: bool(symbols(stage, NOW)), "the live table is there")
@@ -136,12 +136,12 @@ def test_one_that_cannot_be_merged_is_suspended_and_goes_on_once_it_is_resumed(
     processor = stage.processor()
     stage.land(processor, 0)
 
-    def fails(self: KeyedTableFollower) -> None:
+    def fails(self: KeyedTableCatchUp) -> None:
         raise ContractError("TABLE_SCHEMA_DIFFERS", "another type")
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeyedTableFollower, "follow", fails)
-        processor.keyed.look()
+        patched.setattr(KeyedTableCatchUp, "follow", fails)
+        processor.keyed.catch_up_all()
     stage.land(processor, 1)
 
     (held,) = processor.held
@@ -153,17 +153,17 @@ def test_it_is_lent_for_the_time_of_a_turn(tmp_path: Path) -> None:
     stage = live_stage(tmp_path, trigger_seconds=5)
     processor = stage.processor()
     stage.land(processor, 0)
-    processor.keyed.look()
+    processor.keyed.catch_up_all()
     turn = asked_turn(LIVE)
     stage.objects.put(paths.turn_request("shop", LIVE), turn.encode())
-    processor.serve()
+    processor.serve_requests()
     stage.land(processor, 1)
 
-    assert processor.keyed.look() == []
+    assert processor.keyed.catch_up_all() == []
     assert merged(stage) == [(7, 0)]
     stage.objects.delete(paths.turn_request("shop", LIVE))
-    processor.serve()
-    processor.keyed.look()
+    processor.serve_requests()
+    processor.keyed.catch_up_all()
     assert merged(stage) == [(7, 1)]
 
 
@@ -217,4 +217,4 @@ def test_only_its_own_tables_are_merged(latest: LatestStage) -> None:
 
     assert tables.names == (NOW,)
     assert tables.trigger_seconds == {NOW: 5}
-    assert tables.idle(NOW)
+    assert tables.is_idle(NOW)

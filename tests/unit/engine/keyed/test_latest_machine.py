@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from deltaworks.engine.keyed import following, horizon, merge
+from deltaworks.engine.keyed import keyed_catchup, merge, retention_window
 from tests.examples import examples
 from tests.unit.engine.keyed.latest_stage import LatestStage, priced
 from tests.unit.engine.keyed.owners_machine import OwnersMachine
@@ -37,9 +37,9 @@ class LatestMachine(OwnersMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            mock.patch.object(horizon, "LEAST_SECONDS_BETWEEN", 0.0),
-            mock.patch.object(horizon, "SHARE_BETWEEN", 0.0),
-            mock.patch.object(horizon, "MOST_FILES", 3),
+            mock.patch.object(retention_window, "LEAST_SECONDS_BETWEEN", 0.0),
+            mock.patch.object(retention_window, "SHARE_BETWEEN", 0.0),
+            mock.patch.object(retention_window, "MOST_FILES", 3),
         ]
         for patch in self.patches:
             patch.start()
@@ -69,7 +69,7 @@ class LatestMachine(OwnersMachine):
     def lose_the_place(self) -> None:
         """What says how far bronze has been read is gone: everything is read and merged again."""
         self.take_over()
-        with mock.patch.object(following, "keyed_application", return_value=f"lost/{uuid.uuid4().hex}"):
+        with mock.patch.object(keyed_catchup, "keyed_application", return_value=f"lost/{uuid.uuid4().hex}"):
             self.stage.follow(self.owner)
         self.is_current = True
 

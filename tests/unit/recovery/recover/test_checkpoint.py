@@ -11,9 +11,9 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.engine import start as run_start
+from deltaworks.engine import recovery as run_start
 from deltaworks.engine.ledger import Ledger
-from deltaworks.engine.start import open_batches
+from deltaworks.engine.recovery import open_batch_processor
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.recovery.recover.checkpoint import repair_checkpoint
 from deltaworks.specs.catalog import Catalog
@@ -39,7 +39,7 @@ def start(stage: Stage, catalog: Catalog) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=3, name="shop")
     stage.epoch = lease.acquire(wait_seconds=5)
     try:
-        open_batches(None, catalog, stage.spec, stage.objects, lease=lease, epoch=stage.epoch)
+        open_batch_processor(None, catalog, stage.spec, stage.objects, lease=lease, epoch=stage.epoch)
     finally:
         lease.release()
 

@@ -14,9 +14,9 @@ from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.engine import start as run_start
-from deltaworks.engine.ledger import LandedBatches, known_owner_epoch
-from deltaworks.engine.start import checkpoint_to_run_on, open_batches
+from deltaworks.engine import recovery as run_start
+from deltaworks.engine.ledger import CommittedBatches, max_owner_epoch
+from deltaworks.engine.recovery import current_checkpoint, open_batch_processor
 from deltaworks.errors import DeltaworksError
 from deltaworks.recovery.recover import lost_files
 from deltaworks.recovery.restore import lost
@@ -56,15 +56,17 @@ def start(stage: SourceStage) -> None:
         paths.pipeline_control("shop", "lease.json"),
         ttl_seconds=3,
         name="shop",
-        known_epoch=lambda: known_owner_epoch(stage.lake, "shop"),
+        known_epoch=lambda: max_owner_epoch(stage.lake, "shop"),
     )
     epoch = lease.acquire(wait_seconds=5)
     try:
-        processor, ledger = open_batches(None, stage.catalog(), stage.spec, stage.objects, lease=lease, epoch=epoch)
-        while processor.finish_torn() is not None:
+        processor, ledger = open_batch_processor(
+            None, stage.catalog(), stage.spec, stage.objects, lease=lease, epoch=epoch
+        )
+        while processor.complete_prepared() is not None:
             pass
-        checkpoint_to_run_on(PipelineHome(stage.objects, "shop"), ledger)
-        processor.serve()
+        current_checkpoint(PipelineHome(stage.objects, "shop"), ledger)
+        processor.serve_requests()
     finally:
         lease.release()
     stage.epoch = epoch
@@ -227,7 +229,7 @@ def test_nothing_is_damaged_where_nothing_is(stage: SourceStage) -> None:
 def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(
     stage: SourceStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_start, "landed_batches", lambda *arguments: LandedBatches({}, {}, 0))
+    monkeypatch.setattr(run_start, "landed_batches", lambda *arguments: CommittedBatches({}, {}, 0))
 
     drop(stage)
     stage.land_object(stage.processor(), 5)

@@ -99,7 +99,7 @@ def test_a_restore_of_delta_alone_loses_what_landed_since_for_good(stage: Stage)
     opened(stage).restore(stage.version_of("orders", 1))
 
     processor = stage.processor()
-    assert processor.finish_torn() is None
+    assert processor.complete_prepared() is None
     stage.land(processor, 4)
 
     assert stage.landed("orders") == stage.expected(0, 1, 4)
@@ -250,7 +250,7 @@ def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(sta
 
     def serve() -> None:
         while not over.wait(0.05):
-            processor.serve()
+            processor.serve_requests()
 
     def land_meanwhile(point: str) -> None:
         if point == "planned":
@@ -264,7 +264,7 @@ def test_beside_a_running_stream_the_table_is_held_and_catches_up_afterwards(sta
         over.set()
         stream.join()
         lease.release()
-    processor.serve()
+    processor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3, 4)
     assert [outcome for batch, outcome in stage.steps("orders") if batch == 4] == ["held", "caught_up"]

@@ -12,7 +12,7 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import Lease
-from deltaworks.engine.history import BatchHistory
+from deltaworks.engine.batch_history import BatchHistory
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.engine.writers import FanOutWriter
@@ -143,7 +143,7 @@ def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage
     history = BatchHistory(stage.lake, stage.objects, stage.spec)
     one = TableRestore(stage.catalog(), "shop", "orders")
 
-    assert [(each.generation, each.batch_id) for each in history.complete()] == [(1, 0), (1, 1), (2, 4)]
+    assert [(each.generation, each.batch_id) for each in history.completed()] == [(1, 0), (1, 1), (2, 4)]
     with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
         back(stage, 3)
     with pytest.raises(ContractError, match="RESTORE_GENERATION_OVER"):
@@ -176,7 +176,7 @@ def test_a_second_rollback_goes_behind_the_first(stage: Stage) -> None:
 
     assert all(stage.landed(name) == stage.expected(0, 1, 2, 3) for name in ALL)
     history = BatchHistory(stage.lake, stage.objects, stage.spec)
-    assert [(each.generation, each.batch_id) for each in history.complete()] == [(1, 0), (3, 5), (3, 6), (3, 7)]
+    assert [(each.generation, each.batch_id) for each in history.completed()] == [(1, 0), (3, 5), (3, 6), (3, 7)]
 
 
 def test_files_that_are_gone_keep_all_tables_as_they_are(stage: Stage) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from deltaworks.engine.fan_out import merged_outputs, partitioning, write_payloads
+from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.parse import BatchStamp
@@ -85,14 +85,14 @@ def test_a_batch_stops_where_none_of_its_objects_could_be_read_and_goes_on_where
     landing: Any, make_spec: Callable[..., PipelineSpec], tmp_path: Path, others: int
 ) -> None:
     spec, stamp = make_spec(), BatchStamp(1, 0, "fp")
-    target = FileTarget(None, {name: str(tmp_path / name) for name in partitioning(spec)}, partitioning(spec))
+    target = FileTarget(None, {name: str(tmp_path / name) for name in partition_columns(spec)}, partition_columns(spec))
     keys = ["games/refused", *["other/good"] * others]
     landing.put(*keys)
     with refusing(landing, "games/", 403, "AccessDenied") as opener:
         tasks = [[opener(FileReference(seq, key, ""))] for seq, key in enumerate(keys)]
     outputs = [TaskOutput.decode(write_payloads(task, spec, stamp, target).encode()) for task in tasks]
 
-    written = merged_outputs(outputs, target, {})
+    written = merge_outputs(outputs, target, {})
 
     assert written.files["quarantine"][0].rows == 1
     assert (written.findings.refusal is not None, written.findings.any_read) == (True, bool(others))

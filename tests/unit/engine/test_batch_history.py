@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.history import held_tables
+from deltaworks.engine.batch_history import held_tables_by_batch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
@@ -23,7 +23,7 @@ def stage(tmp_path: Path, make_spec: Callable[..., PipelineSpec]) -> Stage:
 
 def test_a_pipeline_without_batches_has_an_empty_history(stage: Stage) -> None:
     assert stage.history().recent() == []
-    assert stage.history().complete() == []
+    assert stage.history().completed() == []
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
         stage.history().detail(0)
 
@@ -36,7 +36,7 @@ def test_the_newest_batches_come_with_one_that_is_prepared_and_not_complete(stag
     found = stage.history().recent(3)
 
     assert [(each.batch_id, each.state) for each in found] == [(1, "complete"), (2, "complete"), (3, "prepared")]
-    assert [each.batch_id for each in stage.history().complete(first=1)] == [1, 2]
+    assert [each.batch_id for each in stage.history().completed(first=1)] == [1, 2]
     assert (found[0].rows, found[0].quarantined, found[0].owner_epoch, found[0].run) == (5, 2, 4, "stream__shop/1")
     assert (found[0].start_offset, found[0].end_offset) == ({"seq": 2}, {"seq": 4})
     assert found[0].seconds is not None
@@ -97,4 +97,4 @@ def test_a_table_that_caught_up_with_one_batch_may_still_wait_for_the_next() -> 
         {"batch_id": 0, "table_name": "orders", "outcome": "caught_up"},
         {"batch_id": 1, "table_name": "orders", "outcome": "held"},
     ]
-    assert held_tables(rows) == {1: ("orders",)}
+    assert held_tables_by_batch(rows) == {1: ("orders",)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.engine.canary import canary_payload
+from deltaworks.engine.worker_probe import probe_payload
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -40,7 +40,7 @@ def test_a_canary_holds_one_event_in_the_format_of_its_source(source: dict[str, 
             "tables": [{"name": "events", "catch_all": True}],
         }
     )
-    payload = Payload(0, "canary", canary_payload(spec.source))
+    payload = Payload(0, "canary", probe_payload(spec.source))
 
     parts = list(Parser(spec).parse([payload], BatchStamp(0, 0, "")))
 

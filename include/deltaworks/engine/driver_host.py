@@ -19,64 +19,64 @@ from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
 #: How long a run that was started though its stop flag is set takes to say so.
-STOPPED_SECONDS = 20.0
+STOP_FLAG_DELAY_SECONDS = 20.0
 #: How long the end of a run that is not alone waits for its batch. One that is stopped in the middle of its Python has
 #: cost the thread of a query its stack.
 BATCH_END_SECONDS = 60.0
 
 
-class Host(Protocol):
+class DriverHost(Protocol):
     """What a run needs of its driver. `limits_time`: the run ends after `max_run_seconds` of its own."""
 
-    limits_time: bool
-    stopped_seconds: float
+    has_run_limit: bool
+    stop_flag_delay_seconds: float
 
     def pool(self, name: str) -> str:
         """The scheduler's pool of a query."""
 
-    def lease_lost(self) -> None:
+    def on_lease_lost(self) -> None:
         """Called from a thread once the lease is lost: nothing more may be started."""
 
-    def ending(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why the run has to end now, if it has to.
 
         Raises:
             FencedError: LEASE_LOST.
         """
 
-    def stalled(self, error: TransientError) -> None:
+    def on_stall(self, error: TransientError) -> None:
         """A batch has hung; the heartbeat says so."""
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
         """Called before the queries of a run are stopped, when no further batch begins."""
 
-    def left_behind(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
         """Called once the queries of a run were stopped."""
 
 
 class OwnDriver:
     """A driver that runs one stream. Its process ends with the run, by force where it must."""
 
-    limits_time = True
-    stopped_seconds = STOPPED_SECONDS
+    has_run_limit = True
+    stop_flag_delay_seconds = STOP_FLAG_DELAY_SECONDS
 
     def pool(self, name: str) -> str:
         return name
 
-    def lease_lost(self) -> None:
+    def on_lease_lost(self) -> None:
         # Nothing more may be started under a lost lease. The epoch in the tables refuses what is under way.
         exit_immediately(launching_jvm(), exit_code=FencedError.exit_code)
 
-    def ending(self) -> str | None:
+    def stop_reason(self) -> str | None:
         return None
 
-    def stalled(self, error: TransientError) -> None:
-        end_driver(error)
+    def on_stall(self, error: TransientError) -> None:
+        exit_driver(error)
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
         return
 
-    def left_behind(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
         return
 
 
@@ -87,41 +87,41 @@ class SharedDriver:
         end_driver: ends the whole process. Called only where a batch that hangs cannot be ended alone.
     """
 
-    limits_time = False
-    stopped_seconds = 0.0
+    has_run_limit = False
+    stop_flag_delay_seconds = 0.0
 
-    def __init__(self, pipeline: str, *, end_driver: Callable[[TransientError], None]) -> None:
+    def __init__(self, pipeline: str, *, exit_driver: Callable[[TransientError], None]) -> None:
         self._pipeline = pipeline
-        self._end_driver = end_driver
+        self._exit_driver = exit_driver
         self._reason: str | None = None
         self._lost = threading.Event()
 
-    def end(self, reason: str) -> None:
+    def request_end(self, reason: str) -> None:
         """Have the run end after the batch under way. Idempotent."""
         self._reason = self._reason or reason
 
     def pool(self, name: str) -> str:
         return f"{self._pipeline}.{name}"
 
-    def lease_lost(self) -> None:
+    def on_lease_lost(self) -> None:
         self._lost.set()
 
-    def ending(self) -> str | None:
+    def stop_reason(self) -> str | None:
         if self._lost.is_set():
             raise FencedError("LEASE_LOST", f"The lease of {self._pipeline!r} went to a successor.")
         return self._reason
 
-    def stalled(self, error: TransientError) -> None:
+    def on_stall(self, error: TransientError) -> None:
         raise error
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
         if not self._lost.is_set():
             _wait_while(is_under_way, BATCH_END_SECONDS)
 
-    def left_behind(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
         # Spark cancels its jobs; Python that waits for something else, nobody can end but with the process.
         if _wait_while(is_under_way, BATCH_END_SECONDS):
-            self._end_driver(
+            self._exit_driver(
                 TransientError(
                     "BATCH_STALLED",
                     f"A batch of {self._pipeline!r} hangs and cannot be ended alone, so the driver of its group ends.",
@@ -130,19 +130,21 @@ class SharedDriver:
             )
 
 
-def end_driver(error: TransientError) -> None:
+def exit_driver(error: TransientError) -> None:
     """End this process and its JVM at once, and tell the launcher why."""
     log.error("%s", error)
     print(error.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
     exit_immediately(launching_jvm(), exit_code=error.exit_code)
 
 
-def out_of_time(host: Host, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None) -> str | None:
+def run_limit_reason(
+    host: DriverHost, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None
+) -> str | None:
     """Why a run is over by its own time; None while it is not, or where its host counts.
 
     Counted from the first batch, so that a slow start never ends a run that has done nothing.
     """
-    if not host.limits_time:
+    if not host.has_run_limit:
         return None
     limit_seconds = spec.stream.max_run_seconds
     if now - (first_batch or now) >= limit_seconds:
@@ -150,14 +152,14 @@ def out_of_time(host: Host, spec: PipelineSpec, now: float, *, started: float, f
     return "max_run_seconds without a batch" if now - started >= 2 * limit_seconds else None
 
 
-def end_where_stalled(
+def fail_stalled_batch(
     pipeline: str,
     batch_started: float | None,
     now: float,
     *,
     stall_seconds: float,
     heartbeat: HeartbeatWriter,
-    host: Host,
+    host: DriverHost,
 ) -> None:
     """Do nothing, or have the host end what hangs with BATCH_STALLED once a batch has run for `stall_seconds`.
 
@@ -169,13 +171,13 @@ def end_where_stalled(
     message = f"A batch of {pipeline!r} has run for {now - batch_started:.0f} seconds."
     error = TransientError("BATCH_STALLED", message, hint="The next run resumes it; see the driver log for where.")
     heartbeat.close(state="failed", error=error.as_record())
-    host.stalled(error)
+    host.on_stall(error)
 
 
-def _wait_while(holds: Callable[[], bool], seconds: float) -> bool:
+def _wait_while(condition: Callable[[], bool], seconds: float) -> bool:
     """Wait until it holds no more; whether it still did after `seconds`."""
     deadline = time.monotonic() + seconds
-    while holds():
+    while condition():
         if time.monotonic() >= deadline:
             return True
         time.sleep(0.1)

@@ -103,17 +103,17 @@ class BatchHistory:
     def recent(self, last: int = 20) -> list[BatchSummary]:
         """The newest `last` batches of all generations, oldest first, one that is prepared and not complete among
         them."""
-        newest = self._newest()
+        newest = self._newest_batch()
         return self._filter_seq(max(0, newest - last + 1), newest, in_all=True)
 
-    def complete(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
+    def completed(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
         """The complete batches whose rows the tables have, from `first` to `last`, both included, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
         return self._filter_seq(first, newest if last is None else min(last, newest))
 
-    def facts(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
+    def source_metadata(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
         """By complete batch what is on record of its source: records, bytes, when they arrived."""
         newest = self.last_completed()
         if newest is None:
@@ -127,19 +127,21 @@ class BatchHistory:
         Raises:
             ConfigError: BATCH_UNKNOWN, neither the ledger nor a prepared batch has it.
         """
-        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, in_all=True)
+        rows = self._rows(CHECKPOINT_STORE, batch_id, batch_id, all_generations=True)
         prepared = self._home.prepared.read(self._generation, batch_id)
         if rows:
-            return self._of_ledger(rows[0])
+            return self._ledger_detail(rows[0])
         if prepared is None:
             raise ConfigError(
                 "BATCH_UNKNOWN",
                 f"Pipeline {self._spec.pipeline!r} has no batch {batch_id} in generation {self._generation}.",
-                hint=f"Its newest batch is {self._newest()}." if self._newest() >= 0 else "It has no batch yet.",
+                hint=f"Its newest batch is {self._newest_batch()}."
+                if self._newest_batch() >= 0
+                else "It has no batch yet.",
             )
-        return self._of_prepared(prepared)
+        return self._prepared_detail(prepared)
 
-    def _newest(self) -> int:
+    def _newest_batch(self) -> int:
         """The newest batch there is a record of, -1 before the first."""
         completed = self.last_completed()
         newest = -1 if completed is None else completed
@@ -148,29 +150,29 @@ class BatchHistory:
         return newest
 
     def _filter_seq(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
-        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, in_all=in_all)}
-        held = held_tables(self._rows(BATCH_METADATA_STORE, first, last, in_all=in_all))
+        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, all_generations=in_all)}
+        held = held_tables_by_batch(self._rows(BATCH_METADATA_STORE, first, last, all_generations=in_all))
         summaries = []
         for batch_id in range(first, last + 1):
             if batch_id in rows:
-                summaries.append(_complete(rows[batch_id], held.get(batch_id, ())))
+                summaries.append(_completed_summary(rows[batch_id], held.get(batch_id, ())))
                 continue
             prepared = self._home.prepared.read(self._generation, batch_id)
             if prepared is not None:
-                summaries.append(_prepared(prepared))
+                summaries.append(_prepared_summary(prepared))
         return summaries
 
-    def _rows(self, name: str, first: int, last: int, *, in_all: bool = False) -> list[dict[str, Any]]:
+    def _rows(self, name: str, first: int, last: int, *, all_generations: bool = False) -> list[dict[str, Any]]:
         store = self._stores[name]
         if store is None:
             return []
         condition = (ds.field("batch_id") >= first) & (ds.field("batch_id") <= last)
-        if not in_all:
-            condition &= self._of_what_stays()
+        if not all_generations:
+            condition &= self._surviving_batches_filter()
         rows: list[dict[str, Any]] = rows_of(self._lake, store, filters=condition).to_pylist()
         return sorted(rows, key=lambda row: row["batch_id"])
 
-    def _of_what_stays(self) -> Any:
+    def _surviving_batches_filter(self) -> Any:
         """This generation's batches, and those of earlier ones that a rollback left in the tables."""
         condition = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
@@ -179,13 +181,13 @@ class BatchHistory:
                 condition |= (ds.field("generation") == generation) & (ds.field("batch_id") <= last)
         return condition
 
-    def _of_ledger(self, row: Mapping[str, Any]) -> BatchDetail:
+    def _ledger_detail(self, row: Mapping[str, Any]) -> BatchDetail:
         batch_id = row["batch_id"]
-        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id, in_all=True)
+        rows = self._rows(BATCH_METADATA_STORE, batch_id, batch_id, all_generations=True)
         ordered = sorted(rows, key=lambda step: (step["table_name"], step["at"]))
         source = json.loads(row["source_metadata"] or "{}")
         return BatchDetail(
-            summary=_complete(row, held_tables(rows).get(batch_id, ())),
+            summary=_completed_summary(row, held_tables_by_batch(rows).get(batch_id, ())),
             spark_batch_id=row["spark_batch_id"],
             checkpoint=row["checkpoint"],
             source=source,
@@ -196,30 +198,30 @@ class BatchHistory:
             files=self._files(source) if row["generation"] == self._generation else (),
         )
 
-    def _of_prepared(self, prepared: PreparedBatch) -> BatchDetail:
+    def _prepared_detail(self, prepared: PreparedBatch) -> BatchDetail:
         return BatchDetail(
-            summary=_prepared(prepared),
+            summary=_prepared_summary(prepared),
             spark_batch_id=prepared.spark_batch_id,
             checkpoint=prepared.checkpoint,
             source=prepared.source,
             spec_fingerprint=prepared.spec_fingerprint,
             code_version=prepared.code_version,
-            steps=tuple(self._pending(prepared, share) for share in prepared.tables),
+            steps=tuple(self._pending_step(prepared, share) for share in prepared.tables),
             files=self._files(prepared.source),
         )
 
-    def _pending(self, prepared: PreparedBatch, share: PreparedTable) -> StepOutcome:
-        app_id = batch_step(prepared.pipeline, prepared.generation, share.table, prepared.batch_id).app_id
-        table = self._lake.open(paths.table(prepared.pipeline, share.table))
+    def _pending_step(self, prepared: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
+        app_id = batch_step(prepared.pipeline, prepared.generation, prepared_table.table, prepared.batch_id).app_id
+        table = self._lake.open(paths.table(prepared.pipeline, prepared_table.table))
         landed = table.transaction_version(app_id) if table is not None else None
         return StepOutcome(
             step=app_id,
-            table_name=share.table,
-            writer=share.writer,
+            table_name=prepared_table.table,
+            writer=prepared_table.writer,
             outcome="landed" if landed is not None and landed >= prepared.batch_id else "pending",
-            rows=share.rows,
-            files=len(share.files),
-            bytes=sum(file["size"] for file in share.files),
+            rows=prepared_table.rows,
+            files=len(prepared_table.files),
+            bytes=sum(file["size"] for file in prepared_table.files),
             delta_version=None,
             seconds=None,
         )
@@ -230,19 +232,19 @@ class BatchHistory:
         if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
             return ()
         events = FileEventLog(self._lake, declared.relay).read(source["first_seq"] - 1, source["last_seq"])
-        ours = filter_events(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
-        return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in ours.to_pylist())
+        matching_events = filter_events(events, bucket=declared.bucket, prefix=declared.prefix, glob=declared.glob)
+        return tuple(SourceFile(row["seq"], row["key"], row["size"]) for row in matching_events.to_pylist())
 
 
-def held_tables(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+def held_tables_by_batch(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     """By batch, the tables whose share is held back and has not been caught up. `steps` are rows of the ledger."""
-    waiting: dict[int, tuple[str, ...]] = {}
+    held: dict[int, tuple[str, ...]] = {}
     for table, batch_id in held_steps(steps):
-        waiting[batch_id] = (*waiting.get(batch_id, ()), table)
-    return waiting
+        held[batch_id] = (*held.get(batch_id, ()), table)
+    return held
 
 
-def _complete(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
+def _completed_summary(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
     return BatchSummary(
         generation=row["generation"],
         batch_id=row["batch_id"],
@@ -259,7 +261,7 @@ def _complete(row: Mapping[str, Any], held: tuple[str, ...]) -> BatchSummary:
     )
 
 
-def _prepared(prepared: PreparedBatch) -> BatchSummary:
+def _prepared_summary(prepared: PreparedBatch) -> BatchSummary:
     return BatchSummary(
         generation=prepared.generation,
         batch_id=prepared.batch_id,

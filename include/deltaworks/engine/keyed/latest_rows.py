@@ -20,11 +20,11 @@ from deltaworks.tables.duckdb_session import duckdb_session
 
 SOURCE, TARGET = "source", "target"
 #: Arrow bytes of rows that are gathered before the older ones of them are dropped.
-GATHERED_BYTES = 128 << 20
-_PLACE = "place"
+BUFFERED_BYTES = 128 << 20
+_ROW_INDEX = "place"
 
 
-def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
+def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
     """Rows of the history as the keyed table has them: those with a key, deletions marked.
 
     Rows that a mutation has deleted from the history are none of its rows any more.
@@ -40,7 +40,7 @@ def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
             rows = rows.filter(pc.is_valid(column))
     schema = arrow_schema(dict(table.types))
     if table.has_tombstones:
-        deleted = _deleted(table, rows)
+        deleted = _is_deleted(table, rows)
         if DELETED_COLUMN in rows.column_names:
             rows = rows.set_column(rows.schema.get_field_index(DELETED_COLUMN), DELETED_COLUMN, deleted)
         else:
@@ -48,7 +48,7 @@ def keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
     return rows.select(schema.names).cast(schema)
 
 
-def _deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
+def _is_deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
     """Whether each row says that its key is deleted: every column of `deleted_when` has one of its values."""
     deleted = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
     for name, values in table.deleted_when.items():
@@ -57,23 +57,23 @@ def _deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
     return deleted
 
 
-def newest(table: KeyedTable, rows: pa.Table) -> pa.Table:
+def latest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
     """The newest row of each key among rows as `keyed_rows` gives them, in the order they had."""
     if rows.num_rows <= 1:
         return rows
-    narrow = pa.Table.from_arrays(
+    ordering = pa.Table.from_arrays(
         [_comparable(rows.column(name)) for name in (*table.by, *table.sort_columns)],
         names=[*(f"k{index}" for index in range(len(table.by))), *_order_names(table)],
-    ).append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
+    ).append_column(_ROW_INDEX, pa.array(np.arange(rows.num_rows)))
     keys = ", ".join(f"k{index}" for index in range(len(table.by)))
     order = ", ".join(f"{name} DESC NULLS LAST" for name in _order_names(table))
     with duckdb_session() as connection:
-        connection.register("narrow", narrow)
-        chosen = connection.sql(
-            f"SELECT {_PLACE} FROM narrow QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}) = 1 "
-            f"ORDER BY {_PLACE}"
+        connection.register("narrow", ordering)
+        latest = connection.sql(
+            f"SELECT {_ROW_INDEX} FROM narrow QUALIFY row_number() OVER (PARTITION BY {keys} ORDER BY {order}) = 1 "
+            f"ORDER BY {_ROW_INDEX}"
         ).to_arrow_table()
-    return rows if chosen.num_rows == rows.num_rows else rows.take(chosen.column(0))
+    return rows if latest.num_rows == rows.num_rows else rows.take(latest.column(0))
 
 
 def _order_names(table: KeyedTable) -> list[str]:
@@ -85,34 +85,34 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
-def newest_of(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def iter_latest_rows(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The newest rows of many parts, in one table, or in several where keys alone fill more memory than is gathered.
 
     Rows of one key may be in several of them then: the newest of all is still what merging each of them leads to.
     """
-    gathered: list[pa.Table] = []
-    gathered_bytes = 0
+    buffered: list[pa.Table] = []
+    buffered_bytes = 0
     for part in parts:
-        rows = keyed_rows(table, part)
-        gathered.append(rows)
-        gathered_bytes += rows.nbytes
-        if gathered_bytes >= GATHERED_BYTES:
-            reduced = newest(table, pa.concat_tables(gathered))
-            gathered, gathered_bytes = [reduced], reduced.nbytes
-            if gathered_bytes >= GATHERED_BYTES // 2:
+        rows = to_keyed_rows(table, part)
+        buffered.append(rows)
+        buffered_bytes += rows.nbytes
+        if buffered_bytes >= BUFFERED_BYTES:
+            reduced = latest_rows(table, pa.concat_tables(buffered))
+            buffered, buffered_bytes = [reduced], reduced.nbytes
+            if buffered_bytes >= BUFFERED_BYTES // 2:
                 yield reduced
-                gathered, gathered_bytes = [], 0
-    if gathered:
-        yield newest(table, pa.concat_tables(gathered))
+                buffered, buffered_bytes = [], 0
+    if buffered:
+        yield latest_rows(table, pa.concat_tables(buffered))
 
 
-def same_key(table: KeyedTable, *, quote: str) -> str:
+def same_key_condition(table: KeyedTable, *, quote: str) -> str:
     """The SQL condition on a row of the source and one of the target that have one key."""
     columns = (f"{quote}{name}{quote}" for name in table.by)
     return " AND ".join(f"{TARGET}.{column} = {SOURCE}.{column}" for column in columns)
 
 
-def is_newer(table: KeyedTable, *, quote: str) -> str:
+def newer_condition(table: KeyedTable, *, quote: str) -> str:
     """The SQL condition on a row of the source that is newer than the one of the target. Never null."""
     condition = "false"
     for name in reversed(table.sort_columns):

@@ -33,15 +33,15 @@ from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
 #: Statistics of files have milliseconds, rounded down.
-_ROUNDED = dt.timedelta(milliseconds=1)
+_STATISTICS_PRECISION = dt.timedelta(milliseconds=1)
 #: Old rows are taken out once a tenth of `forget_minutes` has passed, and no more often than this.
-LEAST_SECONDS_BETWEEN = 30.0
-SHARE_BETWEEN = 0.1
+MIN_EXPIRY_SECONDS = 30.0
+EXPIRY_FRACTION = 0.1
 #: Merges that add keys add files; so many are made one again.
-MOST_FILES = 32
+MAX_FILES = 32
 
 
-class Horizon:
+class RetentionWindow:
     """The event time before which a table has no rows. One without `forget_minutes` reaches back for ever."""
 
     def __init__(self, forget_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
@@ -65,38 +65,38 @@ class Horizon:
         """Forget how far the rows have come, since they are read again."""
         self._newest = None
 
-    def note(self, times: pa.ChunkedArray) -> None:
+    def observe(self, times: pa.ChunkedArray) -> None:
         """Take the event times of rows into account."""
         if self._span is not None:
-            self._note(pc.max(times).as_py())
+            self._observe(pc.max(times).as_py())
 
-    def note_files(self, files: Iterable[Action]) -> None:
+    def observe_files(self, files: Iterable[Action]) -> None:
         """Take the event times of rows in files into account, as far as statistics tell them."""
         for file in files if self._span is not None else ():
-            self._note(_bound(file, "maxValues"))
+            self._observe(_event_time_bound(file, "maxValues"))
 
-    def kept(self, rows: pa.Table) -> pa.Table:
+    def filter_rows(self, rows: pa.Table) -> pa.Table:
         """The rows that are not older, after they have been taken into account."""
         if self._span is None or not rows.num_rows:
             return rows
-        self.note(rows.column(EVENT_TIME))
+        self.observe(rows.column(EVENT_TIME))
         start = self.start
         return rows if start is None else rows.filter(pc.greater_equal(rows.column(EVENT_TIME), pa.scalar(start)))
 
-    def reached(self, files: Iterable[Action]) -> tuple[Action, ...]:
+    def filter_files(self, files: Iterable[Action]) -> tuple[Action, ...]:
         """The files that may have rows which are not older."""
         start = self.start
         if start is None:
             return tuple(files)
-        ends = ((file, _bound(file, "maxValues")) for file in files)
-        return tuple(file for file, end in ends if end is None or end + _ROUNDED >= start)
+        ends = ((file, _event_time_bound(file, "maxValues")) for file in files)
+        return tuple(file for file, end in ends if end is None or end + _STATISTICS_PRECISION >= start)
 
-    def _note(self, newest: dt.datetime | None) -> None:
+    def _observe(self, newest: dt.datetime | None) -> None:
         if newest is not None and (self._newest is None or newest > self._newest):
             self._newest = newest
 
 
-def _bound(file: Action, side: str) -> dt.datetime | None:
+def _event_time_bound(file: Action, side: str) -> dt.datetime | None:
     value = (stats_of(file).get(side) or {}).get(EVENT_TIME)
     try:
         return parse_iso(value) if isinstance(value, str) else None
@@ -104,79 +104,79 @@ def _bound(file: Action, side: str) -> dt.datetime | None:
         return None
 
 
-class Forgetting:
+class Expiry:
     """Takes rows behind the horizon out of a table, from time to time, and makes one file of many small ones.
 
     Each is a commit of its own, guarded by the owner epoch as merges are. Used by the thread that merges.
     """
 
-    def __init__(self, horizon: Horizon, owner: Step, *, forget_minutes: int | None) -> None:
-        self._horizon = horizon
+    def __init__(self, window: RetentionWindow, owner: Step, *, forget_minutes: int | None) -> None:
+        self._window = window
         self._owner = owner
-        self._seconds_between = max(LEAST_SECONDS_BETWEEN, (forget_minutes or 0) * 60 * SHARE_BETWEEN)
-        self._last: float | None = None
+        self._seconds_between = max(MIN_EXPIRY_SECONDS, (forget_minutes or 0) * 60 * EXPIRY_FRACTION)
+        self._last_expiry: float | None = None
 
-    def look(self, opened: DeltaTable, user_metadata: str) -> None:
+    def run_if_due(self, table: DeltaTable, user_metadata: str) -> None:
         """Do what is due. Cheap where nothing is.
 
         Raises:
             FencedError: a successor has taken over.
             ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         """
-        if not self._horizon.is_bounded:
+        if not self._window.is_bounded:
             return
-        if self._last is None or time.monotonic() - self._last >= self._seconds_between:
-            self.forget(opened, user_metadata)
-            self._last = time.monotonic()
-        if len(opened.file_uris()) >= MOST_FILES:
-            self._compact(opened, user_metadata)
+        if self._last_expiry is None or time.monotonic() - self._last_expiry >= self._seconds_between:
+            self.expire(table, user_metadata)
+            self._last_expiry = time.monotonic()
+        if len(table.file_uris()) >= MAX_FILES:
+            self._compact(table, user_metadata)
 
-    def forget(self, opened: DeltaTable, user_metadata: str) -> None:
+    def expire(self, table: DeltaTable, user_metadata: str) -> None:
         """Take out all rows behind the horizon; no commit where there is none.
 
         Raises:
             FencedError: a successor has taken over.
             ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         """
-        start = self._horizon.start
+        start = self._window.start
         if start is None:
             return
         for _ in commit_attempts():
-            refresh(opened)
-            check_owner_epoch(opened, self._owner)
-            if not _may_have_before(opened, start):
+            refresh(table)
+            check_owner_epoch(table, self._owner)
+            if not _may_contain_before(table, start):
                 return
             try:
-                opened.delete(
+                table.delete(
                     # In the column's very type: nothing else is compared with it.
                     f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-                    commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=post_commit_properties(opened),
+                    commit_properties=self._commit_properties(user_metadata),
+                    post_commithook_properties=post_commit_properties(table),
                 )
             except CommitFailedError:
                 continue
             return
-        raise contention_error(opened.table_uri, "take out old rows", advice="resume the table")
+        raise contention_error(table.table_uri, "take out old rows", advice="resume the table")
 
-    def _compact(self, opened: DeltaTable, user_metadata: str) -> None:
+    def _compact(self, table: DeltaTable, user_metadata: str) -> None:
         for _ in commit_attempts():
-            refresh(opened)
-            check_owner_epoch(opened, self._owner)
-            if len(opened.file_uris()) < MOST_FILES:
+            refresh(table)
+            check_owner_epoch(table, self._owner)
+            if len(table.file_uris()) < MAX_FILES:
                 return
             try:
-                opened.optimize.compact(
+                table.optimize.compact(
                     writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-                    commit_properties=self._commit(user_metadata),
-                    post_commithook_properties=post_commit_properties(opened),
+                    commit_properties=self._commit_properties(user_metadata),
+                    post_commithook_properties=post_commit_properties(table),
                 )
             except CommitFailedError:
                 continue
             return
-        raise contention_error(opened.table_uri, "make one file of small ones", advice="resume the table")
+        raise contention_error(table.table_uri, "make one file of small ones", advice="resume the table")
 
-    def _commit(self, user_metadata: str) -> CommitProperties:
+    def _commit_properties(self, user_metadata: str) -> CommitProperties:
         return CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -184,14 +184,14 @@ class Forgetting:
         )
 
 
-def _may_have_before(opened: DeltaTable, start: dt.datetime) -> bool:
+def _may_contain_before(table: DeltaTable, start: dt.datetime) -> bool:
     """Whether a file may have rows of an earlier event time. Reads the open table's log only."""
-    files = pa.table(opened.get_add_actions(flatten=True))
+    files = pa.table(table.get_add_actions(flatten=True))
     if f"min.{EVENT_TIME}" not in files.column_names:
         return bool(files.num_rows)
     bounds = files.column(f"min.{EVENT_TIME}").to_pylist()
-    return any(bound is None or _aware(bound) < start for bound in bounds)
+    return any(bound is None or _in_utc(bound) < start for bound in bounds)
 
 
-def _aware(bound: dt.datetime) -> dt.datetime:
+def _in_utc(bound: dt.datetime) -> dt.datetime:
     return bound if bound.tzinfo else bound.replace(tzinfo=dt.UTC)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from deltaworks.cli import app, files, operations
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.engine.file_answers import FileAnswers
+from deltaworks.engine.object_status import ObjectStatusReader
 from deltaworks.errors import ConfigError
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, QuarantinedMessage
@@ -55,10 +55,15 @@ def land(stage: Stage, table: str, rows: pa.Table) -> None:
 
 def test_an_object_that_was_read_tells_its_batch_and_its_rows(stage: Stage, project: Catalog) -> None:
     land(stage, "orders", pa.table({"_seq": pa.array([3, 3, 3, 4], pa.int64())}))
-    (answer,) = FileAnswers(project, "landing").about("day/3.json")
-    (reading,) = answer.readings
+    (answer,) = ObjectStatusReader(project, "landing").by_key("day/3.json")
+    (reading,) = answer.outcomes
     assert (answer.event["seq"], answer.event["batch"], answer.event["origin"]) == (3, 1, "sqs")
-    assert (reading.pipeline, reading.batch_id, dict(reading.rows), reading.whole) == ("shop", 1, {"orders": 3}, None)
+    assert (reading.pipeline, reading.batch_id, dict(reading.rows), reading.object_error) == (
+        "shop",
+        1,
+        {"orders": 3},
+        None,
+    )
 
 
 def test_an_object_nothing_came_of_tells_why(stage: Stage, project: Catalog) -> None:
@@ -68,19 +73,19 @@ def test_an_object_nothing_came_of_tells_why(stage: Stage, project: Catalog) -> 
     event = RejectedEvent(2, 0, "day/2.json", b"{}", None, (Reason(ReasonCode.UNKNOWN_EVENT, "", "no name"),))
     rows = quarantine_rows([whole, event], batch_id=0, ingested_at_us=0, fingerprint="fp", retain_raw_bytes=10)
     land(stage, "quarantine", rows)
-    answers = FileAnswers(project, "landing")
-    assert answers.about("day/1.json")[0].readings[0].whole == "object_missing: not there"
-    partly = answers.about("day/2.json")[0].readings[0]
-    assert (partly.whole, dict(partly.rejected), dict(partly.rows)) == (None, {"unknown_event": 1}, {})
+    answers = ObjectStatusReader(project, "landing")
+    assert answers.by_key("day/1.json")[0].outcomes[0].object_error == "object_missing: not there"
+    partly = answers.by_key("day/2.json")[0].outcomes[0]
+    assert (partly.object_error, dict(partly.rejected), dict(partly.rows)) == (None, {"unknown_event": 1}, {})
 
 
 def test_the_newest_objects_come_with_who_has_read_them_and_who_waits(project: Catalog) -> None:
-    found = FileAnswers(project, "landing").newest(8)
-    told = [(a.event["seq"], [(r.pipeline, r.batch_id) for r in a.readings]) for a in found]
+    found = ObjectStatusReader(project, "landing").newest_events(8)
+    told = [(a.event["seq"], [(r.pipeline, r.batch_id) for r in a.outcomes]) for a in found]
     assert told[-1] == (4, [("shop", 1)])
     assert told[-2] == (5, [])
     assert told[0] == (11, [("shop", None)])
-    assert [a.event["key"] for a in FileAnswers(project, "landing").newest(9, glob="*/1*.json")] == [
+    assert [a.event["key"] for a in ObjectStatusReader(project, "landing").newest_events(9, glob="*/1*.json")] == [
         "day/10.json",
         "day/1.json",
     ]
@@ -93,7 +98,7 @@ def test_a_comparison_tells_what_nobody_announced_and_what_went_unread(project: 
         path.write_bytes(b"{}")
     lake, landing = Lake(project.environment.lake), project.environment.landing
     by_key = RelaySpec(relay="landing", buckets=("landing",), overwrites="ignore", listing={"grace_minutes": 0})
-    found = reconcile(by_key, lake, landing, FileAnswers(project, "landing").readers())
+    found = reconcile(by_key, lake, landing, ObjectStatusReader(project, "landing").readers())
     assert (found.listed, found.logged, found.unannounced) == (2, 11, ["landing/day/new.json"])
     # The first four are gone too, and were read before; the one of another bucket is nobody's.
     assert found.missing == [f"landing/day/{number}.json" for number in (6, 7, 8, 9, 10)]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: So long a worker may take for it. One that is well takes some milliseconds, and as long as it needs to start.
-CANARY_SECONDS = 60.0
-_KEY = "canary"
+PROBE_SECONDS = 60.0
+_KEY = "probe"
 
 
-def canary_payload(source: SourceSpec) -> bytes:
+def probe_payload(source: SourceSpec) -> bytes:
     """A few bytes in the source's format, which hold one event."""
     return _PAYLOADS[source.format](source)
 
@@ -56,16 +56,16 @@ def _avro(source: Any) -> bytes:
 
 
 _PAYLOADS: dict[str, Callable[[Any], bytes]] = {
-    "json": lambda source: b'{"canary": "canary"}',
+    "json": lambda source: b'{"probe": "probe"}',
     "csv": _csv,
     "tsv": _tsv,
-    "text": lambda source: b"canary\n",
+    "text": lambda source: b"probe\n",
     "parquet": _parquet,
     "avro": _avro,
 }
 
 
-def read_canary(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
+def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
     """Run one task that reads the canary and drops what comes of it.
 
     It is made in the task too: where the library that makes it is broken, the driver lives on.
@@ -78,11 +78,11 @@ def read_canary(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterabl
     """
     declared = spec.model_dump_json()
 
-    def work(numbers: Iterable[int]) -> Iterator[int]:
+    def run_probe(numbers: Iterable[int]) -> Iterator[int]:
         source = PipelineSpec.model_validate_json(declared).source
         for number in numbers:
             with contextlib.suppress(Exception):  # a worker that can raise is alive
-                read([Payload(number, _KEY, canary_payload(source))])
+                read([Payload(number, _KEY, probe_payload(source))])
             yield number
 
-    spark.sparkContext.parallelize([0], 1).mapPartitions(work).collect()
+    spark.sparkContext.parallelize([0], 1).mapPartitions(run_probe).collect()

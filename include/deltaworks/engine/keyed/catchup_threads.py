@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.engine.keyed.following import Followed, KeyedTableFollower
+from deltaworks.engine.keyed.keyed_catchup import CatchUpResult, KeyedTableCatchUp
 from deltaworks.errors import DeltaworksError, FencedError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: How often histories are looked at that other jobs may have changed while no batch comes: one listing each.
-LOOK_SECONDS = 30.0
+CHECK_SECONDS = 30.0
 RETRY_SECONDS = (0.5, 2.0)
 
 
@@ -44,11 +44,11 @@ class KeyedTables:
         tables = (*spec.keyed_tables, *spec.latest_tables)
         # A lake each: handles are not shared between threads.
         self._tables = {
-            table.name: KeyedTableFollower(spark, Lake(lake.storage), spec, table, owner) for table in tables
+            table.name: KeyedTableCatchUp(spark, Lake(lake.storage), spec, table, owner) for table in tables
         }
         self.trigger_seconds = {table.name: table.trigger_seconds for table in tables}
-        self._working = {table.name: threading.Lock() for table in tables}
-        self._noting = threading.Lock()
+        self._merge_locks = {table.name: threading.Lock() for table in tables}
+        self._failures_lock = threading.Lock()
         self._failures: dict[str, DeltaworksError] = {}
 
     @property
@@ -56,37 +56,37 @@ class KeyedTables:
         """The keyed tables."""
         return tuple(self._tables)
 
-    def idle(self, name: str) -> bool:
+    def is_idle(self, name: str) -> bool:
         """Whether a table is not merged at this moment. One that is held by then is not merged before it is free."""
-        if not self._working[name].acquire(blocking=False):
+        if not self._merge_locks[name].acquire(blocking=False):
             return False
-        self._working[name].release()
+        self._merge_locks[name].release()
         return True
 
-    def note_failure(self, name: str, error: DeltaworksError) -> None:
+    def record_failure(self, name: str, error: DeltaworksError) -> None:
         """Say that a table cannot be brought up to date."""
-        with self._noting:
+        with self._failures_lock:
             self._failures[name] = error
 
-    def failures(self) -> dict[str, DeltaworksError]:
+    def pop_failures(self) -> dict[str, DeltaworksError]:
         """What was noted since the last call, by table."""
-        with self._noting:
+        with self._failures_lock:
             failures, self._failures = self._failures, {}
         return failures
 
-    def follow(self, name: str, *, is_held: Callable[[str], bool] = lambda table: False) -> Followed | None:
+    def catch_up(self, name: str, *, is_held: Callable[[str], bool] = lambda table: False) -> CatchUpResult | None:
         """Bring a keyed table to the newest version of its history. Idempotent; None where there was nothing to do.
 
         Raises:
             FencedError: a successor has taken over.
-            DeltaworksError: SPARK_ABSENT, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS and what reading and writing raises.
+            DeltaworksError: SPARK_UNAVAILABLE, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS and what reading and writing raises.
         """
-        with self._working[name]:
+        with self._merge_locks[name]:
             # Looked at with the lock in hand: who holds a table and then finds nothing at work may write it.
-            return None if is_held(name) else self._tables[name].follow()
+            return None if is_held(name) else self._tables[name].catch_up()
 
 
-class KeyedFollower:
+class KeyedCatchUp:
     """Follows the histories of a pipeline's keyed tables; nothing runs where it has none.
 
     Args:
@@ -100,7 +100,7 @@ class KeyedFollower:
         after_batches = {name: 0.0 for name in tables.names if not triggers[name]}
         at_triggers = {name: triggers[name] for name in tables.names if triggers[name]}
         self._threads = [
-            _FollowingThread(title, names, self._follow)
+            _CatchUpThread(title, names, self._catch_up)
             for title, names in (("keyed tables", after_batches), ("live tables", at_triggers))
             if names
         ]
@@ -116,7 +116,7 @@ class KeyedFollower:
             thread.wake()
             thread.start()
 
-    def signal(self) -> None:
+    def notify(self) -> None:
         """Say that a history may have changed."""
         for thread in self._threads:
             thread.wake()
@@ -129,32 +129,32 @@ class KeyedFollower:
             if thread.ident is not None:
                 thread.join(wait_seconds)
 
-    def look(self) -> list[Followed]:
+    def catch_up_all(self) -> list[CatchUpResult]:
         """Bring every table that is not held up to date, in this thread; what fails is noted there.
 
         Raises:
             FencedError: a successor has taken over.
         """
-        done = (self._follow(name) for name in self._tables.names)
+        done = (self._catch_up(name) for name in self._tables.names)
         return [followed for followed in done if followed is not None]
 
-    def _follow(self, name: str) -> Followed | None:
+    def _catch_up(self, name: str) -> CatchUpResult | None:
         for wait_seconds in (*RETRY_SECONDS, None):
             try:
-                return self._tables.follow(name, is_held=self._is_held)
+                return self._tables.catch_up(name, is_held=self._is_held)
             except FencedError:
                 raise
             except Exception as error:
-                own = as_deltaworks_error(error)
-                log.warning("table=%s could not be brought up to date: %s", name, own)
-                if wait_seconds is None or not own.retryable:
-                    self._tables.note_failure(name, own)
+                mapped = as_deltaworks_error(error)
+                log.warning("table=%s could not be brought up to date: %s", name, mapped)
+                if wait_seconds is None or not mapped.retryable:
+                    self._tables.record_failure(name, mapped)
                     return None
                 time.sleep(wait_seconds)
         return None
 
 
-class _FollowingThread(threading.Thread):
+class _CatchUpThread(threading.Thread):
     """Looks at some tables whenever it is woken, and else from time to time.
 
     A table with a trigger is merged no sooner than so many seconds after its last merge.
@@ -163,13 +163,15 @@ class _FollowingThread(threading.Thread):
         triggers: seconds by table, 0 for none.
     """
 
-    def __init__(self, title: str, triggers: Mapping[str, float], follow: Callable[[str], Followed | None]) -> None:
+    def __init__(
+        self, title: str, triggers: Mapping[str, float], catch_up: Callable[[str], CatchUpResult | None]
+    ) -> None:
         super().__init__(name=title, daemon=True)
         self._triggers = triggers
-        self._follow = follow
+        self._catch_up = catch_up
         self._wake = threading.Event()
         self._closing = False
-        self._looked_at = dict.fromkeys(triggers, -math.inf)
+        self._checked_at = dict.fromkeys(triggers, -math.inf)
         self._merged_at = dict.fromkeys(triggers, -math.inf)
 
     def wake(self) -> None:
@@ -189,7 +191,7 @@ class _FollowingThread(threading.Thread):
             try:
                 for name in self._triggers:
                     if closing or self._is_due(name, is_woken=is_woken):
-                        self._look(name)
+                        self._check(name)
             except FencedError as error:
                 # The stream itself meets the successor with its next commit.
                 log.warning("%s are left to a successor: %s", self.name, error)
@@ -197,20 +199,20 @@ class _FollowingThread(threading.Thread):
             if closing:
                 return
 
-    def _look(self, name: str) -> None:
-        followed = self._follow(name)
-        self._looked_at[name] = time.monotonic()
-        if followed is not None and followed.rows:
-            self._merged_at[name] = self._looked_at[name]
+    def _check(self, name: str) -> None:
+        result = self._catch_up(name)
+        self._checked_at[name] = time.monotonic()
+        if result is not None and result.rows:
+            self._merged_at[name] = self._checked_at[name]
 
     def _is_due(self, name: str, *, is_woken: bool) -> bool:
         now = time.monotonic()
         if is_woken and now >= self._merged_at[name] + self._triggers[name]:
             return True
-        return now >= self._next_look(name)
+        return now >= self._next_check(name)
 
-    def _next_look(self, name: str) -> float:
-        return self._looked_at[name] + (self._triggers[name] or LOOK_SECONDS)
+    def _next_check(self, name: str) -> float:
+        return self._checked_at[name] + (self._triggers[name] or CHECK_SECONDS)
 
     def _seconds_to_next(self) -> float:
-        return max(0.0, min(map(self._next_look, self._triggers)) - time.monotonic())
+        return max(0.0, min(map(self._next_check, self._triggers)) - time.monotonic())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed import affected, following, newest
-from deltaworks.engine.keyed.following import KeyedTableFollower
+from deltaworks.engine.keyed import keyed_catchup, latest_by_key, latest_rows
+from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.errors import ContractError, FencedError
 from tests.unit.engine.keyed.keyed_stage import HISTORY, LATEST, KeyedStage, declared, tick
@@ -43,7 +43,7 @@ def test_a_late_row_that_is_older_changes_nothing(stage: KeyedStage) -> None:
     followed = stage.follow(tables)
 
     assert followed is not None
-    assert (followed.how, followed.rows) == ("newer", 1)
+    assert (followed.mode, followed.rows) == ("newer", 1)
     assert [(row["symbol"], row["version"]) for row in stage.latest()] == [("a", 5), ("b", 1)]
     assert stage.latest() == stage.owed()
 
@@ -104,7 +104,7 @@ def test_nothing_is_committed_where_nothing_has_changed(stage: KeyedStage) -> No
 def test_a_history_without_changes_of_rows_does_not_outgrow_its_log(
     stage: KeyedStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "COMMITS_WITHOUT_ROWS", 3)
+    monkeypatch.setattr(keyed_catchup, "COMMITS_WITHOUT_ROWS", 3)
     tables = stage.tables()
     stage.append([tick("a", 1)])
     stage.follow(tables)
@@ -150,7 +150,7 @@ def test_rows_that_leave_the_history_leave_the_keyed_table(stage: KeyedStage) ->
     assert [(row["symbol"], row["version"]) for row in stage.latest()] == [("a", 1), ("c", 1)]
     assert stage.latest() == stage.owed()
     assert followed is not None
-    assert followed.how in ("exact", "rebuilt")
+    assert followed.mode in ("exact", "rebuilt")
 
 
 def test_a_history_that_goes_back_takes_the_keyed_table_along(stage: KeyedStage) -> None:
@@ -184,7 +184,7 @@ def test_values_that_mutations_change_are_looked_up_and_deleted_rows_do_not_coun
     assert shown == [("b", 7), ("c", 1), ("x", 1)]
     assert stage.latest() == stage.owed()
     assert followed is not None
-    assert followed.how == "exact"
+    assert followed.mode == "exact"
 
 
 def test_a_table_whose_position_is_gone_is_built_anew(stage: KeyedStage) -> None:
@@ -200,7 +200,7 @@ def test_a_table_whose_position_is_gone_is_built_anew(stage: KeyedStage) -> None
     followed = stage.follow()
 
     assert followed is not None
-    assert (followed.how, "no longer in the log" in followed.reason) == ("rebuilt", True)
+    assert (followed.mode, "no longer in the log" in followed.reason) == ("rebuilt", True)
     assert stage.latest() == stage.owed()
 
 
@@ -216,7 +216,7 @@ def test_a_file_that_vacuum_has_removed_makes_a_rebuild(stage: KeyedStage) -> No
     followed = stage.follow(tables)
 
     assert followed is not None
-    assert followed.how == "rebuilt"
+    assert followed.mode == "rebuilt"
     assert stage.latest() == stage.owed()
 
 
@@ -229,7 +229,7 @@ def test_what_somebody_else_has_made_of_the_rows_is_built_anew_by_the_next_owner
     followed = stage.follow()
 
     assert followed is not None
-    assert followed.how == "rebuilt"
+    assert followed.mode == "rebuilt"
     assert stage.latest() == stage.owed()
     assert stage.follow() is None
 
@@ -340,13 +340,13 @@ def test_a_process_that_dies_around_a_merge_leaves_it_to_the_next(
     for method in ("merge", "_by_delta_rs"):
         with monkeypatch.context() as patched:
             patched.setattr(KeyedMerge, method, dies)
-            patched.setattr(KeyedTableFollower, "_replace", dies)
+            patched.setattr(KeyedTableCatchUp, "_replace", dies)
             with pytest.raises(KeyboardInterrupt):
                 stage.follow()
     followed = stage.follow()
 
     assert followed is not None
-    assert followed.how == how
+    assert followed.mode == how
     assert stage.latest() == stage.owed()
 
 
@@ -354,13 +354,13 @@ def test_a_process_that_dies_around_a_merge_leaves_it_to_the_next(
 def test_more_than_is_held_in_memory_is_merged_in_parts(
     stage: KeyedStage, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest, "GATHERED_BYTES", 2_000)
-    monkeypatch.setattr(affected, "GATHERED_BYTES", 2_000)
-    monkeypatch.setattr(affected, "KEYS_PER_PASS", 7)
-    monkeypatch.setattr(affected, "MOST_VALUES", 3)
+    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 2_000)
+    monkeypatch.setattr(latest_by_key, "GATHERED_BYTES", 2_000)
+    monkeypatch.setattr(latest_by_key, "KEYS_PER_PASS", 7)
+    monkeypatch.setattr(latest_by_key, "MOST_VALUES", 3)
     draw = random.Random(7)
     # Files as small as these are mostly overhead, of which a delete leaves little.
-    monkeypatch.setattr(following, "_bytes_of", lambda table: 1 << 40)
+    monkeypatch.setattr(keyed_catchup, "_bytes_of", lambda table: 1 << 40)
 
     def some() -> list[dict[str, Any]]:
         return [tick(f"s{draw.randrange(60)}", draw.randrange(9), op=str(draw.randrange(9))) for _ in range(40)]
@@ -376,5 +376,5 @@ def test_more_than_is_held_in_memory_is_merged_in_parts(
     followed = stage.follow()
 
     assert followed is not None
-    assert (followed.how, followed.merges > 1) == (how, True)
+    assert (followed.mode, followed.merges > 1) == (how, True)
     assert stage.latest() == stage.owed()

@@ -18,12 +18,12 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import group_rows
 
 #: Rows that are gathered before notifications of them are made.
-GATHERED_ROWS = 500_000
-INSERT, STREAM = "insert", "stream"
+BUFFERED_ROWS = 500_000
+INSERT_CHANGE, STREAM_BATCH = "insert", "stream"
 _KEY = "\0key"
 
 
-def announcers(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
+def notification_tables_by_source(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     """The notification tables of each table that has any."""
     by_table: dict[str, tuple[str, ...]] = {}
     for table in spec.tables:
@@ -32,69 +32,73 @@ def announcers(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     return by_table
 
 
-def announced(spec: PipelineSpec) -> Mapping[str, str]:
+def source_by_notification_table(spec: PipelineSpec) -> Mapping[str, str]:
     """The table whose rows each notification table announces."""
     return {table.name: table.announces.table for table in spec.tables if table.announces is not None}
 
 
-def with_announcements(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     """Rows of tables as they come, and behind them the rows of notification tables that announce them.
 
     A notification is of rows that agree in what it takes over from them, in their batch and their time of arrival.
     """
-    gathering = {table.name: _Gathering(table, table.announces) for table in spec.tables if table.announces is not None}
-    by_data = announcers(spec)
+    buffers = {
+        table.name: _NotificationBuffer(table, table.announces) for table in spec.tables if table.announces is not None
+    }
+    notification_tables = notification_tables_by_source(spec)
     for name, rows in parts:
-        for announcer in by_data.get(name, ()):
-            gathering[announcer].take(rows)
-            if gathering[announcer].rows >= GATHERED_ROWS:
-                yield announcer, gathering[announcer].notifications()
+        for notification_table in notification_tables.get(name, ()):
+            buffers[notification_table].add(rows)
+            if buffers[notification_table].rows >= BUFFERED_ROWS:
+                yield notification_table, buffers[notification_table].flush()
         yield name, rows
-    for announcer, gathered in gathering.items():
-        if gathered.rows:
-            yield announcer, gathered.notifications()
+    for notification_table, buffer in buffers.items():
+        if buffer.rows:
+            yield notification_table, buffer.flush()
 
 
-class _Gathering:
+class _NotificationBuffer:
     """Rows of one table on their way to becoming notifications in another."""
 
     def __init__(self, table: TableSpec, announces: AnnouncesSpec) -> None:
         self._schema = arrow_schema(table.column_types())
-        self._taken_over = [column.name for column in table.columns]
+        self._copied_columns = [column.name for column in table.columns]
         self._key = announces.key
         self._parts: list[pa.Table] = []
         self.rows = 0
 
-    def take(self, rows: pa.Table) -> None:
-        by = [*self._taken_over, "_batch_id", "_ingested_at"]
-        self._parts.append(rows.select(by).append_column(_KEY, rows.column(self._key)))
+    def add(self, rows: pa.Table) -> None:
+        columns = [*self._copied_columns, "_batch_id", "_ingested_at"]
+        self._parts.append(rows.select(columns).append_column(_KEY, rows.column(self._key)))
         self.rows += rows.num_rows
 
-    def notifications(self) -> pa.Table:
+    def flush(self) -> pa.Table:
         """The notifications of the rows that were taken since the last call."""
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
-        by = [*self._taken_over, "_batch_id", "_ingested_at"]
-        order, starts = group_rows(rows, by, max_rows=KEYS_PER_NOTIFICATION)
+        group_columns = [*self._copied_columns, "_batch_id", "_ingested_at"]
+        order, starts = group_rows(rows, group_columns, max_rows=KEYS_PER_NOTIFICATION)
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
-        firsts = rows.select(by).take(pa.array(order[starts]))
+        firsts = rows.select(group_columns).take(pa.array(order[starts]))
         # A key that is null names no row; offsets of a list count values, so nulls are left out of each list.
-        kept = keys.is_valid()
-        before = np.concatenate([[0], np.cumsum(np.asarray(kept))])
+        has_key = keys.is_valid()
+        key_offsets = np.concatenate([[0], np.cumsum(np.asarray(has_key))])
         lists = pa.ListArray.from_arrays(
-            pa.array(np.append(before[starts], before[ends[-1]]), pa.int32()), keys.filter(kept)
+            pa.array(np.append(key_offsets[starts], key_offsets[ends[-1]]), pa.int32()), keys.filter(has_key)
         )
         count = firsts.num_rows
-        arrived = firsts.column("_ingested_at")
-        own: dict[str, pa.Array | pa.ChunkedArray] = {
-            "ingested_at": arrived,
-            "ingested_date": arrived.cast(pa.date32()),
-            "change": pa.array([INSERT] * count, pa.string()),
+        ingested_at = firsts.column("_ingested_at")
+        generated: dict[str, pa.Array | pa.ChunkedArray] = {
+            "ingested_at": ingested_at,
+            "ingested_date": ingested_at.cast(pa.date32()),
+            "change": pa.array([INSERT_CHANGE] * count, pa.string()),
             "keys": lists,
             "batch": firsts.column("_batch_id"),
-            "batch_kind": pa.array([STREAM] * count, pa.string()),
+            "batch_kind": pa.array([STREAM_BATCH] * count, pa.string()),
             "data_version": pa.nulls(count, pa.int64()),
         }
-        columns = [firsts.column(name) for name in self._taken_over] + [own[name] for name in NOTIFICATION_COLUMNS]
+        columns = [firsts.column(name) for name in self._copied_columns] + [
+            generated[name] for name in NOTIFICATION_COLUMNS
+        ]
         return pa.Table.from_arrays(columns, names=self._schema.names).cast(self._schema)

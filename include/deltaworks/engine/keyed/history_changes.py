@@ -18,7 +18,7 @@ from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 
 #: A history that has had more commits since is looked through as a whole.
-MOST_COMMITS = 5_000
+MAX_COMMITS = 5_000
 _BATCH_ROWS = 65_536
 
 
@@ -36,8 +36,8 @@ class ChangedFiles:
     @property
     def removed_bytes(self) -> int:
         """Bytes of the files whose rows went and that were there before."""
-        came = {action["path"] for action in self.added}
-        return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in came)
+        added_paths = {action["path"] for action in self.added}
+        return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in added_paths)
 
 
 def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_version: int) -> ChangedFiles:
@@ -46,7 +46,7 @@ def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_vers
         return ChangedFiles(reason="it has not been built from its history yet")
     if after_version > up_to_version:
         return ChangedFiles(reason=f"version {up_to_version} of its history is older than {after_version}")
-    if up_to_version - after_version > MOST_COMMITS:
+    if up_to_version - after_version > MAX_COMMITS:
         return ChangedFiles(reason=f"its history has had {up_to_version - after_version} commits since")
     added: list[Action] = []
     removed: list[Action] = []
@@ -54,14 +54,14 @@ def changed_files(lake: Lake, key: str, *, after_version: int | None, up_to_vers
         if actions is None:
             return ChangedFiles(reason=f"the commit of version {version} is no longer in the log of its history")
         for action in actions:
-            for kind, into in (("add", added), ("remove", removed)):
+            for kind, target in (("add", added), ("remove", removed)):
                 # OPTIMIZE moves rows and changes none.
                 if kind in action and action[kind].get("dataChange", True):
-                    into.append(action[kind])
+                    target.append(action[kind])
     return ChangedFiles(added=tuple(added), removed=tuple(removed))
 
 
-def rows_of_files(
+def read_file_rows(
     lake: Lake, key: str, types: Mapping[str, str], files: Iterable[Action], *, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     """All rows of these files of the table at `key`, those that are marked as deleted included, in parts.
@@ -85,10 +85,10 @@ def rows_of_files(
             else:
                 parts = iter([pa.table({"\0": pa.nulls(file.metadata.num_rows)})])
             for part in parts:
-                yield _as_declared(part, schema, partition)
+                yield _conform_rows(part, schema, partition)
 
 
-def _as_declared(part: pa.Table, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
+def _conform_rows(part: pa.Table, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
     arrays = []
     for field in schema:
         if field.name in part.column_names:

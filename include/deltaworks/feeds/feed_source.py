@@ -25,7 +25,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.feeds import FeedRecords, Position
 from deltaworks.errors import ContractError, DeltaworksError
-from deltaworks.feeds.changes import Change, change_count, changes
+from deltaworks.feeds.changes import Change, count_changes, iter_changes
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -39,16 +39,16 @@ from deltaworks.tables.versions import Versions
 
 _BEFORE, _AFTER = "before", "after"
 #: So many commits are read at most to say since when a change waits.
-_MOST_COMMITS = 1000
+_MAX_COMMITS = 1000
 
 
-class Reading(Protocol):
+class FeedSource(Protocol):
     """What a feed reads, as its process sees it. Used by one thread."""
 
     def current(self) -> Position:
         """The newest state. Of a view its answer is kept, so that it can be read again."""
 
-    def differ(self, base: Position, target: Position) -> bool:
+    def may_differ(self, base: Position, target: Position) -> bool:
         """Whether rows may differ between two states; True where that is not known."""
 
     def pending_since(self, base: Position, target: Position) -> str:
@@ -58,49 +58,51 @@ class Reading(Protocol):
         """The changes between two states, in the order of keys.
 
         Raises:
-            ContractError: FEED_POSITION_GONE, FEED_COLUMN_MISSING.
+            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING.
         """
 
     def count(self, base: Position, target: Position) -> int:
         """How many changes there are. Raises what `changes` raises."""
 
 
-def reading_of(
+def open_feed_source(
     catalog: Catalog, spec: PipelineSpec, feed: FeedSpec, objects: ObjectStore, records: FeedRecords
-) -> Reading:
+) -> FeedSource:
     """What a feed reads."""
     if any(view.name == feed.reads for view in spec.views):
-        return ViewReading(catalog, spec, feed, objects, records)
-    return TableReading(catalog, spec, feed)
+        return ViewSource(catalog, spec, feed, objects, records)
+    return TableSource(catalog, spec, feed)
 
 
-class _Compared:
+class _ComparableSource:
     """Two states as relations of one connection."""
 
     def __init__(self, spec: PipelineSpec, feed: FeedSpec) -> None:
         self._feed = feed
         self._name = f"{spec.pipeline}.{feed.reads}"
 
-    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+    def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
         """What of a state may differ from the other, as DuckDB registers it, and all its columns; None: no rows."""
         raise NotImplementedError
 
-    def _explain(self, position: Position) -> DeltaworksError | None:
+    def _missing_files_error(self, position: Position) -> DeltaworksError | None:
         """Why a state could not be read, where its files are gone."""
         return None
 
     def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
-        with self._compared(base, target) as (connection, arguments):
-            yield from changes(connection, **arguments, skip=skip)
+        with self._comparison(base, target) as (connection, arguments):
+            yield from iter_changes(connection, **arguments, skip=skip)
 
     def count(self, base: Position, target: Position) -> int:
-        with self._compared(base, target) as (connection, arguments):
-            return change_count(connection, **arguments)
+        with self._comparison(base, target) as (connection, arguments):
+            return count_changes(connection, **arguments)
 
     @contextmanager
-    def _compared(self, base: Position, target: Position) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, Any]]]:
+    def _comparison(
+        self, base: Position, target: Position
+    ) -> Iterator[tuple[duckdb.DuckDBPyConnection, dict[str, Any]]]:
         try:
-            before, after = self._open(base, target), self._open(target, base)
+            before, after = self._open_state(base, target), self._open_state(target, base)
             with duckdb_session() as connection:
                 connection.execute("SET TimeZone = 'UTC'")
                 columns = self._columns(after or before)
@@ -110,13 +112,15 @@ class _Compared:
                 }
                 yield connection, {**names, "key": self._feed.key, "columns": columns}
         except (duckdb.Error, OSError, pa.ArrowException) as error:
-            why = self._explain(base) or self._explain(target)
+            missing_files = self._missing_files_error(base) or self._missing_files_error(target)
             raise ContractError(
-                "FEED_POSITION_GONE" if why else "FEED_SOURCE_UNREADABLE",
+                "FEED_POSITION_UNAVAILABLE" if missing_files else "FEED_SOURCE_UNREADABLE",
                 f"What {self._name} held at {base} and {target} cannot be compared: "
-                f"{why.message if why else ' '.join(str(error).split())[:500]}",
-                hint=_GONE_HINT if why else f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
-                retryable=why is None,
+                f"{missing_files.message if missing_files else ' '.join(str(error).split())[:500]}",
+                hint=_REPLAY_HINT
+                if missing_files
+                else f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
+                retryable=missing_files is None,
             ) from error
 
     def _columns(self, state: tuple[Any, Sequence[str]] | None) -> list[str]:
@@ -149,12 +153,12 @@ class _Compared:
         return name
 
 
-_GONE_HINT = (
+_REPLAY_HINT = (
     "Send every row anew: `deltaworks feeds replay PIPELINE FEED --everything`. Rows deleted meanwhile are not told."
 )
 
 
-class TableReading(_Compared):
+class TableSource(_ComparableSource):
     """A gold table, whose states are its versions."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec, feed: FeedSpec) -> None:
@@ -169,63 +173,67 @@ class TableReading(_Compared):
             return Position(kind="table")
         return Position(kind="table", table_id=str(table.metadata().id), version=table.version())
 
-    def differ(self, base: Position, target: Position) -> bool:
-        return base != target and bool(self._changed(base, target))
+    def may_differ(self, base: Position, target: Position) -> bool:
+        return base != target and bool(self._changed_partitions(base, target))
 
     def pending_since(self, base: Position, target: Position) -> str:
         since = max(base.version, -1) if base.table_id in ("", target.table_id) else -1
-        newest, count = target.version, min(target.version - since, _MOST_COMMITS)
+        newest, count = target.version, min(target.version - since, _MAX_COMMITS)
         commits = commit_history(self._lake, self._key, newest=newest, limit=count) if count > 0 else ()
         times = [commit.at for commit in commits if commit.changes_rows]
         return min(times).isoformat(timespec="milliseconds") if times else iso_now()
 
-    def _changed(self, base: Position, target: Position) -> Changes:
+    def _changed_partitions(self, base: Position, target: Position) -> Changes:
         if base.is_empty or target.is_empty or base.table_id != target.table_id:
             return Changes(is_unbounded=True, reason="another table")
         low, high = sorted((base.version, target.version))
         return changed_partitions(self._lake, self._key, after_version=low, up_to_version=high)
 
-    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+    def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
         if position.is_empty:
             return None
         versions = Versions(self._lake, self._key, name=self._name)
         try:
             table = versions.open(position.version)
         except DeltaworksError as error:
-            raise self._gone(position, error.message) from error
+            raise self._unavailable_error(position, error.message) from error
         if str(table.metadata().id) != position.table_id:
-            raise self._gone(position, "the table has been recreated since")
+            raise self._unavailable_error(position, "the table has been recreated since")
         changed = (
-            self._changed(position, other).partition_values(self._partition)
+            self._changed_partitions(position, other).partition_values(self._partition)
             if self._partition in self._feed.key
             else None
         )
-        return _within(self._lake, table, self._partition, changed), [field.name for field in table.schema().fields]
+        return _filter_partitions(self._lake, table, self._partition, changed), [
+            field.name for field in table.schema().fields
+        ]
 
-    def _gone(self, position: Position, why: str) -> ContractError:
+    def _unavailable_error(self, position: Position, reason: str) -> ContractError:
         return ContractError(
-            "FEED_POSITION_GONE", f"{position} of {self._name} cannot be read any more: {why}.", hint=_GONE_HINT
+            "FEED_POSITION_UNAVAILABLE",
+            f"{position} of {self._name} cannot be read any more: {reason}.",
+            hint=_REPLAY_HINT,
         )
 
-    def _explain(self, position: Position) -> DeltaworksError | None:
+    def _missing_files_error(self, position: Position) -> DeltaworksError | None:
         if position.is_empty:
             return None
         return Versions(self._lake, self._key, name=self._name).missing_files_error(position.version)
 
 
-def _within(lake: Lake, table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
+def _filter_partitions(lake: Lake, table: DeltaTable, column: str, values: frozenset[str | None] | None) -> Any:
     """The rows of some partitions, or of all."""
     relation = duckdb_source(lake, table)
     if values is None or has_deletion_vectors(table):
         return relation
-    kind = relation.schema.field(column).type
-    named = pa.array([value for value in values if value is not None], pa.string()).cast(kind)
-    condition = pc.field(column).isin(named)
+    column_type = relation.schema.field(column).type
+    non_null = pa.array([value for value in values if value is not None], pa.string()).cast(column_type)
+    condition = pc.field(column).isin(non_null)
     return relation.filter(condition | pc.field(column).is_null() if None in values else condition)
 
 
 @dataclass
-class _Answer:
+class _ViewResult:
     """A view's answer as it is kept."""
 
     data: bytes
@@ -236,7 +244,7 @@ class _Answer:
         return hashlib.sha256(self.data).hexdigest()
 
 
-class ViewReading(_Compared):
+class ViewSource(_ComparableSource):
     """A view, whose states are the answers it gave when it was looked at."""
 
     def __init__(
@@ -247,7 +255,7 @@ class ViewReading(_Compared):
         self._objects, self._records = objects, records
 
     def current(self) -> Position:
-        answer = self._ask()
+        answer = self._query_view()
         if answer is None:
             return Position(kind="view")
         key = self._records.answer_key(answer.digest)
@@ -255,13 +263,13 @@ class ViewReading(_Compared):
             self._objects.put_if_absent(key, answer.data)
         return Position(kind="view", digest=answer.digest)
 
-    def differ(self, base: Position, target: Position) -> bool:
+    def may_differ(self, base: Position, target: Position) -> bool:
         return base != target
 
     def pending_since(self, base: Position, target: Position) -> str:
         return iso_now()
 
-    def _ask(self) -> _Answer | None:
+    def _query_view(self) -> _ViewResult | None:
         """The answer now, sorted; None while a table that the view reads is not there."""
         connection, names = connect(self._catalog, statement=f"SELECT * FROM {self._name}")
         with connection:
@@ -269,9 +277,9 @@ class ViewReading(_Compared):
                 return None
             schema, view = self._name.split(".")
             try:
-                most = self._feed.most_rows
-                question = f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {most + 1}'
-                answer = connection.sql(question).to_arrow_table()
+                max_rows = self._feed.most_rows
+                query = f'SELECT * FROM "{schema}"."{view}" ORDER BY ALL LIMIT {max_rows + 1}'
+                result = connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
                 raise ContractError(
                     "FEED_SOURCE_UNREADABLE",
@@ -279,23 +287,23 @@ class ViewReading(_Compared):
                     hint=f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name}'.",
                     retryable=True,
                 ) from error
-        if answer.num_rows > most:
+        if result.num_rows > max_rows:
             raise ContractError(
                 "FEED_TOO_WIDE",
-                f"The answer of the view {self._name} has more than {most:,} rows.",
+                f"The answer of the view {self._name} has more than {max_rows:,} rows.",
                 hint="Aggregate further, feed a gold table instead, or raise most_rows.",
             )
         sink = io.BytesIO()
-        pq.write_table(answer.combine_chunks(), sink, compression="zstd")
-        return _Answer(sink.getvalue(), answer.num_rows)
+        pq.write_table(result.combine_chunks(), sink, compression="zstd")
+        return _ViewResult(sink.getvalue(), result.num_rows)
 
-    def _open(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
+    def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
         if position.is_empty:
             return None
         stored = self._objects.get(self._records.answer_key(position.digest))
         if stored is None:
             raise ContractError(
-                "FEED_POSITION_GONE", f"The {position} of {self._name} is kept no more.", hint=_GONE_HINT
+                "FEED_POSITION_UNAVAILABLE", f"The {position} of {self._name} is kept no more.", hint=_REPLAY_HINT
             )
         rows = pq.read_table(io.BytesIO(stored.data))
         return rows, rows.column_names

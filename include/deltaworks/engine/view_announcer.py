@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 #: What SNS takes as one message, without what attributes need.
-MOST_BYTES: Final = 255 * 1024
+MAX_MESSAGE_BYTES: Final = 255 * 1024
 #: How often a failure that lasts is alerted on again: the alert itself tells when people hear of it.
 _ALERT_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
-_CAUSE = "VIEW_NOT_ANNOUNCED"
+_ALERT_CAUSE = "VIEW_NOT_ANNOUNCED"
 Publish = Callable[[str, str, Mapping[str, str], str], None]
 
 
 @contextmanager
-def publishing(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Iterator[None]:
+def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Iterator[None]:
     """Publish changed answers of the views that declare it while the block runs, in a thread of its own."""
     views = [view for view in spec.views if view.announce is not None]
-    thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, is_ours=lambda: not lease.lost)
+    thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, has_lease=lambda: not lease.lost)
     thread.start()
     try:
         yield
@@ -67,7 +67,7 @@ class ViewAnnouncer:
         self._catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
         self._pipeline = spec.pipeline
         self._objects: ObjectStore = open_objects(catalog.environment.lake)
-        self._publish = publish or _Topics(catalog)
+        self._publish = publish or _SnsPublisher(catalog)
 
     def announce(self, view: ViewSpec) -> int | None:
         """Publish the view's answer if it is another one than was published last: its number, else None.
@@ -80,51 +80,53 @@ class ViewAnnouncer:
         """
         if view.announce is None:
             return None
-        rows = self._answer(view)
+        rows = self._query_view(view)
         if rows is None:
             return None
-        digest = _digest(rows)
+        digest = _rows_digest(rows)
         key = paths.announced_view(self._pipeline, view.name)
-        number, published = self._last(key)
+        number, published = self._last_published(key)
         if published == digest:
             return None
         number += 1
         message = {"pipeline": self._pipeline, "view": view.name, "number": number, "at": iso_now(), "rows": rows}
         body = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
         size = len(body.encode())
-        if size > MOST_BYTES:
+        if size > MAX_MESSAGE_BYTES:
             raise ContractError(
                 "ANNOUNCEMENT_TOO_LARGE",
                 f"The answer of the view {self._name(view)} has {size:,} bytes in {len(rows):,} rows, and SNS takes "
-                f"{MOST_BYTES:,}.",
+                f"{MAX_MESSAGE_BYTES:,}.",
                 hint="Aggregate further, name fewer columns, or LIMIT the rows.",
             )
         self._publish(view.announce.channel, body, {"pipeline": self._pipeline, "view": view.name}, f"{number}")
         self._objects.put(key, json.dumps({"number": number, "digest": digest, "at": message["at"]}).encode())
         return number
 
-    def note_failure(self, view: ViewSpec, error: Exception) -> None:
+    def raise_failure_alert(self, view: ViewSpec, error: Exception) -> None:
         """Raise the alert that a view is not announced. Never raises."""
         from deltaworks.alerts.raising import raise_alert
 
-        self._alert(lambda: raise_alert(self._objects, cause=_CAUSE, subject=self._name(view), summary=str(error)))
+        self._try_alert(
+            lambda: raise_alert(self._objects, cause=_ALERT_CAUSE, subject=self._name(view), summary=str(error))
+        )
 
-    def note_success(self, view: ViewSpec) -> None:
+    def resolve_failure_alert(self, view: ViewSpec) -> None:
         """Resolve that alert. Never raises."""
         from deltaworks.alerts.raising import resolve_alert
 
-        self._alert(lambda: resolve_alert(self._objects, cause=_CAUSE, subject=self._name(view)))
+        self._try_alert(lambda: resolve_alert(self._objects, cause=_ALERT_CAUSE, subject=self._name(view)))
 
-    def _alert(self, do: Callable[[], object]) -> None:
+    def _try_alert(self, action: Callable[[], object]) -> None:
         try:
-            do()
+            action()
         except DeltaworksError as error:
             log.warning("pipeline=%s alert could not be kept: %s", self._pipeline, error)
 
     def _name(self, view: ViewSpec) -> str:
         return f"{self._pipeline}.{view.name}"
 
-    def _answer(self, view: ViewSpec) -> list[dict[str, Any]] | None:
+    def _query_view(self, view: ViewSpec) -> list[dict[str, Any]] | None:
         import duckdb
 
         from deltaworks.tables.query import connect
@@ -136,7 +138,7 @@ class ViewAnnouncer:
             try:
                 result = connection.execute(f'SELECT * FROM "{self._pipeline}"."{view.name}"')
                 columns = [column[0] for column in result.description or ()]
-                return [dict(zip(columns, map(plain, row), strict=True)) for row in result.fetchall()]
+                return [dict(zip(columns, map(to_json_value, row), strict=True)) for row in result.fetchall()]
             except duckdb.Error as error:
                 raise ContractError(
                     "VIEW_UNREADABLE",
@@ -144,7 +146,7 @@ class ViewAnnouncer:
                     hint=f"Ask for it yourself: deltaworks sql 'SELECT * FROM {self._name(view)}'.",
                 ) from error
 
-    def _last(self, key: str) -> tuple[int, str]:
+    def _last_published(self, key: str) -> tuple[int, str]:
         """Number and digest of what was published last; a record that cannot be read is none."""
         stored = self._objects.get(key)
         try:
@@ -161,48 +163,48 @@ class AnnouncerThread(threading.Thread):
         is_ours: whether the pipeline is still this process's; nothing is published once it is not.
     """
 
-    def __init__(self, announcer: ViewAnnouncer, views: Sequence[ViewSpec], *, is_ours: Callable[[], bool]) -> None:
+    def __init__(self, announcer: ViewAnnouncer, views: Sequence[ViewSpec], *, has_lease: Callable[[], bool]) -> None:
         super().__init__(name="announced views", daemon=True)
         self._announcer = announcer
-        self._due = dict.fromkeys((view.name for view in views), 0.0)
+        self._due_at = dict.fromkeys((view.name for view in views), 0.0)
         self._views = views
-        self._is_ours = is_ours
+        self._has_lease = has_lease
         self._closing = threading.Event()
-        self._alerted: dict[str, float] = {}
-        self._well: set[str] = set()
+        self._alerted_at: dict[str, float] = {}
+        self._healthy: set[str] = set()
 
     def run(self) -> None:
-        while not self._closing.wait(max(0.0, min(self._due.values()) - time.monotonic())):
+        while not self._closing.wait(max(0.0, min(self._due_at.values()) - time.monotonic())):
             for view in self._views:
-                if time.monotonic() >= self._due[view.name]:
-                    if not self._is_ours():
+                if time.monotonic() >= self._due_at[view.name]:
+                    if not self._has_lease():
                         return
-                    self._look(view)
-                    self._due[view.name] = time.monotonic() + (view.announce.every_seconds if view.announce else 0)
+                    self._announce(view)
+                    self._due_at[view.name] = time.monotonic() + (view.announce.every_seconds if view.announce else 0)
 
     def close(self) -> None:
         """End; a look that is under way is waited for, some seconds."""
         self._closing.set()
         self.join(_CLOSE_SECONDS)
 
-    def _look(self, view: ViewSpec) -> None:
+    def _announce(self, view: ViewSpec) -> None:
         try:
             self._announcer.announce(view)
         except Exception as error:  # whatever it is: the stream goes on, and the next look tries again
             log.warning("view=%s could not be announced: %s", view.name, error)
-            self._well.discard(view.name)
-            if time.monotonic() - self._alerted.get(view.name, -math.inf) >= _ALERT_SECONDS:
-                self._announcer.note_failure(view, error)
-                self._alerted[view.name] = time.monotonic()
+            self._healthy.discard(view.name)
+            if time.monotonic() - self._alerted_at.get(view.name, -math.inf) >= _ALERT_SECONDS:
+                self._announcer.raise_failure_alert(view, error)
+                self._alerted_at[view.name] = time.monotonic()
             return
-        if view.name not in self._well:
+        if view.name not in self._healthy:
             # A run before this one may have raised it, too.
-            self._announcer.note_success(view)
-            self._well.add(view.name)
-            self._alerted.pop(view.name, None)
+            self._announcer.resolve_failure_alert(view)
+            self._healthy.add(view.name)
+            self._alerted_at.pop(view.name, None)
 
 
-class _Topics:
+class _SnsPublisher:
     """Publishes to the topics of the environment's channels, each by a client of its own."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -233,21 +235,21 @@ class _Topics:
             ) from error
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value as JSON has it: decimals as texts, so that none is rounded; instants in ISO 8601; what is no number,
     null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
+        return {str(name): to_json_value(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_json_value(part) for part in value]
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def _digest(rows: Sequence[Mapping[str, Any]]) -> str:
+def _rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
     """Of the rows in whatever order: SQL without ORDER BY has none."""
     texts = sorted(json.dumps(row, sort_keys=True) for row in rows)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()

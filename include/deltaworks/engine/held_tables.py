@@ -19,8 +19,8 @@ from deltaworks.control.locks.turn import TurnRecord
 from deltaworks.control.locks.turn_server import WriteTurnServer
 from deltaworks.control.records.held import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.engine.commit import BatchStores, ShareCommits, as_caught_up
-from deltaworks.engine.keyed.tables import KeyedTables
+from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outcome
+from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
 from deltaworks.events.reasons import QUARANTINE_TABLE
@@ -36,7 +36,7 @@ _MESSAGE_LENGTH = 1_000
 T = TypeVar("T")
 
 
-class _TableFailed(Exception):
+class _TableFailure(Exception):
     """A table cannot be caught up, for a cause of its own."""
 
     def __init__(self, error: DeltaworksError) -> None:
@@ -58,9 +58,9 @@ class TableHolds:
         *,
         keyed: KeyedTables,
         generation: int,
-        commits: ShareCommits,
+        committer: TableCommitter,
         owner: Step,
-        on_landed: Callable[[PreparedBatch, PreparedTable], None],
+        on_caught_up: Callable[[PreparedBatch, PreparedTable], None],
     ) -> None:
         self._lake = stores.lake
         self._home = home
@@ -68,31 +68,31 @@ class TableHolds:
         self._pipeline = home.pipeline
         self._generation = generation
         self._tables = stores.tables
-        self._commits = commits
+        self._committer = committer
         self._ledger = stores.ledger
         self._owner = owner
-        self._on_landed = on_landed
+        self._on_caught_up = on_caught_up
         self._held = HeldTables(home.objects, home.pipeline)
         self._turns = WriteTurnServer(
             home.objects, home.pipeline, granted_by=f"the stream, owner epoch {owner.version}"
         )
         self._resuming: set[str] = set()
 
-    def holds(self, table: str) -> bool:
+    def is_held(self, table: str) -> bool:
         """Whether the table's commits are held back."""
         return table in self._held
 
-    def _waits(self, table: str) -> bool:
+    def _announces_held_table(self, table: str) -> bool:
         """Whether it announces rows of a table that is held."""
-        return self._tables.announced.get(table) in self._held
+        return self._tables.announced_table_of.get(table) in self._held
 
-    def _hold_announcing(self) -> None:
+    def _hold_notification_tables(self) -> None:
         """Hold every table that announces rows of a held one: a batch then skips both, and both catch up."""
-        for table in self._tables.announced:
-            held = self._held.get(self._tables.announced[table])
+        for table in self._tables.announced_table_of:
+            held = self._held.get(self._tables.announced_table_of[table])
             if held is not None and table not in self._held:
-                waiting = held.replace(table=table, reason="announces", condition="", message="", hint="")
-                self._held.hold(waiting)
+                notification_hold = held.replace(table=table, reason="announces", condition="", message="", hint="")
+                self._held.hold(notification_hold)
 
     def records(self) -> list[HeldTable]:
         """Every held table."""
@@ -103,32 +103,32 @@ class TableHolds:
 
         A suspension for a cause that may have passed is tried again, and so is one that holds nothing back.
         """
-        missing = self._ledger.uncommitted()
-        for table, batches in missing.items():
+        uncommitted = self._ledger.uncommitted_batches()
+        for table, batches in uncommitted.items():
             record = self._held.get(table)
             if record is None:
-                self._held.hold(_lost_record(table, batches[0]))
+                self._held.hold(_recovered_hold(table, batches[0]))
             elif batches[0] < record.since_batch:
                 self._held.hold(record.replace(since_batch=batches[0]))
-        for table, batches in missing.items():
-            self._remember_columns(table, batches)
+        for table, batches in uncommitted.items():
+            self._record_pending_columns(table, batches)
         for record in self.records():
-            if record.reason == "suspended" and record.table not in missing:
+            if record.reason == "suspended" and record.table not in uncommitted:
                 self._held.free(record.table)
             elif record.reason == "suspended" and record.retryable:
                 self._resuming.add(record.table)
         for table, problem in self._tables.problems.items():
-            self.suspend(table, _following(last_completed), problem)
+            self.suspend(table, _next_batch(last_completed), problem)
             self._resuming.discard(table)
-        self._hold_announcing()
-        self.serve(last_completed)
+        self._hold_notification_tables()
+        self.serve_requests(last_completed)
 
-    def _remember_columns(self, table: str, batches: list[int]) -> None:
+    def _record_pending_columns(self, table: str, batches: list[int]) -> None:
         for batch_id in batches:
             batch = self._home.prepared.read(self._generation, batch_id)
-            for share in batch.tables if batch else ():
-                if share.table == table:
-                    self._tables.note_waiting(share)
+            for prepared_table in batch.tables if batch else ():
+                if prepared_table.table == table:
+                    self._tables.add_pending_columns(prepared_table)
 
     def suspend(self, table: str, batch_id: int, error: DeltaworksError) -> None:
         """Hold a table whose commits fail, from this batch on; durable before this returns. Somebody has to look."""
@@ -145,23 +145,23 @@ class TableHolds:
                 retryable=error.retryable,
             )
         )
-        self._hold_announcing()
+        self._hold_notification_tables()
         log.error("pipeline=%s table=%s is suspended from batch %d on: %s", self._pipeline, table, batch_id, error)
 
-    def serve(self, last_completed: int | None) -> None:
+    def serve_requests(self, last_completed: int | None) -> None:
         """Look at what others ask, between two batches: grant turns, take them back, resume tables.
 
         Raises:
             FencedError: a successor has taken over.
             TransientError: the storage does not answer.
         """
-        self._suspend_keyed(_following(last_completed))
+        self._suspend_failed_keyed(_next_batch(last_completed))
         requests = self._turns.look()
         for table, turn in requests.turns.items():
-            self._give(table, turn, _following(last_completed))
+            self._grant_turn(table, turn, _next_batch(last_completed))
         for record in self.records():
-            ended = record.reason in ("write_turn", "reprocess") and record.table not in requests.turns
-            if ended or (record.table in self._resuming and record.table not in requests.turns):
+            is_turn_over = record.reason in ("write_turn", "reprocess") and record.table not in requests.turns
+            if is_turn_over or (record.table in self._resuming and record.table not in requests.turns):
                 self._resume(record.table)
         for table in set(requests.resume) - set(requests.turns):
             held = self._held.get(table)
@@ -177,19 +177,19 @@ class TableHolds:
         for table in requests.over:
             self._turns.forget(table)
 
-    def _suspend_keyed(self, following: int) -> None:
-        for table, error in self._keyed.failures().items():
+    def _suspend_failed_keyed(self, following: int) -> None:
+        for table, error in self._keyed.pop_failures().items():
             self.suspend(table, following, error)
 
-    def _give(self, table: str, turn: TurnRecord, following: int) -> None:
+    def _grant_turn(self, table: str, turn: TurnRecord, following: int) -> None:
         """Hold the table for the turn's holder, then say so."""
         if table not in self._tables.writer_by_table and table not in self._keyed.names:
             self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
         if table not in self._held:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
-            self._hold_announcing()
-        if table in self._keyed.names and not self._keyed.idle(table):
+            self._hold_notification_tables()
+        if table in self._keyed.names and not self._keyed.is_idle(table):
             # Held by now, so that no merge begins; granted once the one that may be under way has ended.
             return
         if turn.state == "asked":
@@ -197,11 +197,11 @@ class TableHolds:
 
     def _resume(self, table: str) -> None:
         """Catch a table up and free it; a table that fails again is suspended again, one that waits keeps waiting."""
-        if self._waits(table):
+        if self._announces_held_table(table):
             return
         try:
             finished = self._catch_up(table)
-        except _TableFailed as failed:
+        except _TableFailure as failed:
             if table == QUARANTINE_TABLE:
                 raise failed.error from failed
             self._resuming.discard(table)
@@ -220,69 +220,71 @@ class TableHolds:
             # A keyed table has no shares in batches: it follows its history again once it is free.
             return True
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        self._of_the_table(lambda: self._tables.reopen(table, self._owner))
-        waiting = self._ledger.uncommitted(table, since_batch=record.since_batch).get(table, [])
-        for start in range(0, len(waiting), CATCH_UP_SHARES):
-            chunk = waiting[start : start + CATCH_UP_SHARES]
-            self._commit_late(table, chunk, refit=record.reason == "suspended")
+        self._classify_failure(lambda: self._tables.reopen(table, self._owner))
+        batches = self._ledger.uncommitted_batches(table, since_batch=record.since_batch).get(table, [])
+        for start in range(0, len(batches), CATCH_UP_SHARES):
+            chunk = batches[start : start + CATCH_UP_SHARES]
+            self._commit_held_batches(table, chunk, refit=record.reason == "suspended")
             self._held.advance(table, since_batch=chunk[-1] + 1)
-            if time.monotonic() >= deadline and start + CATCH_UP_SHARES < len(waiting):
+            if time.monotonic() >= deadline and start + CATCH_UP_SHARES < len(batches):
                 return False
         return True
 
-    def _commit_late(self, table: str, batches: list[int], *, refit: bool) -> None:
-        done: list[tuple[PreparedBatch, StepOutcome]] = []
-        shares = []
+    def _commit_held_batches(self, table: str, batches: list[int], *, refit: bool) -> None:
+        outcomes: list[tuple[PreparedBatch, StepOutcome]] = []
+        committed = []
         try:
             for batch_id in batches:
-                batch, share, outcome = self._of_the_table(partial(self._commit_one, table, batch_id, refit=refit))
-                done.append((batch, outcome))
-                shares.append((batch, share))
-        except _TableFailed:
+                batch, prepared_table, outcome = self._classify_failure(
+                    partial(self._commit_one, table, batch_id, refit=refit)
+                )
+                outcomes.append((batch, outcome))
+                committed.append((batch, prepared_table))
+        except _TableFailure:
             # What came before it has landed.
-            self._ledger.catch_up(done, owner=self._owner)
+            self._ledger.catch_up(outcomes, owner=self._owner)
             raise
-        self._ledger.catch_up(done, owner=self._owner)
-        for batch, share in shares:
-            self._on_landed(batch, share)
+        self._ledger.catch_up(outcomes, owner=self._owner)
+        for batch, prepared_table in committed:
+            self._on_caught_up(batch, prepared_table)
 
     def _commit_one(
         self, table: str, batch_id: int, *, refit: bool
     ) -> tuple[PreparedBatch, PreparedTable, StepOutcome]:
-        batch, share = self._share(table, batch_id)
-        fitted = share
-        if refit and share.writer == "fan_out":
-            fitted = fit_share(self._lake, self._tables.handles[table], batch, share)
-        return batch, share, as_caught_up(self._commits.commit(batch, fitted))
+        batch, prepared_table = self._prepared_table(table, batch_id)
+        fitted = prepared_table
+        if refit and prepared_table.writer == "fan_out":
+            fitted = fit_share(self._lake, self._tables.handles[table], batch, prepared_table)
+        return batch, prepared_table, caught_up_outcome(self._committer.commit(batch, fitted))
 
-    def _of_the_table(self, work: Callable[[], T]) -> T:
+    def _classify_failure(self, work: Callable[[], T]) -> T:
         """Raise _TableFailed for a failure of the table's own; one that concerns everything is raised as it is."""
         try:
             return work()
         except FencedError:
             raise
         except Exception as error:
-            if not self._tables.storage_answers():
+            if not self._tables.is_storage_reachable():
                 raise
-            raise _TableFailed(as_deltaworks_error(error)) from error
+            raise _TableFailure(as_deltaworks_error(error)) from error
 
-    def _share(self, table: str, batch_id: int) -> tuple[PreparedBatch, PreparedTable]:
+    def _prepared_table(self, table: str, batch_id: int) -> tuple[PreparedBatch, PreparedTable]:
         batch = self._home.prepared.read(self._generation, batch_id)
-        share = next((item for item in batch.tables if item.table == table), None) if batch else None
-        if batch is None or share is None:
+        prepared_table = next((item for item in batch.tables if item.table == table), None) if batch else None
+        if batch is None or prepared_table is None:
             raise ContractError(
-                "HELD_SHARE_MISSING",
+                "HELD_BATCH_MISSING",
                 f"The prepared batch {batch_id} of {self._pipeline!r}, which holds rows of {table!r}, is gone.",
                 hint=f"Restore the object from the storage's versions, or reprocess the batch for {table!r}.",
             )
-        return batch, share
+        return batch, prepared_table
 
 
-def _following(last_completed: int | None) -> int:
+def _next_batch(last_completed: int | None) -> int:
     return 0 if last_completed is None else last_completed + 1
 
 
-def _lost_record(table: str, since_batch: int) -> HeldTable:
+def _recovered_hold(table: str, since_batch: int) -> HeldTable:
     return HeldTable(
         table=table,
         reason="suspended",

@@ -57,7 +57,7 @@ def test_a_table_that_is_mended_and_resumed_catches_up_in_the_order_of_batches(s
     mend()
 
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-    assert processor.serve()
+    assert processor.serve_requests()
     stage.land(processor, 3)
 
     assert stage.landed("orders") == stage.expected(0, 1, 2, 3)
@@ -80,13 +80,13 @@ def test_a_table_that_fails_again_is_suspended_again_and_loses_nothing(stage: St
     stage.land(processor, 0)
 
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-    processor.serve()
+    processor.serve_requests()
     assert held(stage)["orders"].since_batch == 0
     assert stage.objects.list(paths.requests("shop")) == []
     stage.land(processor, 1)
     mend()
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-    processor.serve()
+    processor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0, 1)
 
@@ -112,7 +112,7 @@ def test_a_crash_in_the_batch_that_suspends_loses_nothing(stage: Stage, point: s
     with pytest.raises(Crash):
         stage.land(stage.processor(fault=crash_at("committed" if point == "held" else point)), 1)
 
-    stage.processor().finish_torn()
+    stage.processor().complete_prepared()
     stage.land(stage.processor(), 2)
     mend()
     stage.processor()
@@ -164,7 +164,7 @@ def test_a_record_that_is_torn_frees_nothing(stage: Stage) -> None:
     stage.land(successor, 1)
     assert held(stage)["orders"].condition == "HELD_RECORD_UNREADABLE"
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-    successor.serve()
+    successor.serve_requests()
 
     assert stage.landed("orders") == stage.expected(0, 1)
 
@@ -209,7 +209,7 @@ def test_a_former_owner_cannot_catch_up_what_its_successor_holds(stage: Stage) -
 
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     with pytest.raises(FencedError):
-        former.serve()
+        former.serve_requests()
 
     stage.land(successor, 1)
     assert stage.landed("orders") == stage.expected(0, 1)
@@ -223,7 +223,7 @@ def test_quarantine_is_never_suspended(stage: Stage) -> None:
     mend()
 
     assert held(stage) == {}
-    stage.processor().finish_torn()
+    stage.processor().complete_prepared()
     assert stage.landed("quarantine") == stage.expected(0)
 
 
@@ -236,7 +236,7 @@ def test_a_storage_that_does_not_answer_suspends_nothing(stage: Stage) -> None:
         mend()
 
     assert held(stage) == {}
-    stage.processor().finish_torn()
+    stage.processor().complete_prepared()
     for name in TABLES:
         assert stage.landed(name) == stage.expected(0)
 
@@ -253,7 +253,7 @@ class TestTablesThatCannotBeOpened:
         assert stage.landed("clicks") == stage.expected(0, 1)
         mend()
         PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-        processor.serve()
+        processor.serve_requests()
 
         assert stage.landed("orders") == stage.expected(0, 1)
 
@@ -268,7 +268,7 @@ class TestTablesThatCannotBeOpened:
         processor = stage.processor()
         assert stage.landed("orders") == stage.expected(0)
         PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-        processor.serve()
+        processor.serve_requests()
 
         rows = stage.lake.rows(paths.table("shop", "orders"))
         assert rows is not None
@@ -279,12 +279,12 @@ class TestTablesThatCannotBeOpened:
         stage.land(stage.processor(), 0)
         stage.declare(orders="array<int>")
         stage.prepare(1)
-        stage.processor().finish_torn()
+        stage.processor().complete_prepared()
         stage.declare()
 
         processor = stage.processor()
         PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-        processor.serve()
+        processor.serve_requests()
 
         assert held(stage)["orders"].condition == "SHARE_DOES_NOT_FIT"
         assert stage.landed("orders") == stage.expected(0)
@@ -303,7 +303,7 @@ class TestTablesThatCannotBeOpened:
         stage.spec = full
         processor = stage.processor()
         PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-        processor.serve()
+        processor.serve_requests()
 
         assert stage.landed("orders") == stage.expected(0)
 
@@ -330,13 +330,13 @@ def test_whatever_happens_every_row_lands_once(tmp_path_factory: pytest.TempPath
             mend = None
         elif event == "resume":
             PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
-            processor.serve()
+            processor.serve_requests()
         elif event == "crash_commit":
             stage.prepare(landed)
             with pytest.raises(Crash):
-                stage.processor(fault=crash_at("committed")).finish_torn()
+                stage.processor(fault=crash_at("committed")).complete_prepared()
             processor = stage.processor()
-            processor.finish_torn()
+            processor.complete_prepared()
             landed += 1
         elif event == "crash_catch_up":
             for point in ("caught_up:orders", "recorded:orders"):

@@ -13,7 +13,7 @@ from deltaworks.control.records.checkpoint import refuse_damaged_checkpoint, ref
 from deltaworks.control.records.generations import Generations
 from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
-from deltaworks.engine.ledger import Ledger, known_owner_epoch, landed_batches, owner_step
+from deltaworks.engine.ledger import Ledger, committed_batches, max_owner_epoch, owner_step
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.events.source_fields import pin_databases
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_LOOKS = 3
-_LOOK_SECONDS = 1.0
+_LEDGER_READS = 3
+_LEDGER_READ_SECONDS = 1.0
 
 
 def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:
@@ -38,11 +38,11 @@ def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:
         paths.stream_lease(spec.pipeline),
         ttl_seconds=spec.stream.lease_ttl_seconds,
         name=spec.pipeline,
-        known_epoch=lambda: known_owner_epoch(lake, spec.pipeline),
+        known_epoch=lambda: max_owner_epoch(lake, spec.pipeline),
     )
 
 
-def open_batches(
+def open_batch_processor(
     spark: SparkSession | None,
     catalog: Catalog,
     spec: PipelineSpec,
@@ -50,9 +50,9 @@ def open_batches(
     *,
     lease: Lease,
     epoch: int,
-    refuse_lost: bool = True,
-    refuse_dropped: bool = True,
-    predecessor_died: bool = False,
+    check_ledger: bool = True,
+    check_dropped_tables: bool = True,
+    predecessor_crashed: bool = False,
 ) -> tuple[BatchProcessor, Ledger]:
     """Open and fence the tables and the ledger of a pipeline whose lease is ours.
 
@@ -60,7 +60,7 @@ def open_batches(
         spark: None for one that only finishes what is prepared.
         refuse_lost: whether to refuse a ledger that has lost batches.
         refuse_dropped: whether to refuse a table that is gone and has had rows, instead of creating an empty one.
-        predecessor_died: whether the run before this one was ended by force.
+        predecessor_crashed: whether the run before this one was ended by force.
 
     Raises:
         ConfigError: ENRICHMENT_UNREADABLE, a database that events are enriched from is missing or damaged.
@@ -74,15 +74,15 @@ def open_batches(
     home = PipelineHome(objects, spec.pipeline)
     home.start_overs.refuse_unfinished()
     generations = home.generations.effective()
-    if refuse_lost:
+    if check_ledger:
         # Before the ledger is created where it is gone.
-        _refuse_lost_ledger(lake, home, generations.generation)
+        _check_ledger(lake, home, generations.generation)
 
     def had_rows(table: str) -> bool:
         # Asked of the log first, which nearly always is there: the ledger takes longer to read.
-        if not refuse_dropped or list_log(objects, home.table(table)).newest is not None:
+        if not check_dropped_tables or list_log(objects, home.table(table)).newest is not None:
             return False
-        return bool(landed_batches(Lake(lake.storage), home, table))
+        return bool(committed_batches(Lake(lake.storage), home, table))
 
     tables = TableSet(lake, spec, spark=spark, had_rows=had_rows)
     tables.open()
@@ -94,25 +94,25 @@ def open_batches(
         BatchStores(lake=lake, objects=objects, ledger=ledger, tables=tables),
         generations=generations,
         ownership=Ownership(owner=lease.owner, step=owner),
-        predecessor_died=predecessor_died,
+        predecessor_crashed=predecessor_crashed,
     )
     return processor, ledger
 
 
-def _refuse_lost_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
+def _check_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
     """Refuse a ledger that has lost batches. Looks again: a former owner may just be completing its last batch."""
-    for look in range(1, _LOOKS + 1):
+    for attempt in range(1, _LEDGER_READS + 1):
         last = read_last_completed(lake, home.pipeline, generation)
         generations = home.generations.read()
         try:
             return refuse_lost_ledger(home, generations, generation=generation, last_completed=last)
         except ContractError:
-            if look == _LOOKS:
+            if attempt == _LEDGER_READS:
                 raise
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_LEDGER_READ_SECONDS)
 
 
-def checkpoint_to_run_on(home: PipelineHome, ledger: Ledger) -> Generations:
+def current_checkpoint(home: PipelineHome, ledger: Ledger) -> Generations:
     """The checkpoint recorded, or a new one after the ledger's last batch. Call it once a torn batch is finished.
 
     Raises:
@@ -120,6 +120,6 @@ def checkpoint_to_run_on(home: PipelineHome, ledger: Ledger) -> Generations:
     """
     last = ledger.last_completed()
     end = ledger.end_offset(last) if last is not None else None
-    current = home.generations.current_checkpoint(last_completed=last, end_offset=end)
-    refuse_damaged_checkpoint(home, current)
-    return current
+    generations = home.generations.current_checkpoint(last_completed=last, end_offset=end)
+    refuse_damaged_checkpoint(home, generations)
+    return generations

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.engine import announcements
 from deltaworks.engine import commit as commit_phase
-from deltaworks.engine.announcements import with_announcements
-from deltaworks.engine.fan_out import partitioning, write_payloads
+from deltaworks.engine import notifications
+from deltaworks.engine.fan_out import partition_columns, write_payloads
+from deltaworks.engine.notifications import with_notifications
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
 from deltaworks.events.parse import BatchStamp, Payload
@@ -93,7 +93,7 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
     spec = PipelineSpec.model_validate(VISITS)
     events = [visit(number) for number in range(50)] + [visit(50, contact=7), {"kind": "visit"}]
     payloads = [Payload(seq, "k", json.dumps(event).encode()) for seq, event in enumerate(events)]
-    by_table = partitioning(spec)
+    by_table = partition_columns(spec)
     where = FileTarget(None, {name: str(tmp_path / name) for name in by_table}, by_table)
 
     written = write_payloads(payloads, spec, STAMP, where).files
@@ -114,7 +114,7 @@ def test_the_rows_of_a_task_are_told_once_each(tmp_path: Path) -> None:
 
 def test_rows_that_land_are_known_to_be_touched_by_no_mutation(tmp_path: Path) -> None:
     spec = PipelineSpec.model_validate(VISITS)
-    by_table = partitioning(spec)
+    by_table = partition_columns(spec)
     where = FileTarget(None, {name: str(tmp_path / name) for name in by_table}, by_table)
 
     output = write_payloads([Payload(1, "k", json.dumps(visit(1)).encode())], spec, STAMP, where)
@@ -144,9 +144,9 @@ def test_however_rows_are_cut_every_key_is_told_once(
         for start in range(0, len(rows), at_once)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(announcements, "KEYS_PER_NOTIFICATION", most)
-        patch.setattr(announcements, "GATHERED_ROWS", 2 * at_once)
-        given_back = list(with_announcements(spec, parts))
+        patch.setattr(notifications, "KEYS_PER_NOTIFICATION", most)
+        patch.setattr(notifications, "GATHERED_ROWS", 2 * at_once)
+        given_back = list(with_notifications(spec, parts))
 
     news = [row for name, part in given_back if name == "news" for row in part.to_pylist()]
     assert told(news) == Counter(

@@ -16,8 +16,8 @@ import pytest
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.announced_views import AnnouncerThread, ViewAnnouncer, plain
-from deltaworks.engine.live import announcing
+from deltaworks.engine.live import view_announcements
+from deltaworks.engine.view_announcer import AnnouncerThread, ViewAnnouncer, to_json_value
 from deltaworks.errors import ContractError, TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
@@ -174,7 +174,7 @@ def test_the_stream_publishes_while_it_runs_and_goes_on_after_a_failure(widgets:
         heard.extend(widgets.heard())
         return len(heard) >= count
 
-    with announcing(widgets.catalog, widgets.stage.spec, lease):
+    with view_announcements(widgets.catalog, widgets.stage.spec, lease):
         eventually(lambda: is_heard(1), "the first answer")
         widgets.sql("SELECT nothing FROM prices_now")
         eventually(lambda: widgets.alerts() == {"market.prices"}, "the alert")
@@ -189,7 +189,7 @@ def test_the_stream_publishes_while_it_runs_and_goes_on_after_a_failure(widgets:
 
 def test_nothing_is_published_once_the_lease_is_lost(widgets: Widgets) -> None:
     widgets.land(priced("a", 0, 1))
-    thread = AnnouncerThread(widgets.announcer(), widgets.stage.spec.views, is_ours=lambda: False)
+    thread = AnnouncerThread(widgets.announcer(), widgets.stage.spec.views, has_lease=lambda: False)
     thread.start()
     thread.join(60)
 
@@ -199,9 +199,9 @@ def test_nothing_is_published_once_the_lease_is_lost(widgets: Widgets) -> None:
 
 def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
     lease: Any = Lost()
-    with announcing(widgets.catalog, live_declared(), lease):
+    with view_announcements(widgets.catalog, live_declared(), lease):
         assert "announced views" not in {thread.name for thread in threading.enumerate()}
-    with announcing(widgets.catalog, widgets.stage.spec, lease):
+    with view_announcements(widgets.catalog, widgets.stage.spec, lease):
         assert "announced views" in {thread.name for thread in threading.enumerate()}
     assert "announced views" not in {thread.name for thread in threading.enumerate()}
 
@@ -219,5 +219,5 @@ def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
     ],
 )
 def test_values_are_plain_json(value: Any, expected: Any) -> None:
-    assert plain(value) == expected
-    json.dumps(plain(value), allow_nan=False)
+    assert to_json_value(value) == expected
+    json.dumps(to_json_value(value), allow_nan=False)

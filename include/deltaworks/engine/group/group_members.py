@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 _Signature = tuple[tuple[str, int, int], ...]
 #: How long files must have stayed as they are before they are read: one that is half written is sound YAML at times,
 #: and without its last line it names no group any more.
-SETTLED_SECONDS = 2.0
+STABLE_SECONDS = 2.0
 
 
-class Roster:
+class GroupMembers:
     """The members of one group. Used by one thread."""
 
     def __init__(self, group: str, catalog: Catalog, *, load: Callable[[], Catalog]) -> None:
@@ -30,10 +30,10 @@ class Roster:
         self._name = group
         self._load = load
         self.catalog = catalog
-        self._seen = _signature(catalog)
-        self._changed: tuple[_Signature, float] = (self._seen, 0.0)
+        self._loaded_signature = _signature(catalog)
+        self._last_change: tuple[_Signature, float] = (self._loaded_signature, 0.0)
         #: Whether something has changed that is not read yet: nobody is to be started as it was declared before.
-        self.is_settling = False
+        self.has_unread_change = False
 
     @property
     def group(self) -> StreamGroup:
@@ -41,15 +41,15 @@ class Roster:
         groups = stream_groups(self.catalog)
         return groups.get(self._name) or StreamGroup(name=self._name, settings=StreamGroupSpec(), members={})
 
-    def look(self) -> bool:
+    def reload_if_changed(self) -> bool:
         """Read the declarations again where one has changed and all have settled; whether they were read."""
-        seen, now = _signature(self.catalog), time.monotonic()
-        if seen != self._changed[0]:
-            self._changed = (seen, now)
-        self.is_settling = seen != self._seen and now - self._changed[1] < SETTLED_SECONDS
-        if seen == self._seen or self.is_settling:
+        signature, now = _signature(self.catalog), time.monotonic()
+        if signature != self._last_change[0]:
+            self._last_change = (signature, now)
+        self.has_unread_change = signature != self._loaded_signature and now - self._last_change[1] < STABLE_SECONDS
+        if signature == self._loaded_signature or self.has_unread_change:
             return False
-        self._seen = seen
+        self._loaded_signature = signature
         try:
             self.catalog = self._load()
         except DeltaworksError as error:
@@ -61,10 +61,10 @@ class Roster:
 def _signature(catalog: Catalog) -> _Signature:
     include = catalog.root / "include"
     files = (include.glob(pattern) for pattern in ("environments/*.yaml", "relays/*.yaml", "pipelines/*/pipeline.yaml"))
-    return tuple(sorted(_states(path for matching in files for path in matching)))
+    return tuple(sorted(_file_states(path for matching in files for path in matching)))
 
 
-def _states(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
+def _file_states(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
     for path in files:
         try:
             state = path.stat()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.engine.group import roster
-from deltaworks.engine.group.roster import SETTLED_SECONDS, Roster
+from deltaworks.engine.group import group_members
+from deltaworks.engine.group.group_members import STABLE_SECONDS, GroupMembers
 from deltaworks.specs.project import load_catalog
 from tests.unit.specs.test_groups import project
 
@@ -25,18 +25,18 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(roster, "time", clock)
+    monkeypatch.setattr(group_members, "time", clock)
     return clock
 
 
-def members(group: Roster) -> list[str]:
-    group.look()
+def members(group: GroupMembers) -> list[str]:
+    group.reload_if_changed()
     return sorted(group.group.members)
 
 
-def make(root: Path) -> Roster:
+def make(root: Path) -> GroupMembers:
     load = partial(load_catalog, "local", root=root, skip_invalid=True)
-    return Roster("small", load(), load=load)
+    return GroupMembers("small", load(), load=load)
 
 
 def test_a_file_that_is_half_written_makes_no_member_leave(tmp_path: Path, clock: Clock) -> None:
@@ -46,14 +46,14 @@ def test_a_file_that_is_half_written_makes_no_member_leave(tmp_path: Path, clock
 
     file.write_text(whole.removesuffix(f"{OF_GROUP}\n"))  # sound, and of no group
     assert members(group) == ["a", "b"]
-    clock.now += SETTLED_SECONDS / 2
+    clock.now += STABLE_SECONDS / 2
     file.write_text(whole + "# changed\n")
     assert members(group) == ["a", "b"]
-    clock.now += SETTLED_SECONDS
+    clock.now += STABLE_SECONDS
 
-    assert group.look() is True
+    assert group.reload_if_changed() is True
     assert members(group) == ["a", "b"]
-    assert group.look() is False, "it is read once"
+    assert group.reload_if_changed() is False, "it is read once"
 
 
 def test_who_leaves_and_who_joins_is_seen_once_the_files_have_settled(tmp_path: Path, clock: Clock) -> None:
@@ -62,5 +62,5 @@ def test_who_leaves_and_who_joins_is_seen_once_the_files_have_settled(tmp_path: 
     project(tmp_path, a="", b=OF_GROUP)
 
     assert members(group) == ["a"]
-    clock.now += SETTLED_SECONDS
+    clock.now += STABLE_SECONDS
     assert members(group) == ["b"]

@@ -21,7 +21,7 @@ _STATM = Path("/proc/self/statm")
 _S3A_PREFIXES = ("object_", "multipart_upload_", "action_http_")
 
 
-class CountingObjects:
+class CountingObjectStore:
     """An object store that counts what is asked of it, by kind. As safe between threads as the one it wraps."""
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -57,13 +57,13 @@ class CountingObjects:
         self._objects.delete(key)
 
 
-class DriverMeasures:
+class DriverMetrics:
     """Reads this driver's memory and counters. What cannot be read is None or absent, and never an error."""
 
-    def __init__(self, spark: SparkSession | None = None, objects: CountingObjects | None = None) -> None:
+    def __init__(self, spark: SparkSession | None = None, objects: CountingObjectStore | None = None) -> None:
         self._spark = spark
         self._objects = objects
-        self._before: dict[str, int] = {}
+        self._previous: dict[str, int] = {}
 
     def memory(self) -> dict[str, int | None]:
         """Resident bytes of the Python driver, and bytes of the JVM's heap in use."""
@@ -71,10 +71,10 @@ class DriverMeasures:
 
     def requests(self) -> dict[str, int]:
         """Requests since the last call: `control_*` for control objects, `s3a_*` for what Spark's side sent."""
-        now = self._counters()
-        since = {name: count - self._before.get(name, 0) for name, count in now.items()}
-        self._before = now
-        return {name: count for name, count in sorted(since.items()) if count > 0}
+        current = self._counters()
+        delta = {name: count - self._previous.get(name, 0) for name, count in current.items()}
+        self._previous = current
+        return {name: count for name, count in sorted(delta.items()) if count > 0}
 
     def _counters(self) -> dict[str, int]:
         counts = (
