@@ -1,7 +1,6 @@
-"""How old the data of a table are, by its Delta log alone.
+"""Age of a table's data, read from its Delta log alone.
 
-Two times, since either one deceives: the newest moment that rows are of, which late data do not move, and the last
-commit that changed rows, which OPTIMIZE and its like do not move.
+Two times are needed. The newest row time ignores late data; the last commit that changed rows ignores OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from deltalake import DeltaTable
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
-#: Commits that are read, from the newest on, for one that changed rows. Older ones are not looked at.
+#: Number of newest commits searched for one that changed rows. Older commits are not read.
 _MAX_COMMITS = 32
 _TIME_COLUMN = "event_time"
 
 
 @dataclass(frozen=True, slots=True)
 class TableAge:
-    """When a table's newest row is of, and when its rows last changed; None where the log does not say."""
+    """Time of a table's newest row and of the last commit that changed rows; None where the log does not record it."""
 
     table: str
     newest_row_at: dt.datetime | None
@@ -32,17 +31,18 @@ class TableAge:
 
 
 def table_age(lake: Lake, key: str, name: str) -> TableAge | None:
-    """The age of the table at `key`; None where there is no table.
+    """Returns the age of the table at `key`, or None if the table does not exist.
 
-    The newest row is of the greatest `event_time`, or of the first column of type timestamp that has statistics; by a
-    date, of its end. No row is of a time after it was written, whatever a producer's clock said.
+    The newest row time is the maximum of `event_time`, or of the first timestamp column with statistics. A date counts
+    as the end of its day. The result is never later than the commit that wrote the row, whatever the producer's clock
+    was.
     """
     table = lake.open(key)
     return None if table is None else age_of(lake, key, name, table)
 
 
 def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
-    """The age of a table as it is open."""
+    """Returns the age of a table that is already open."""
     commits = commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)
     written_at = next((commit.at for commit in commits if commit.changes_rows), None)
     times = [at for at in (_max_time(table), written_at) if at is not None]
@@ -50,7 +50,7 @@ def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
 
 
 def newest_row_time(ages: Iterable[TableAge]) -> dt.datetime | None:
-    """The newest moment that rows of any of these tables are of."""
+    """Returns the newest row time over all given tables, or None if no table has one."""
     return max((age.newest_row_at for age in ages if age.newest_row_at is not None), default=None)
 
 
@@ -70,9 +70,9 @@ def _max_time(table: DeltaTable) -> dt.datetime | None:
 
 
 def _to_utc(value: dt.date) -> dt.datetime:
-    """A timestamp in UTC; the end of a date."""
+    """Converts a timestamp to UTC; a date becomes the end of its day."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-    # Of the last date there is, its beginning.
+    # The last representable date has no following day: use its beginning.
     start = dt.datetime.combine(value, dt.time(), tzinfo=dt.UTC)
     return start if value == dt.date.max else start + dt.timedelta(days=1)

@@ -1,6 +1,6 @@
-"""Declared column types as Arrow types, the way Spark and Delta map them.
+"""Maps declared column types to Arrow types the way Spark and Delta do.
 
-Timestamps are microseconds in UTC; everything is nullable, since a row lacking an optional value is still a row.
+Timestamps are microseconds in UTC. All fields are nullable, because events may omit optional values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
 
 
 def arrow_type(kind: ColumnType | str) -> pa.DataType:
-    """The Arrow type of a declared one."""
+    """Returns the Arrow type of a declared type."""
     if isinstance(kind, str):
         kind = parse_type(kind)
     match kind:
@@ -42,5 +42,5 @@ def arrow_type(kind: ColumnType | str) -> pa.DataType:
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The Arrow schema of named, declared types, in order."""
+    """Returns the Arrow schema for declared types by column name, in order."""
     return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns.items()])

@@ -1,4 +1,4 @@
-"""Declared SQL asked of DuckDB within bounds: one SELECT, over nothing but the tables it is shown, ended in time."""
+"""Restricts DuckDB to one SELECT over the given tables, with memory, thread and time limits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import duckdb
 
 
 def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: int, threads: int) -> None:
-    """Let a connection read the tables of one schema by their bare names, and nothing else, within bounds."""
+    """Limits a connection to the tables of one schema, addressed without prefix, and to the given memory and
+    threads."""
     connection.execute(f'USE "{schema}"')
-    # What does not fit into memory is refused, and not spilled into the folder this process happens to be in.
+    # Queries that exceed the memory limit fail instead of spilling into the current working directory.
     connection.execute("SET temp_directory = ''")
     connection.execute("SET enable_external_access = false")
     connection.execute(f"SET memory_limit = '{memory_mib}MiB'")
@@ -21,12 +22,13 @@ def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, m
 
 
 def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, frozenset[str]]:
-    """The one SELECT of a file, without the semicolon that ends it and what stands behind, and its named parameters.
+    """Returns the text of the only SELECT in `text`, without its semicolon and anything after it, and its parameter
+    names.
 
     Raises:
-        duckdb.Error: it is something else, or no SQL.
+        duckdb.Error: `text` is not exactly one SELECT, or not valid SQL.
     """
-    # Alone first: behind a bracket too many it could go on with another statement.
+    # Parsed on its own first: inside the caller's brackets an extra closing bracket could start a second statement.
     statements = connection.extract_statements(text)
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise duckdb.ParserException("write one SELECT and nothing else")
@@ -37,7 +39,7 @@ def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tup
 
 @contextmanager
 def query_timeout(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
-    """Interrupt what the connection is asked within the block once it takes longer."""
+    """Interrupts the connection's query if the block runs longer than `seconds`."""
     timer = threading.Timer(seconds, connection.interrupt)
     timer.daemon = True
     timer.start()
@@ -48,5 +50,5 @@ def query_timeout(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iter
 
 
 def describe_error(error: Exception) -> str:
-    """What an error says, on one line, without what DuckDB shows of the query."""
+    """Returns an error's message on one line, without DuckDB's excerpt of the query."""
     return " ".join(str(error).partition("\n\n")[0].split()) or type(error).__name__

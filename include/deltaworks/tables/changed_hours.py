@@ -1,8 +1,8 @@
-"""Which hours the rows lie in that commits have added, by the statistics of their files, read from the log alone.
+"""Finds the hours in which commits changed rows, from file statistics in the Delta log.
 
-A file says in its add action between which instants its rows lie. One that says it not, or that has rows without an
-instant, and one that was removed, may have had rows anywhere in its partition. A file with a single late row spans all
-hours from that row's on: more than what changed, never less.
+Each add action has the time range of its file's rows. A removed file, or one without a range or with null times, may
+affect the complete partition. A file with one late row covers all hours from that row on, so the result is never too
+small.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from deltaworks.tables.log import Action, stats_of
 from deltaworks.tables.seq_statistics import record_min_seq
 
 HOUR = dt.timedelta(hours=1)
-#: A file that spans more than these is of no single date; its hours are not listed one by one.
+#: A file that spans more hours than a date has; its hours are not listed.
 MAX_HOURS = 48
-#: Hours by their first instants, in UTC; None for any.
+#: Hours by their start in UTC; None for any hour.
 Hours = frozenset[dt.datetime] | None
 
 
 def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int | None, up_to_version: int) -> Changes:
-    """What `changed_partitions` says, and of partitions in which hours all rows that changed lie, and how early they
-    arrived.
+    """Extends `changed_partitions` by the hours that contain a partition's changed rows, and by their minimum `_seq`.
 
     Args:
-        time_column: the column with the instants of rows; without one no hours are looked for.
+        time_column: the column with the rows' times; empty if hours are not needed.
     """
     hours: dict[Partition, Hours] = {}
     min_seq: dict[Partition, int | None] = {}
@@ -50,10 +49,10 @@ def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int 
 
 
 def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:
-    """Add to `hours`, by partition, those in which a commit has changed rows.
+    """Adds a commit's changed hours per partition to `hours`.
 
     Args:
-        column: the column with the instants of rows. What only rearranges rows is passed over.
+        column: the column with the rows' times. Actions that only rearrange rows are ignored.
     """
     for action in actions:
         added, moved = action.get("add"), action.get("add") or action.get("remove")
@@ -66,7 +65,7 @@ def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], colum
 
 
 def hours_of(added: Action, column: str) -> Hours:
-    """The hours in which the rows of an added file lie; None where its statistics do not say."""
+    """Returns the hours that contain an added file's rows; None if its statistics do not tell."""
     stats = stats_of(added)
     bounds = [_to_utc((stats.get(name) or {}).get(column)) for name in ("minValues", "maxValues")]
     nulls = (stats.get("nullCount") or {}).get(column)
@@ -79,12 +78,12 @@ def hours_of(added: Action, column: str) -> Hours:
 
 
 def hour_of(instant: dt.datetime) -> dt.datetime:
-    """The first instant of the hour in which this one lies."""
+    """Returns the start of the hour that contains an instant."""
     return instant.replace(minute=0, second=0, microsecond=0)
 
 
 def _to_utc(value: Any) -> dt.datetime | None:
-    """An instant as statistics have it: with a zone, or else in UTC."""
+    """Parses a timestamp of the statistics; without a zone it is UTC."""
     try:
         instant = dt.datetime.fromisoformat(value)
     except (TypeError, ValueError):

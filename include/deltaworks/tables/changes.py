@@ -1,7 +1,6 @@
-"""What commits did to the partitions of a table, read from the Delta log alone, and how far a reader has come in them.
+"""Finds the partitions that commits changed, from the Delta log alone, and the positions of readers in those changes.
 
-OPTIMIZE and its like rearrange rows without changing them: their actions say `dataChange: false` and do not count as
-changes.
+OPTIMIZE and similar commits rearrange rows without changing them (`dataChange: false`); they do not count as changes.
 """
 
 from __future__ import annotations
@@ -18,23 +17,24 @@ from deltaworks.errors import ConfigError
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, commit_history, data_change_actions, read_commits
 
-#: A partition as the log names it: (column, value) pairs; the value is text, None for null.
+#: A partition as written in the Delta log: (column, value) pairs with text values, None for null.
 Partition = tuple[tuple[str, str | None], ...]
-#: Key of `userMetadata` that groups the commits of one command.
+#: Key of `userMetadata` shared by all commits of one command.
 COMMIT_GROUP_KEY = "group"
-#: Where changes are read: the notification table, or Delta's own feed of the data table.
+#: Source of changes: the notification table, or the data table's Delta change data feed.
 ChangeSource = Literal["notifications", "change_feed"]
-#: Key of `userMetadata`: the position whose changes a reader's table has.
+#: Key of `userMetadata` with the position up to which a reader's table contains all changes.
 POSITION_KEY = "changes_position"
 _POSITION_FORMAT = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The partitions whose rows changed, or `everything` with the reason why it is not known more exactly.
+    """Partitions with changed rows. `is_unbounded` if any partition may have changed; then `reason` explains why.
 
-    `hours` says of partitions, where it was looked for, in which hours all rows that changed lie; `first_seq`, of those
-    in which rows were only added, the least `_seq` of these.
+    `hours` maps a partition to the hours that contain all its changed rows, where known. `first_seq` maps a partition
+        to
+    the minimum `_seq` of its added rows, if rows were only added.
     """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
@@ -47,9 +47,9 @@ class Changes:
         return self.is_unbounded or bool(self.partitions)
 
     def partition_values(self, column: str) -> frozenset[str | None] | None:
-        """The values of one partition column that changed; None when all may have.
+        """Returns the changed values of one partition column, or None if any value may have changed.
 
-        That is so too where the table is not partitioned by `column`.
+        Also None if the table is not partitioned by `column`.
         """
         if self.is_unbounded:
             return None
@@ -67,10 +67,13 @@ def changed_partitions(
     up_to_version: int,
     on_commit: Callable[[Sequence[Action]], None] = lambda actions: None,
 ) -> Changes:
-    """The partitions with rows added or removed after `after_version` and up to `up_to_version`, both of one table.
+    """Returns the partitions with rows added or removed after `after_version`, up to and including `up_to_version`.
 
-    Reads one small object per commit. Versions are those of the table at `key`; `after_version` -1 means from its
-    birth on, None that nothing is known of the past. `on_commit` is called with the actions of each commit.
+    Reads one small object per commit.
+
+    Args:
+        after_version: version of the table at `key`; -1 starts at its creation, None means that no version is known.
+        on_commit: called with the actions of each commit.
     """
     if after_version is None:
         return Changes(is_unbounded=True, reason="no earlier version is known")
@@ -90,18 +93,18 @@ def changed_partitions(
 
 
 def sql_literal(value: str | None, column_type: str) -> str:
-    """A partition's value, as the Delta log writes it, as a SQL literal of a column's type."""
+    """Converts a partition value, as written in the Delta log, to a SQL literal of the column's type."""
     if value is None:
         return "NULL"
     if column_type in ("int", "long", "boolean"):
         return value
-    # A raw string would end at a quote; a backslash begins an escape in Spark's strings.
+    # A raw string would end at a quote, and a backslash starts an escape sequence in Spark strings.
     text = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"DATE'{text}'" if column_type == "date" else f"'{text}'"
 
 
 def partition_predicate(partitions: Collection[Partition], types: Mapping[str, str]) -> str:
-    """The condition a row of one of these partitions meets. `true` where the table has none."""
+    """Returns the SQL predicate that selects rows of these partitions; `true` if the table has no partition columns."""
     columns = sorted({name for partition in partitions for name, _ in partition})
     if not columns:
         return "true"
@@ -125,7 +128,7 @@ def _column_predicate(column: str, values: Sequence[str | None], column_type: st
 
 @dataclass(slots=True)
 class RewrittenPartition:
-    """Files and bytes that were taken out of a partition and put into it; `version` is that of the last commit."""
+    """Files and bytes removed from and added to a partition. `version` is the last commit."""
 
     partition: Partition
     version: int = -1
@@ -137,7 +140,7 @@ class RewrittenPartition:
 
 
 def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str) -> list[RewrittenPartition]:
-    """What the commits of `group` after a version did to each partition they put files into, sorted by partition."""
+    """Returns per partition the files rewritten by the commits of `group` after a version, sorted by partition."""
     opened = lake.open(key)
     if opened is None:
         return []
@@ -176,9 +179,9 @@ def _count_rewritten_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePosition:
-    """A position of `read_changes`: everything up to `version` of the table with `table_id` has been read.
+    """A reader's position in a table's changes: all changes up to `version` of the table `table_id` have been read.
 
-    `str(position)` is the text to keep, `ChangePosition.parse` reads it. Its content is private to this module.
+    Store `str(position)` and restore it with `ChangePosition.parse`. The format of the text is private.
     """
 
     source: ChangeSource
@@ -190,7 +193,7 @@ class ChangePosition:
 
     @classmethod
     def parse(cls, text: str) -> ChangePosition:
-        """The position that was kept.
+        """Parses a stored position.
 
         Raises:
             ConfigError: CHANGES_POSITION_UNKNOWN.
@@ -206,13 +209,13 @@ class ChangePosition:
         except ValueError as error:
             raise ConfigError(
                 "CHANGES_POSITION_UNKNOWN",
-                f"{text[:200]!r} is no position that a read of changes gave.",
-                hint="Keep str(changes.position) and give it back as it was, or None to read everything.",
+                f"{text[:200]!r} is not a position returned by a read of changes.",
+                hint="Pass str(changes.position) unchanged, or None to read everything.",
             ) from error
 
 
 def last_committed_position(lake: Lake, key: str) -> ChangePosition | None:
-    """The position in the newest commit at `key` that has one; None where there is no table, or none was kept.
+    """Returns the position in the newest commit at `key` that has one; None if there is no table or no position.
 
     Raises:
         ConfigError: CHANGES_POSITION_UNKNOWN.
@@ -227,7 +230,8 @@ def last_committed_position(lake: Lake, key: str) -> ChangePosition | None:
 
 
 def partitions_of(adds: pa.Table) -> list[Partition]:
-    """The partition of each file of a snapshot's add actions; the empty one in a table without partitions."""
+    """Returns the partition of each file in a snapshot's add actions; the empty tuple if the table is not
+    partitioned."""
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()

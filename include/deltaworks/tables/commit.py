@@ -1,8 +1,8 @@
-"""Guarded commits to a Delta table through delta-rs: each step lands once, whoever repeats it.
+"""Commits to a Delta table through delta-rs, exactly once per step.
 
-delta-rs does not enforce application transactions itself. So a snapshot is loaded, the step's transaction is read
-from it, and the commit is made *from that same object*, with retries inside the library turned off. Any conflict,
-a lost reply among them, loads a new snapshot and decides again: a step that is found there has landed.
+delta-rs does not enforce application transactions. Each attempt therefore loads a snapshot, reads the step's
+transaction from it, and commits from that same object with delta-rs' own retries turned off. After a conflict or a lost
+reply, a new snapshot shows whether the step was committed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from deltalake.transaction import AddAction
 from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 
-#: Properties of every table we create. Retention is a property since Delta 4.1 (VACUUM's RETAIN is ignored there),
-#: and is set at creation because changing it later conflicts with every writer.
+#: Properties of every table created here. Since Delta 4.1 the retention is a table property (VACUUM ignores RETAIN). It
+#: is set at creation, because changing it later conflicts with every writer.
 TABLE_PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.enableExpiredLogCleanup": "true",
 }
-#: Of a table that does not say, by delta-rs.
+#: delta-rs' default for tables without the property.
 _DEFAULT_CHECKPOINT_INTERVAL = 100
 MAX_ATTEMPTS = 30
 _INCONSISTENT_LISTING = re.compile(r"contiguous commit files|Invalid table version")
-#: A hint of a checkpoint that is just being written; or one that is lost, for which nobody should wait for long.
+#: `_last_checkpoint` names a checkpoint that is still being written. If the checkpoint was lost, waiting does not help,
+#: so this has fewer attempts.
 _MISSING_CHECKPOINT = re.compile(r"didn't find any checkpoints")
 _CHECKPOINT_ATTEMPTS = 8
 T = TypeVar("T")
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An application transaction: `app_id` at `version` lands once, and versions only grow."""
+    """An application transaction. `app_id` at `version` is committed once; versions only increase."""
 
     app_id: str
     version: int
@@ -49,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What became of a guarded commit. `newly_committed` is False where an earlier attempt had landed already."""
+    """Result of a guarded commit. `newly_committed` is False if an earlier attempt had already committed the step."""
 
     version: int
     newly_committed: bool
@@ -65,7 +66,7 @@ def ensure_table(
     user_metadata: str,
     properties: Mapping[str, str] | None = None,
 ) -> DeltaTable:
-    """Open the table, creating it where there is none. Two creators at once end with one table."""
+    """Opens the table, or creates it if it does not exist. Concurrent creators all end up with the same table."""
     options = dict(storage_options)
     problem: DeltaError | None = None
     for _ in attempts(MAX_ATTEMPTS, first_wait_seconds=0.3, max_wait_seconds=0.3):
@@ -81,7 +82,7 @@ def ensure_table(
                 partition_by=list(partition_by),
                 configuration={**TABLE_PROPERTIES, **(properties or {})},
                 storage_options=options,
-                # With retries inside the library a second creator would lay its metadata over the first one's table.
+                # With delta-rs' own retries a second creator would write its metadata over the first one's table.
                 commit_properties=CommitProperties(
                     custom_metadata={"userMetadata": user_metadata}, max_commit_retries=0
                 ),
@@ -91,27 +92,30 @@ def ensure_table(
     raise ConcurrencyError(
         "TABLE_NOT_CREATED",
         f"Could not create or open {uri}: {problem}.",
-        hint="Check the storage and the declaration, then start the job again.",
+        hint="Check the storage and the table's declaration, then start the job again.",
     ) from problem
 
 
 def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
-    """Open a table, looking again where a listing of its log was torn by commits made meanwhile.
+    """Opens a table, retrying while concurrent commits make the listing of its log inconsistent.
 
     Raises:
-        TableNotFoundError: there is no table.
+        TableNotFoundError: the table does not exist.
     """
     return _retry_inconsistent_listing(lambda: DeltaTable(uri, storage_options=dict(storage_options)))
 
 
 def refresh(table: DeltaTable) -> None:
-    """Bring an open table up to date, looking again where a listing was torn."""
+    """Updates an open table to its newest version, retrying while the listing of its log is inconsistent."""
     _retry_inconsistent_listing(table.update_incremental)
 
 
 def _retry_inconsistent_listing(load: Callable[[], T]) -> T:
-    """A listing is no snapshot on every server: it may hold commit N+1 and not yet N, or a hint and not yet its
-    checkpoint, which delta-rs refuses."""
+    """Retries `load` while delta-rs rejects a listing of the log as inconsistent.
+
+    On some servers a listing is not a snapshot: it may contain commit N+1 without commit N, or `_last_checkpoint`
+    without its checkpoint.
+    """
     for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.06, max_wait_seconds=0.8):
         try:
             return load()
@@ -123,39 +127,37 @@ def _retry_inconsistent_listing(load: Callable[[], T]) -> T:
 
 
 def commit_attempts() -> Iterator[int]:
-    """The numbers of the attempts at one commit. Whoever met another writer goes on with the next, after a wait."""
+    """Yields the attempt numbers for one commit, with a wait before each retry after a conflict."""
     return attempts(MAX_ATTEMPTS, first_wait_seconds=0.04, max_wait_seconds=2.0)
 
 
 def contention_error(table: str, action: str, *, advice: str = "run this again") -> ConcurrencyError:
-    """What is raised behind the last of `commit_attempts`."""
+    """Returns the error for a commit that conflicted in all of `commit_attempts`."""
     return ConcurrencyError(
         "COMMIT_CONTENDED",
-        f"{table}: {MAX_ATTEMPTS} attempts to {action} all met another writer.",
-        hint=f"Another job writes this table without pause; let it end, then {advice}.",
+        f"{table}: {MAX_ATTEMPTS} attempts to {action} all conflicted with another writer.",
+        hint=f"Another job keeps writing this table. Wait until it ends, then {advice}.",
     )
 
 
 @dataclass(slots=True)
 class _CachedTransactions:
-    """Transactions by application id, as they are at one version of a table."""
+    """Transaction versions by application id at one version of a table."""
 
     version: int
     by_application: dict[str, int | None] = field(default_factory=dict)
 
 
-#: By the identity of an open table, which has no hash; one that is gone takes its entry with it.
+#: Keyed by `id` of an open table, which is not hashable. An entry is removed with its table.
 _TRANSACTION_CACHE: dict[int, _CachedTransactions] = {}
 
 
 def transaction_version(table: DeltaTable, app_id: str) -> int | None:
-    """The transaction version of an application in the table as it is open; None where it has none.
+    """Returns an application's transaction version in an open table, or None.
 
-    delta-rs keeps none with a snapshot: for each that is asked for it reads every commit since the newest checkpoint,
-    so that a batch of thirty tables read some thousand objects to learn what it had written itself. What was read is
-    remembered with its version. A commit of this process on top of that is known too; any other version is read anew.
-
-    For the thread that uses the table.
+    delta-rs reads every commit since the newest checkpoint for each call: a batch of thirty tables read about a
+    thousand objects to find its own transactions. Results are therefore cached per table version, and this process's
+    own commits update the cache. Call it only from the thread that uses the table.
     """
     cached = _TRANSACTION_CACHE.get(id(table))
     if cached is None:
@@ -168,7 +170,7 @@ def transaction_version(table: DeltaTable, app_id: str) -> int | None:
 
 
 def _cache_commit(table: DeltaTable, *, read_version: int, transactions: Sequence[Transaction]) -> None:
-    """Remember what this process has just committed as the version after `before`, which was open until then."""
+    """Adds this process's commit on top of `read_version` to the cache."""
     cached = _TRANSACTION_CACHE.get(id(table))
     if cached is not None and cached.version == read_version:
         committed: dict[str, int | None] = {made.app_id: made.version for made in transactions}
@@ -184,19 +186,19 @@ def commit_step(
     user_metadata: str,
     recreate_as: Schema | None = None,
 ) -> CommitOutcome:
-    """Append files to the table as one step.
+    """Appends files to the table as one step.
 
     Args:
-        table: an open table; it is brought up to date first, and used by this thread only.
-        actions: the files; or what says, given the table as it is committed to, which ones.
-        owner: the owner epoch this commit is made under; it fails when a higher one has been raised.
-        recreate_as: remove all files that are there, and have these columns from then on. The partition columns have
-            to stay: delta-rs would break the table.
+        table: an open table; it is refreshed first. Use it from one thread only.
+        actions: the add actions, or a function that returns them for the refreshed table.
+        owner: the owner epoch of this commit; the commit fails if a higher epoch is in the table.
+        recreate_as: removes all present files and sets these columns. Partition columns must stay the same, otherwise
+            delta-rs would break the table.
 
     Raises:
         FencedError: OWNER_FENCED, a successor has raised the owner epoch in this table.
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
-        ContractError: COMMIT_REFUSED when the table cannot take this commit at all.
+        ContractError: COMMIT_REFUSED, delta-rs does not support the table.
     """
     transactions = [Transaction(step.app_id, step.version)]
     if owner is not None:
@@ -205,7 +207,7 @@ def commit_step(
         refresh(table)
         read_version = table.version()
         if owner is not None:
-            # Also where the step has landed: by a successor, perhaps, and then there is nothing more to do here.
+            # Checked even if the step is committed: a successor may have committed it, and then this owner must stop.
             check_owner_epoch(table, owner)
         current = transaction_version(table, step.app_id)
         if current is not None and current >= step.version:
@@ -228,34 +230,35 @@ def commit_step(
                 raise _refused_commit_error(table, error) from error
             continue
         _cache_commit(table, read_version=read_version, transactions=transactions)
-        # Without retries inside the library, what was committed on top of `before` is the version after it.
+        # Without delta-rs' own retries, a commit on top of `read_version` is the next version.
         return CommitOutcome(version=read_version + 1, newly_committed=True, attempts=attempt)
     raise contention_error(table.table_uri, f"commit {step.app_id} at {step.version}")
 
 
 def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
-    """What delta-rs does behind a commit on top of the open version: a checkpoint where one falls due.
+    """Returns delta-rs' post-commit hooks for a commit on top of the open version: a checkpoint if one is due.
 
-    Expired commits are removed with it, as Delta's own writers do. Left to itself delta-rs looks for them behind every
-    commit, by a listing of the whole log: half a million objects of a table that gets one in five seconds for a month.
+    Expired commits are removed only together with a checkpoint, as Delta's own writers do. By default delta-rs lists
+    the complete log after every commit: half a million objects for a table with a commit every five seconds and a month
+    of log.
     """
-    # delta-rs counts commits, of which version 0 is the first.
+    # delta-rs counts commits; version 0 is the first.
     is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table) == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due else False)
 
 
 def checkpoint_interval(table: DeltaTable) -> int:
-    """After how many commits a checkpoint of the open table falls due."""
+    """Returns the open table's number of commits per checkpoint."""
     return int(table.metadata().configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
 
 
 def raise_owner_epoch(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
-    """Fence former owners: after this, a commit under a lower epoch fails. Idempotent."""
+    """Fences former owners: commits with a lower epoch fail from then on. Idempotent."""
     return commit_step(table, [], step=owner, user_metadata=user_metadata)
 
 
 def check_owner_epoch(table: DeltaTable, owner: Step) -> None:
-    """Refuse to continue when the table's snapshot has a higher owner epoch.
+    """Raises if the table's snapshot has a higher owner epoch.
 
     Raises:
         FencedError: OWNER_FENCED.
@@ -265,7 +268,7 @@ def check_owner_epoch(table: DeltaTable, owner: Step) -> None:
         raise FencedError(
             "OWNER_FENCED",
             f"{table.table_uri}: owner epoch {current} has taken over from epoch {owner.version}.",
-            hint="Nothing: the successor continues where this one stopped.",
+            hint="Nothing to do: the successor continues where this one stopped.",
         )
 
 

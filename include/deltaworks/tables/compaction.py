@@ -1,10 +1,9 @@
-"""Merges the small files of small partitions in this process: a night over small tables needs no JVM, nor does a stream
-that keeps the files few which its gold is built from.
+"""Compacts small partitions in this process, without a JVM.
 
-The rows of a partition's small files are read, brought to the table's columns as they are now, and written as one file
-with the statistics that the table keeps; many partitions share a commit (`tables.rearrangement`). What this cannot do
-is left as it is, with the reason, for Spark: a partition that takes more memory than MEMORY_BYTES, a column whose
-older files do not fit its type, a file that cannot be read or does not have the rows its log says.
+The rows of a partition's small files are cast to the table's current columns and written as one file with the table's
+statistics. Many partitions share a commit (`tables.optimize_commit`). Partitions that are not supported are reported
+with a reason and left to Spark: more memory than MAX_MEMORY_BYTES, a column type that does not fit, an unreadable file,
+or a row count that differs from the log.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ from deltaworks.tables.log import is_absolute_path
 from deltaworks.tables.optimize_commit import RewrittenFiles, commit_optimize
 from deltaworks.tables.statistics import IndexedColumns
 
-#: The most bytes of small files in a partition that is compacted here.
+#: Maximum total size of a partition's small files.
 MAX_BYTES_PER_PARTITION = 32 << 20
-#: The most memory that the rows of a partition may take.
+#: Maximum memory for the rows of one partition.
 MAX_MEMORY_BYTES = 256 << 20
-#: Objects are small, so reading many of them is latency and nothing else.
+#: Small objects: reading many of them is bound by latency.
 _READ_THREADS = 8
 _BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOutcome:
-    """The partitions that were compacted, those another writer has overtaken, and those left to Spark, with why."""
+    """Compacted partitions, partitions skipped after a conflicting commit, and unsupported partitions with the
+    reason."""
 
     version: int | None = None
     compacted: tuple[Partition, ...] = ()
@@ -50,7 +50,7 @@ class CompactionOutcome:
 
 
 class _UnsupportedPartition(Exception):
-    """A partition that cannot be compacted here; the text is the reason."""
+    """A partition that cannot be compacted in this process; the message is the reason."""
 
 
 def compact_partitions(
@@ -65,16 +65,15 @@ def compact_partitions(
     max_bytes: int | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> CompactionOutcome:
-    """Merge the files below `below_bytes` of each of these partitions into one, all in one commit. Changes no row.
+    """Merges each partition's files smaller than `below_bytes` into one file, in a single commit. Changes no rows.
 
-    Idempotent: a partition with fewer than `fewest` such files is passed over. Safe beside every writer: appends are no
-    conflict, and a partition whose files another writer has replaced meanwhile is left to another time. Files of other
-    partitions are neither read nor touched.
+    Idempotent: partitions with fewer than `min_files` such files are skipped. Safe with concurrent writers: appends do
+    not conflict, and a partition whose files were replaced meanwhile is skipped. Other partitions' files are not read.
 
     Args:
         partitions: None for all.
-        most_bytes: of each partition, the oldest such files that have no more bytes, two at least. Without it all.
-        before_commit: called before each attempt to commit; what it raises ends the work, with nothing committed.
+        max_bytes: limits each partition to its oldest small files up to this total size, at least two. None for all.
+        before_commit: called before each commit attempt; its exception ends the compaction without a commit.
     """
     table = lake.open(key)
     if table is None:
@@ -118,7 +117,7 @@ def compact_partitions(
 
 @dataclass(frozen=True, slots=True)
 class _SmallFile:
-    """A file to be merged: its path as the log has it, its bytes, and its rows where the log says."""
+    """A small file: path as in the log, size in bytes, and row count if known."""
 
     path: str
     size: int
@@ -128,7 +127,7 @@ class _SmallFile:
 def _small_files(
     table: DeltaTable, partitions: Sequence[Partition] | None, below_bytes: int
 ) -> dict[Partition, list[_SmallFile]]:
-    """The small files of each of the partitions that has two or more, the oldest first."""
+    """Returns the small files of each partition with at least two of them, oldest first."""
     add_actions = pa.table(table.get_add_actions(flatten=False))
     rows = (
         add_actions.column("num_records").to_pylist()
@@ -149,13 +148,13 @@ def _small_files(
 
 
 def _oldest_up_to(files: list[_SmallFile], max_bytes: int) -> list[_SmallFile]:
-    """The first of them that have no more bytes together; two at least."""
+    """Returns the first files up to `max_bytes` in total, at least two."""
     cumulative_bytes = accumulate(member.size for member in files)
     return files[: max(2, sum(end <= max_bytes for end in cumulative_bytes))]
 
 
 class _Rewriter:
-    """Reads and writes files of one table as it is at one version."""
+    """Reads and writes files of one table at a fixed version."""
 
     def __init__(self, lake: Lake, key: str, table: DeltaTable) -> None:
         self._lake = lake
@@ -167,9 +166,9 @@ class _Rewriter:
         self._indexed = IndexedColumns.of(table.metadata().configuration)
 
     def rewrite(self, partition: Partition, small_files: Sequence[_SmallFile]) -> RewrittenFiles:
-        """Write the rows of these files as one."""
+        """Writes the rows of these files as one file."""
         if sum(member.size for member in small_files) > MAX_BYTES_PER_PARTITION:
-            raise _UnsupportedPartition(f"its small files have more than {MAX_BYTES_PER_PARTITION:,} bytes")
+            raise _UnsupportedPartition(f"its small files exceed {MAX_BYTES_PER_PARTITION:,} bytes")
         body = pa.Table.from_batches(list(self._read_batches(small_files)), schema=self._columns)
         values = dict(partition)
         file = write_file_body(self._lake.filesystem, self._root, body, partition=values, indexed=self._indexed)
@@ -178,7 +177,9 @@ class _Rewriter:
         )
 
     def remove(self, files: Iterator[WrittenFile]) -> None:
-        """Delete files that no commit names. One that stays is an orphan, which maintenance removes."""
+        """Deletes files that no commit references. Files that cannot be deleted become orphans, which maintenance
+        removes.
+        """
         for file in files:
             with contextlib.suppress(OSError):
                 self._lake.filesystem.delete_file(f"{self._root}/{file.path}")
@@ -191,14 +192,14 @@ class _Rewriter:
 
     def _read_file(self, small_file: _SmallFile, budget: _MemoryBudget) -> list[pa.RecordBatch]:
         if is_absolute_path(small_file.path):
-            raise _UnsupportedPartition("a file of another table is part of it")
+            raise _UnsupportedPartition("it references a file of another table")
         try:
             parquet = read_parquet_file(self._lake.filesystem, f"{self._root}/{unquote(small_file.path)}")
         except (OSError, pa.ArrowInvalid) as error:
             raise _UnsupportedPartition(f"{small_file.path} cannot be read: {error}"[:300]) from error
         if small_file.rows is not None and small_file.rows != parquet.metadata.num_rows:
             raise _UnsupportedPartition(
-                f"{small_file.path} has {parquet.metadata.num_rows:,} rows, and its log says {small_file.rows:,}"
+                f"{small_file.path} has {parquet.metadata.num_rows:,} rows, but the log has {small_file.rows:,}"
             )
         batches = []
         for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
@@ -208,29 +209,29 @@ class _Rewriter:
 
 
 class _MemoryBudget:
-    """A bound on what is held at once, shared by the threads that read."""
+    """A memory limit shared by the reading threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._lock = threading.Lock()
 
     def reserve(self, size: int) -> None:
-        """Take so many bytes, or raise."""
+        """Reserves `size` bytes, or raises."""
         with self._lock:
             self._free_bytes -= size
             if self._free_bytes < 0:
-                raise _UnsupportedPartition(f"its rows take more than {MAX_MEMORY_BYTES:,} bytes of memory")
+                raise _UnsupportedPartition(f"its rows need more than {MAX_MEMORY_BYTES:,} bytes of memory")
 
 
 def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_columns: frozenset[str]) -> pa.RecordBatch:
-    """The rows with the table's columns as they are now: what an older file lacks is null.
+    """Casts a batch to the table's current columns; columns missing in an older file are null.
 
     Args:
-        apart: the partition columns, which Spark may write into files too; the log has their value.
+        partition_columns: may also be present in files written by Spark; ignored, because the log has their values.
     """
     unknown = set(batch.schema.names) - set(columns.names) - partition_columns
     if unknown:
-        raise _UnsupportedPartition(f"a file has columns that the table lacks: {', '.join(sorted(unknown))}")
+        raise _UnsupportedPartition(f"a file has columns that the table does not have: {', '.join(sorted(unknown))}")
     arrays = []
     for column in columns:
         index = batch.schema.get_field_index(column.name)
@@ -239,15 +240,17 @@ def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_colum
                 pa.nulls(batch.num_rows, column.type) if index < 0 else cast_values(batch.column(index), column.type)
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise _UnsupportedPartition(f"{column.name} of an older file is no {column.type}: {error}"[:300]) from error
+            raise _UnsupportedPartition(
+                f"{column.name} of an older file cannot be cast to {column.type}: {error}"[:300]
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def cast_values(values: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """The same values as another type of the same meaning; fields that a struct lacks are null.
+    """Casts values to an equivalent type; struct fields missing in the source are null.
 
     Raises:
-        ArrowInvalid, ArrowNotImplementedError, ArrowTypeError: a value, or a field, would be lost.
+        ArrowInvalid, ArrowNotImplementedError, ArrowTypeError: a value or field would be lost.
     """
     if values.type == target_type:
         return values
@@ -260,7 +263,7 @@ def _cast_struct(values: pa.StructArray, target_type: pa.StructType) -> pa.Struc
     names = {target_type.field(index).name for index in range(target_type.num_fields)}
     dropped_fields = {values.type.field(index).name for index in range(values.type.num_fields)} - names
     if dropped_fields:
-        raise pa.ArrowInvalid(f"a file has fields that the table lacks: {', '.join(sorted(dropped_fields))}")
+        raise pa.ArrowInvalid(f"a file has fields that the table does not have: {', '.join(sorted(dropped_fields))}")
     children = []
     for index in range(target_type.num_fields):
         child = target_type.field(index)

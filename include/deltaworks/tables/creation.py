@@ -1,8 +1,8 @@
-"""Creates a table together with its first rows, in one commit of our own; needs no JVM.
+"""Creates a table together with its first rows in one commit, without a JVM.
 
-Created empty and filled by a second commit, a table shows its readers a moment of nothing, and a process that is killed
-in between leaves it so. Spark's writer does it in one commit too, by a dozen jobs and, in a driver that has not written
-a table yet, ten seconds of compiling. The commit is version 0 with put-if-absent: of two creators one lands.
+Creating a table empty and appending the rows later would show readers an empty table. Spark's writer also needs one
+commit, but takes a dozen jobs and up to ten seconds of compilation in a fresh driver. Version 0 is written with
+put-if-absent, so only one of several concurrent creators succeeds.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from deltaworks.tables.files_commit import txn_action, write_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
 
-#: Types that ask nothing of readers and writers of a table but what the oldest know.
+#: Types that require no reader or writer features.
 _BASIC_TYPES = frozenset(
     {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
 )
-#: Delta allows these in names of columns only with column mapping.
+#: Delta allows these characters in column names only with column mapping.
 _RESERVED_NAME_CHARACTERS = frozenset(" ,;{}()\n\t=")
 _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """What a table is created as.
+    """A table to be created.
 
     Args:
-        schema: as Delta's log has it, see `plain_schema`.
-        rows: all of its first rows, in the schema's columns.
-        configuration: properties; none of them may switch on a feature.
+        schema: in the format of the Delta log, see `basic_schema`.
+        rows: all first rows, with the schema's columns.
+        configuration: table properties; they must not enable table features.
     """
 
     schema: Mapping[str, Any]
@@ -51,8 +51,10 @@ class NewTable:
 
 
 def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
-    """A schema in JSON, of Spark's, as the log of a new table has it: any value may be null, and nothing is said of a
-    column but its name and type. None where a column asks for a feature, or Delta would refuse it."""
+    """Converts a Spark schema in JSON to the schema of a new table: all columns nullable, without column metadata.
+
+    Returns None if a column requires a table feature or Delta would reject the schema.
+    """
     names = [str(field["name"]) for field in schema["fields"]]
     if len({name.lower() for name in names}) < len(names) or not {*partition_by} < {*names}:
         return None
@@ -65,9 +67,9 @@ def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict
 
 
 def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
-    """Create the table at `key` with its rows; the rows written, or None where there is a table already.
+    """Creates the table at `key` with its rows. Returns the number of rows, or None if the table already exists.
 
-    Two creators at once end with the table of one. Files of the other are no part of it, and VACUUM removes them.
+    The loser of two concurrent creators leaves unreferenced files, which VACUUM removes.
     """
     root, now = arrow_path(lake.storage, key), int(time.time() * 1000)
     parts = split_by_partition(table.rows, table.partition_by) if table.rows.num_rows else []
@@ -127,7 +129,7 @@ def _nullable_field(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nullable_type(type_json: Any) -> Any:
-    """A type whose values may be null at every depth, as Delta's own writer makes it."""
+    """Returns the type with nullable values at every level, as Delta's own writer does."""
     if isinstance(type_json, str):
         return type_json
     match type_json["type"]:

@@ -1,7 +1,7 @@
-"""The rows that a deletion vector marks, by their positions in the file; needs no JVM.
+"""Decodes deletion vectors to row positions, without a JVM.
 
-A vector is a row of Roaring bitmaps, one for each 2^32 positions, within the file that the log names or, in Z85, in
-the log itself. The forms are those of Delta's protocol ("Deletion Vector Format") and of the RoaringFormatSpec.
+A vector is a series of Roaring bitmaps, one per 2^32 positions, stored in a file or, encoded in Z85, in the log.
+Formats: Delta protocol ("Deletion Vector Format") and RoaringFormatSpec.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
-    """The positions, from 0 and ascending, that the vector of an add action marks; none where it has no vector.
+    """Returns the row positions, ascending from 0, that an add action's vector deletes; empty without a vector.
 
     Raises:
         ContractError: VECTOR_UNREADABLE.
@@ -40,16 +40,16 @@ def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
         raise _unreadable_vector_error(key, added, str(error)) from error
     if len(positions) != int(vector["cardinality"]):
         raise _unreadable_vector_error(
-            key, added, f"it marks {len(positions)} rows, and its log says {vector['cardinality']}"
+            key, added, f"it deletes {len(positions)} rows, but the log has {vector['cardinality']}"
         )
     return positions
 
 
 def decode_vector(data: bytes) -> Positions:
-    """The positions of an encoded vector.
+    """Decodes the positions of an encoded vector.
 
     Raises:
-        ValueError, struct.error: it is damaged.
+        ValueError, struct.error: the vector is damaged.
     """
     magic, count = struct.unpack_from("<iq", data, 0)
     if magic != _MAGIC:
@@ -63,7 +63,7 @@ def decode_vector(data: bytes) -> Positions:
 
 
 def _decode_bitmap(data: bytes, at: int) -> tuple[Positions, int]:
-    """The values of one bitmap of 32 bits, and where it ends."""
+    """Returns the values of one 32-bit bitmap, and the offset of its end."""
     (cookie,) = struct.unpack_from("<I", data, at)
     runs: npt.NDArray[np.uint8] | None = None
     if cookie & 0xFFFF == _COOKIE_RUNS:
@@ -100,11 +100,11 @@ def _decode_container(data: bytes, at: int, cardinality: int, *, is_run: bool) -
 
 
 def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
-    """The encoded vector: of the file, behind its length; or of the log."""
+    """Reads the encoded vector from its file, where a length precedes it, or from the log."""
     if vector["storageType"] == "i":
         return decode_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
     if vector["storageType"] != "u":
-        raise ValueError("it lies at an absolute path")
+        raise ValueError("it has an absolute path")
     path = f"{arrow_path(lake.storage, key)}/{deletion_vector_path(vector['pathOrInlineDv'])}"
     with lake.filesystem.open_input_file(path) as source:
         source.seek(int(vector.get("offset") or 0))
@@ -112,7 +112,7 @@ def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
         data = bytes(source.read(length))
         (checksum,) = struct.unpack(">I", source.read(4))
     if zlib.crc32(data) != checksum:
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum does not match")
     return data
 
 
@@ -120,5 +120,8 @@ def _unreadable_vector_error(key: str, added: Action, reason: str) -> ContractEr
     return ContractError(
         "VECTOR_UNREADABLE",
         f"The deletion vector of {key}/{added['path']} cannot be read: {reason}.",
-        hint="`REORG TABLE … APPLY (PURGE)` by Spark writes the file without it; then run this again.",
+        hint=(
+            "Run `REORG TABLE … APPLY (PURGE)` with Spark, which rewrites the file without its vector. Then run "
+            "this again."
+        ),
     )

@@ -1,7 +1,7 @@
-"""How many rows the deletion vectors of a table's files mark as deleted, as its log says; no vector is opened.
+"""Counts the rows deleted by deletion vectors, from the Delta log alone.
 
-deltalake lists a table's files without their vectors, so the last checkpoint and the commits after it are read here,
-of tables that have the feature only.
+deltalake does not return deletion vectors with a table's files. So the last checkpoint and later commits are read here,
+only for tables with this feature.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from deltaworks.tables.log import Action, read_commits
 def deleted_row_counts(
     lake: Lake, key: str, table: DeltaTable, *, checkpoint: Mapping[str, Any] | None
 ) -> dict[str, int] | None:
-    """The rows marked as deleted by file, of files that have any, in the version `table` is open at.
+    """Returns the number of deleted rows by file path, at the open version. Files without deleted rows are omitted.
 
-    Files are named as the log writes their paths, escapes and all, which is how deltalake names them too.
-
-    None where the log does not say: a commit after the last checkpoint is gone.
+    Paths are escaped as in the log, as deltalake returns them. None if a commit after the last checkpoint is missing.
 
     Args:
-        checkpoint: what `_last_checkpoint` says.
+        checkpoint: content of `_last_checkpoint`.
     """
     if not has_deletion_vectors(table):
         return {}
@@ -45,7 +43,7 @@ def deleted_row_counts(
 
 
 def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
-    """What `_last_checkpoint` says, None where there is none or it was torn: it is a hint, readers list without it."""
+    """Reads `_last_checkpoint`. None if it is missing or incomplete; readers then list the log instead."""
     path = f"{arrow_path(lake.storage, key)}/_delta_log/_last_checkpoint"
     try:
         with lake.filesystem.open_input_stream(path) as stream:
@@ -80,7 +78,7 @@ def _checkpoint_counts(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> I
 
 
 def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
-    """The files of a checkpoint that hold its add actions, below the log's folder."""
+    """Yields the checkpoint's files that contain add actions, relative to the log folder."""
     version, parts = int(checkpoint["version"]), checkpoint.get("parts")
     v2_checkpoint = checkpoint.get("v2Checkpoint")
     if v2_checkpoint is not None:

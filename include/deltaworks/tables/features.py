@@ -1,9 +1,8 @@
-"""Which tables delta-rs may commit files to, written by us, without breaking a promise of the table.
+"""Decides which tables delta-rs may commit to, by table features, constraints and column properties.
 
-A commit of ready-made files is checked by nobody: delta-rs looks neither at CHECK constraints nor at NOT NULL, and
-files written by the declared schema know nothing of column mapping, generated or identity columns. So what a table asks
-of its writers is compared with a list of what is known to be harmless for such a commit; everything else, features
-that are not born yet among them, goes through Spark, which enforces it or refuses.
+delta-rs does not check CHECK constraints or NOT NULL for files it did not write, and files written from the declared
+schema ignore column mapping, generated and identity columns. So only features known to be safe for such commits are
+allowed. For all others, including unknown ones, commits go through Spark, which enforces or rejects them.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from typing import Any
 from deltalake import DeltaTable
 
 _DELETION_VECTORS = "deletionVectors"
-#: Writer features that a commit of ready-made files honours, and one that takes whole files out and puts back files the
-#: table has had: either they concern other operations, or their use in this table is looked at below.
+#: Writer features that are safe for a commit that adds or removes complete files: either they concern other operations,
+#: or their use in a table is checked separately.
 SUPPORTED_FEATURES = frozenset(
     {
-        "appendOnly",  # appending is what we do
+        "appendOnly",  # appends are allowed
         "invariants",  # columns are looked at
         "checkConstraints",  # the configuration is looked at
         "generatedColumns",  # columns are looked at
         "allowColumnDefaults",  # columns are looked at
         "changeDataFeed",  # an append needs no change files
-        _DELETION_VECTORS,  # concerns deletes
-        "vacuumProtocolCheck",  # concerns VACUUM
-        "timestampNtz",  # no declared type is one
+        _DELETION_VECTORS,  # concerns deletes only
+        "vacuumProtocolCheck",  # concerns VACUUM only
+        "timestampNtz",  # no declared type uses it
         "columnMapping",  # the configuration is looked at
         "identityColumns",  # columns are looked at
     }
 )
-#: What old writer versions, which list no features, imply beyond the list above.
+#: From this writer version on a table lists its features.
 _FEATURES_WRITER_VERSION = 7
 _NO_REWRITE_PROPERTIES = ("delta.enableChangeDataFeed", "delta.appendOnly")
-#: Types of partition columns whose values a snapshot gives as the log writes them.
+#: Partition column types whose values in a snapshot equal the text in the log.
 SIMPLE_PARTITION_TYPES = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
@@ -46,9 +45,8 @@ _COLUMN_KEYS = {
 
 
 def reasons_to_use_spark(table: DeltaTable) -> list[str]:
-    """Why this table's commits have to go through Spark, in words; empty where delta-rs may commit to it.
-
-    Reads the open table's snapshot only.
+    """Returns why commits to this table must go through Spark; empty if delta-rs may commit. Reads the open snapshot
+    only.
     """
     protocol = table.protocol()
     reasons = []
@@ -65,10 +63,10 @@ def reasons_to_use_spark(table: DeltaTable) -> list[str]:
 
 
 def reasons_against_rewriting(table: DeltaTable) -> list[str]:
-    """Why delta-rs may not rewrite rows of this table, in words; empty where it may.
+    """Returns why delta-rs may not rewrite rows of this table; empty if it may.
 
-    Beside what it cannot append to: deletion vectors, since it would rewrite whole files where rows are to be marked,
-    a change data feed, whose files it would have to write as Spark does, and rows that nobody may change.
+    In addition to `reasons_to_use_spark`: deletion vectors (delta-rs rewrites complete files instead of marking rows),
+    change data feed (it would have to write change files as Spark does), and append-only tables.
     """
     configuration = table.metadata().configuration
     reasons = reasons_to_use_spark(table)
@@ -78,9 +76,9 @@ def reasons_against_rewriting(table: DeltaTable) -> list[str]:
 
 
 def reasons_against_compacting(table: DeltaTable) -> list[str]:
-    """Why a commit of ours may not put rows of this table into other files, in words; empty where it may.
+    """Returns why this process may not compact files of this table; empty if it may.
 
-    No row changes, so that a change data feed has nothing to say and `delta.appendOnly` forbids nothing.
+    Compaction changes no rows, so change data feed and `delta.appendOnly` are allowed.
     """
     reasons = reasons_to_use_spark(table)
     if has_deletion_vectors(table):
@@ -94,7 +92,7 @@ def reasons_against_compacting(table: DeltaTable) -> list[str]:
 
 
 def has_deletion_vectors(table: DeltaTable) -> bool:
-    """Whether files of the open table may have rows that are marked as deleted beside them."""
+    """Returns whether files of the open table may have deletion vectors."""
     return _DELETION_VECTORS in (table.protocol().reader_features or ())
 
 

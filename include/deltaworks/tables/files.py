@@ -1,4 +1,4 @@
-"""Parquet files of a Delta table, written by us: one file with its add action, statistics included."""
+"""Writes Parquet files of a Delta table, and their add actions with statistics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pyarrow import fs
 
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statistics
 
-#: Values that are looked at to tell whether a dictionary pays, and how often each has to come among them.
+#: Rows sampled to decide on dictionary encoding, and minimum average repetitions of each value in the sample.
 _SAMPLED_ROWS, _MIN_REPETITIONS = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One data file, as a prepared batch records it. `partition` values are strings, None for null."""
+    """One data file, as recorded in a prepared batch. `partition` values are text, None for null."""
 
     path: str
     size: int
@@ -37,7 +37,7 @@ class WrittenFile:
     stats: str
 
     def add_action(self) -> AddAction:
-        """The action that makes the file part of the table."""
+        """Returns the add action for delta-rs."""
         return AddAction(
             path=self.path,
             size=self.size,
@@ -48,11 +48,11 @@ class WrittenFile:
         )
 
     def to_add_fields(self, *, at_ms: int, data_change: bool) -> dict[str, Any]:
-        """The fields of the same action as a commit's file has them, whose paths are URLs.
+        """Returns the fields of the add action as written in the log, with a URL-encoded path.
 
         Args:
-            at_ms: when it was written, milliseconds since 1970.
-            data_change: whether its rows are others than those of the files that the commit takes out.
+            at_ms: modification time, milliseconds since 1970.
+            data_change: False if the rows equal those of the files that the commit removes.
         """
         return {
             "path": quote(self.path, safe="/=~"),
@@ -65,14 +65,15 @@ class WrittenFile:
 
 
 def data_file_path(partition: Mapping[str, str | None], *, prefix: str = "part") -> str:
-    """A new, unique path below the table's root, Hive-style for its partition."""
+    """Returns a new unique path below the table's root, with Hive-style partition folders."""
     folders = [f"{name}={_partition_folder(value)}" for name, value in partition.items()]
     return "/".join([*folders, f"{prefix}-{uuid.uuid4()}.zstd.parquet"])
 
 
 def _partition_folder(value: str | None) -> str:
-    """A folder name for a partition value. Readers take values from the log, so an awkward one is just hashed:
-    that way no client's idea of escaping in paths matters."""
+    """Returns the folder name for a partition value. Values with special characters are hashed, so path escaping never
+    matters: readers take the values from the log.
+    """
     if value is None:
         return "__HIVE_DEFAULT_PARTITION__"
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", value):
@@ -88,11 +89,11 @@ def write_file(
     partition: Mapping[str, str | None],
     indexed: IndexedColumns = DEFAULT_COLUMNS,
 ) -> WrittenFile:
-    """Write `data`, without its partition columns, as one file below `root`.
+    """Writes `data`, without its partition columns, as one file below `root`.
 
     Args:
         root: the table's folder in terms of `filesystem` (bucket/key, or an absolute path).
-        indexed: which columns the table keeps statistics of.
+        indexed: columns with statistics.
     """
     body = data.drop_columns(list(partition)) if partition else data
     return write_file_body(filesystem, root, body, partition=partition, indexed=indexed)
@@ -106,7 +107,7 @@ def write_file_body(
     partition: Mapping[str, str | None],
     indexed: IndexedColumns = DEFAULT_COLUMNS,
 ) -> WrittenFile:
-    """`write_file` of rows that come without their partition columns."""
+    """Writes rows that do not contain the partition columns as one file. See `write_file`."""
     path = data_file_path(partition)
     destination = f"{root}/{path}"
     if isinstance(filesystem, fs.LocalFileSystem):
@@ -118,7 +119,7 @@ def write_file_body(
 
 
 def encode_parquet(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
-    """Rows as the bytes of a file, and the file's statistics."""
+    """Encodes rows as a Parquet file. Returns its bytes and its statistics."""
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "version": "2.6"}
     pq.write_table(body, sink, write_statistics=True, use_dictionary=_dictionary_columns(body), **options)
@@ -126,8 +127,11 @@ def encode_parquet(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) ->
 
 
 def _dictionary_columns(body: pa.Table) -> list[str]:
-    """The columns whose values come again and again, by a look at the first: texts, which they make smaller and sooner
-    read. Numbers and times are as small without, and texts of which each is another larger with."""
+    """Returns the string columns with repeated values, judged by a sample.
+
+    Dictionary encoding makes them smaller and faster to read. Numbers and timestamps gain nothing, and distinct strings
+    become larger.
+    """
     names = []
     for field in body.schema:
         if pa.types.is_string(field.type):
@@ -138,10 +142,10 @@ def _dictionary_columns(body: pa.Table) -> list[str]:
 
 
 def read_parquet_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
-    """A small file, read by one request: each of its columns would be another one.
+    """Reads a small Parquet file with one request; reading columns separately would take one request each.
 
     Raises:
-        OSError, ArrowInvalid: it cannot be read.
+        OSError, ArrowInvalid: the file cannot be read.
     """
     with filesystem.open_input_stream(path) as source:
         data = source.read()
@@ -149,7 +153,7 @@ def read_parquet_file(filesystem: fs.FileSystem, path: str) -> pq.ParquetFile:
 
 
 def partition_value_text(value: Any) -> str | None:
-    """A partition value as the Delta log writes it. It has no word for an empty text: that is null, as Spark has it."""
+    """Converts a partition value to text as in the Delta log. An empty string becomes null, as in Spark."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -158,7 +162,7 @@ def partition_value_text(value: Any) -> str | None:
 
 
 def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """The rows of each partition value, in one table each. An empty text goes with the nulls, as in Spark."""
+    """Splits rows into one table per partition value. Empty strings go with the nulls, as in Spark."""
     if not partition_by:
         return [({}, data)]
     for name in partition_by:
@@ -182,18 +186,18 @@ def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tupl
 def group_rows(
     rows: pa.Table, columns: Sequence[str], *, max_rows: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The rows' order with equal ones together, each group's in the order they had, and where in it groups begin.
+    """Sorts rows so that equal ones are adjacent. Returns the row order and the start of each group in it.
 
-    Null is a value like others. No rows have no groups.
+    Rows keep their order within a group. Null is a value of its own. No rows yield no groups.
 
     Args:
-        most: rows of a group at most; what is larger is cut.
+        max_rows: maximum rows per group; larger groups are split.
     """
     codes = np.zeros(rows.num_rows, dtype=np.int64)
     for name in columns:
         encoded = pc.dictionary_encode(rows.column(name).combine_chunks(), null_encoding="encode")
         indices = np.asarray(encoded.indices, dtype=np.int64)
-        # Renumbered after each column, the codes stay below the number of rows and their product fits.
+        # Renumbering after each column keeps codes below the number of rows, so their product does not overflow.
         _, codes = np.unique(codes * len(encoded.dictionary) + indices, return_inverse=True)
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]

@@ -1,10 +1,9 @@
-"""Puts a table back to files it had, in one commit of our own: what came since goes out, what was taken out comes back.
+"""Commits an arbitrary set of a table's known files as its new state, in one commit, without a JVM.
 
-Delta's RESTORE brings a table to a version and nothing else; what landed after that and is to stay would come back in
-commits of its own, and a reader in between would miss it. One commit that names both leaves no such moment, and is one
-change for everybody who follows the table: a stream that leaves out changes neither misses nor doubles a row. It is
-written with put-if-absent on the very version that follows the state it was computed from, so that no other writer's
-commit is ever undone unseen.
+Used to restore a table. Delta's RESTORE only returns to a version; later rows to keep would have to be appended again,
+and a reader in between would miss them. One commit with all removes and adds avoids that, and streams that skip change
+commits neither lose nor duplicate rows. It is written with put-if-absent as exactly the next version, so it never
+overwrites another writer's commit.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from deltaworks.tables.log import Action, FileId, TableState, parse_schema_strin
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What a table is to be made of: its files, and another table metadata where that changes too."""
+    """The files a table is to have, and its table metadata if that changes too."""
 
     files: dict[FileId, Action]
     metadata: Action | None = None
@@ -33,7 +32,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """What goes and what comes between two states, in files, rows and bytes."""
+    """Files, rows and bytes removed and added between two states."""
 
     files_removed: int
     rows_removed: int
@@ -44,7 +43,7 @@ class StateDifference:
 
     @classmethod
     def between(cls, current: TableState, target: TargetState) -> StateDifference:
-        """From the table as it is to what it is to be."""
+        """Computes the difference from the current state to the target."""
         removed = [added for name, added in current.files.items() if name not in target.files]
         added_back = [added for name, added in target.files.items() if name not in current.files]
         return cls(
@@ -59,7 +58,8 @@ class StateDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCommitOutcome:
-    """What became of a restore. `newly_committed` is False where it had landed before; `version` is the table's then."""
+    """Result of a files commit. `newly_committed` is False if the step was committed before; `version` is the
+    table's."""
 
     version: int
     newly_committed: bool
@@ -69,10 +69,9 @@ class FilesCommitOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCommit:
-    """What a restoring commit says of itself, and what guards it.
+    """Metadata and guards of a files commit.
 
-    `raises` are application ids whose number it raises by one: whoever has read the table under the number before it
-    cannot commit what follows from that.
+    The versions of `fenced_app_ids` are incremented: writers that read the table before cannot commit afterwards.
     """
 
     step: Step
@@ -84,7 +83,7 @@ class FilesCommit:
 
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
-    """Why a table cannot be put back by a commit of ours, in words; empty where it can."""
+    """Returns why the files of a table cannot be committed here; empty if they can."""
     protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
     reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
@@ -95,7 +94,7 @@ def reasons_against_files_commit(state: TableState) -> list[str]:
 
 
 def check_supported(state: TableState) -> None:
-    """Refuse a table with features that ask more of a restore than moving files.
+    """Rejects tables with features that need more than adding and removing files.
 
     Raises:
         ContractError: RESTORE_UNSUPPORTED.
@@ -104,8 +103,8 @@ def check_supported(state: TableState) -> None:
     if reasons:
         raise ContractError(
             "RESTORE_UNSUPPORTED",
-            f"{state.key} has {', '.join(reasons)}, so it cannot be put back by a commit of ours.",
-            hint="Drop what is named from the table; or start the pipeline over.",
+            f"{state.key} cannot be restored, because it has {', '.join(reasons)}.",
+            hint="Drop the feature from the table, or start the pipeline over.",
         )
 
 
@@ -118,16 +117,16 @@ def commit_files(
     commit: FilesCommit,
     before_commit: Callable[[], None] = lambda: None,
 ) -> FilesCommitOutcome:
-    """Bring the table at `key` to the target as one step. Idempotent by its step; safe beside other writers.
+    """Commits the target state of the table at `key` as one step. Idempotent by its step; safe with concurrent writers.
 
     Args:
-        target: what it is to be made of, given the table as it is committed to.
-        before_commit: called before each attempt; what it raises ends the restore.
+        target: returns the target state for the table's current state.
+        before_commit: called before each attempt; its exception ends the work.
 
     Raises:
         FencedError: OWNER_FENCED.
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
-        ContractError: RESTORE_UNSUPPORTED, and what reading the log raises.
+        ContractError: RESTORE_UNSUPPORTED, and see `state_at`.
     """
     for attempt in commit_attempts():
         current = state_at(lake, objects, key)
@@ -149,13 +148,13 @@ def commit_files(
 
 
 def write_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
-    """Write one commit of a log; False where that version is there already. Atomic on every storage we know."""
+    """Writes one commit of a log. Returns False if the version already exists. Atomic on every supported storage."""
     lines = [json.dumps(action, separators=(",", ":")) for action in actions]
     return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
 
 
 def commit_info_action(commit: FilesCommit, *, read_version: int | None, at_ms: int) -> Action:
-    """The action by which a commit says what it is."""
+    """Returns the `commitInfo` action of a commit."""
     info = {
         "timestamp": at_ms,
         "operation": commit.operation,
@@ -168,12 +167,12 @@ def commit_info_action(commit: FilesCommit, *, read_version: int | None, at_ms: 
 
 
 def txn_action(step: Step, at_ms: int) -> Action:
-    """An application transaction as an action."""
+    """Returns the `txn` action of a step."""
     return {"txn": {"appId": step.app_id, "version": step.version, "lastUpdated": at_ms}}
 
 
 def remove_action(added: Action, at_ms: int) -> Action:
-    """The action that takes a file out which this add action brought."""
+    """Returns the remove action for a file's add action."""
     kept = {name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)}
     shared = {"path": added["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True}
     return {"remove": {**shared, "partitionValues": {}, "size": 0, **kept}}
@@ -200,10 +199,10 @@ def _only_adds(actions: Sequence[Action]) -> bool:
 
 
 def _remove_of_empty_file(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
-    """The removal of a file without rows, which a commit that only puts files back needs.
+    """Returns the remove action of a new empty file, needed by a commit that only adds files back.
 
-    Spark distinguishes a change from an append by what a commit removes: without this, a stream that leaves changes
-    out would take rows it has read before for new ones. The file is written, since the change data feed reads it.
+    Spark recognizes a change commit by its removes. Without one, a stream that skips change commits would read the rows
+    again as new. The file is really written, because the change data feed reads it.
     """
     partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}
     empty = parse_schema_string(current.metadata["schemaString"]).empty_table()

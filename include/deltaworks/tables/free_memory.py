@@ -1,4 +1,4 @@
-"""How much memory this process may still take, on its machine and within the limit of its container."""
+"""Memory available to this process, on its machine and within its container's limit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import psutil
 
-#: Where a container sees its own limits (control groups, version 2).
+#: A container's own limits (control groups, version 2).
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """Bytes this process may still allocate without swapping, within the limit of its container.
+    """Returns the bytes this process can still allocate without swapping, within its container's limit.
 
-    File pages that the kernel would drop count as free, in a container as on the machine.
+    File pages that the kernel would drop count as free, both in a container and on the machine.
     """
     machine = int(psutil.virtual_memory().available)
     container = _free_container_bytes(cgroup)
@@ -21,7 +21,7 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def _free_container_bytes(cgroup: Path) -> int | None:
-    """The bytes that the limit of a control group leaves; None without a limit that can be read."""
+    """Returns the free bytes within a control group's limit; None if it has no readable limit."""
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         used = int((cgroup / "memory.current").read_text())

@@ -1,4 +1,4 @@
-"""The lake as the JVM-free side sees it: tables are opened, appended to and read, and folders removed."""
+"""Opens, appends to and reads Delta tables of the lake without a JVM, and removes folders."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _DELETE_THREADS = 16
 
 
 def arrow_filesystem(storage: StorageSpec) -> fs.FileSystem:
-    """pyarrow's filesystem for a storage."""
+    """Returns pyarrow's filesystem for a storage."""
     return fs.LocalFileSystem() if storage.scheme == "file" else fs.S3FileSystem(**storage.arrow_options())
 
 
 def arrow_path(storage: StorageSpec, key: str) -> str:
-    """`key` in terms of `arrow_filesystem`."""
+    """Returns the path of `key` for `arrow_filesystem`."""
     if storage.scheme == "file":
         return f"{storage.prefix}/{key}"
     return "/".join(part for part in (storage.bucket, storage.prefix, key) if part)
 
 
 class Lake:
-    """Tables of one storage by key. Not safe to share between threads: open one each."""
+    """Tables of one storage by key. Not thread-safe: open one per thread."""
 
     def __init__(self, storage: StorageSpec) -> None:
         self.storage = storage
@@ -47,20 +47,20 @@ class Lake:
 
     @property
     def filesystem(self) -> fs.FileSystem:
-        """pyarrow's view of the storage, opened on first use."""
+        """pyarrow's filesystem for the storage, opened on first use."""
         if self._filesystem is None:
             self._filesystem = arrow_filesystem(self.storage)
         return self._filesystem
 
     @property
     def objects(self) -> ObjectStore:
-        """The storage by single objects, opened on first use."""
+        """The storage's object store, opened on first use."""
         if self._objects is None:
             self._objects = open_objects(self.storage)
         return self._objects
 
     def open(self, key: str) -> DeltaTable | None:
-        """The table at `key`, or None where there is none."""
+        """Opens the table at `key`; None if it does not exist."""
         try:
             return open_table(self.storage.uri(key), storage_options=self._options)
         except TableNotFoundError:
@@ -75,7 +75,7 @@ class Lake:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        """The table at `key`, created where there is none."""
+        """Opens the table at `key`, or creates it."""
         return ensure_table(
             self.storage.uri(key),
             schema,
@@ -95,7 +95,7 @@ class Lake:
         user_metadata: str,
         owner: Step | None = None,
     ) -> CommitOutcome:
-        """Write `rows` as files of the table and commit them as one step."""
+        """Writes `rows` as files of the table and commits them as one step."""
         root = arrow_path(self.storage, key)
         parts = split_by_partition(rows, table.metadata().partition_columns) if rows.num_rows else []
         files = [write_file(self.filesystem, root, part, partition=values) for values, part in parts]
@@ -103,17 +103,17 @@ class Lake:
         return commit_step(table, actions, step=step, owner=owner, user_metadata=user_metadata)
 
     def rows(self, key: str, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table | None:
-        """The table's rows, read through deltalake; None where there is no table."""
+        """Reads the table's rows; None if the table does not exist."""
         table = self.open(key)
         return None if table is None else rows_of(self, table, columns=columns, filters=filters)
 
 
 def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
-    """The open table of this lake as pyarrow's dataset, at the version it is open at.
+    """Returns the open table as a pyarrow dataset, at its open version.
 
-    Files are read by Arrow's own file system. Left to itself, deltalake hands Arrow a Python object for each file;
-    Arrow's threads may drop the last of them when the interpreter is gone already, and then the process ends by abort
-    after its work is done. Sizes come from the log, so that S3 is not asked for them.
+    Files are read by Arrow's own file system. By default deltalake passes a Python object per file; Arrow's threads may
+    drop the last one after the interpreter has shut down, which aborts the process. File sizes come from the log, which
+    saves requests to S3.
 
     Raises:
         DeltaProtocolError: the table has deletion vectors.
@@ -122,7 +122,7 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
     root = fs.SubTreeFileSystem(unquote(address.netloc + address.path).rstrip("/"), lake.filesystem)
     dataset = table.to_pyarrow_dataset(filesystem=root)
     added = pa.table(table.get_add_actions())
-    # The log's paths are URLs, a dataset's are not.
+    # Paths are URL-encoded in the log, but not in a dataset.
     paths = map(unquote, added.column("path").to_pylist())
     sizes = dict(zip(paths, added.column("size_bytes").to_pylist(), strict=True))
     sized = [
@@ -138,7 +138,7 @@ def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
 
 
 def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
-    """The rows of the open table that `filters`, an expression of pyarrow, lets through."""
+    """Reads the rows of the open table that match `filters`, a pyarrow expression."""
     names = list(columns) if columns else None
     if not has_deletion_vectors(table):
         return dataset_of(lake, table).to_table(columns=names, filter=filters)
@@ -146,7 +146,7 @@ def rows_of(lake: Lake, table: DeltaTable, *, columns: Sequence[str] | None = No
 
 
 def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """All rows of the open table, in parts that are read one after the other."""
+    """Yields all rows of the open table, one batch at a time."""
     if has_deletion_vectors(table):
         scanner = ds.Scanner.from_batches(_scan_batches(table), columns=list(columns))
     else:
@@ -157,12 +157,12 @@ def iter_row_batches(lake: Lake, table: DeltaTable, *, columns: Sequence[str]) -
 
 
 def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
-    """The open table as something DuckDB can register, and scan as often as it likes."""
+    """Returns the open table as an object that DuckDB can register and scan repeatedly."""
     return _DeletionVectorStream(table) if has_deletion_vectors(table) else dataset_of(lake, table)
 
 
 class _DeletionVectorStream:
-    """A table with deletion vectors; each scan reads it again."""
+    """A table with deletion vectors as an Arrow stream; each scan reads it again."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._table = table
@@ -172,16 +172,17 @@ class _DeletionVectorStream:
 
 
 def _scan_batches(table: DeltaTable) -> pa.RecordBatchReader:
-    # Texts come as views, which pyarrow's filters do not know.
+    # delta-rs returns string views, which pyarrow's filters do not support.
     return pa.RecordBatchReader.from_stream(table.scan()).cast(pa.schema(table.schema().to_arrow()))
 
 
 def select_rows(
     lake: Lake, key: str, table: DeltaTable, *, columns: Sequence[str], values: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
-    """The rows whose columns have one of these values each, of an open table that is not partitioned, as it is now.
+    """Reads the rows whose columns have one of the given values each, from an unpartitioned table at its newest
+    version.
 
-    Files whose bounds hold none of a column's values are not opened.
+    Files whose statistics exclude all values are not opened.
     """
     refresh(table)
     schema = pa.schema(table.schema().to_arrow())
@@ -212,7 +213,7 @@ def _candidate_paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> 
         any_value = pa.chunked_array([pa.array([False] * files.num_rows)])
         for value in accepted:
             within = pc.and_(pc.less_equal(minimum, value), pc.greater_equal(maximum, value))
-            # A file without bounds may hold anything.
+            # A file without statistics may contain any value.
             any_value = pc.or_(any_value, pc.fill_null(within, True))
         mask = pc.and_(mask, any_value)
     paths: list[str] = files.filter(mask).column("path").to_pylist()
@@ -220,13 +221,13 @@ def _candidate_paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> 
 
 
 def remove_folder(storage: StorageSpec, prefix: str) -> None:
-    """Delete everything below `prefix`, in no order. Nothing happens where there is nothing."""
+    """Deletes all objects below `prefix`, in no particular order. Does nothing if there are none."""
     if storage.scheme == "file":
         filesystem, folder = arrow_filesystem(storage), arrow_path(storage, prefix)
         if filesystem.get_file_info(folder).type is fs.FileType.Directory:
             filesystem.delete_dir(folder)
         return
-    # One request an object: servers beside AWS do not take every client's request for many.
+    # One request per object: not every S3-compatible server accepts bulk deletes from every client.
     objects = open_objects(storage)
     with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         list(pool.map(objects.delete, objects.list(f"{prefix}/")))

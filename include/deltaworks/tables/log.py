@@ -1,9 +1,8 @@
-"""The commits of a Delta log and the state they make: files, columns and transactions, as written; needs no JVM.
+"""Reads commits of a Delta log, and the resulting state of the table, without a JVM.
 
-deltalake's own `history()` numbers commits by counting down from the version its snapshot has, also where newer
-commits have come since: then every number is wrong. What is decided by version is read from here. So are the add
-actions whole, the transactions of an earlier version, and a log that has lost a commit, which deltalake does not give
-out.
+deltalake's `history()` derives version numbers from its snapshot, which are wrong once newer commits exist. It also
+does not return complete add actions, transactions of earlier versions, or logs with a missing commit. Decisions by
+version therefore use this module.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 
-#: Commits are small objects, so reading many of them is latency and nothing else.
+#: Commits are small objects: reading many of them is bound by latency.
 _READ_THREADS = 8
 Action = dict[str, Any]
 _COMMIT_KEY = re.compile(r"/_delta_log/(\d{20})\.json$")
 _CHECKPOINT_KEY = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
 _ACTION_KINDS = ("protocol", "metaData", "txn", "add")
-#: A file of a table: its path, decoded, and which rows of it are deleted.
+#: Identifies a file of a table: its decoded path, and its deletion vector ("" without one).
 FileId = tuple[str, str]
 _COMMIT_NAME = re.compile(r"^\d{20}\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
@@ -42,9 +41,8 @@ _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """What a commit says of itself. `metadata` is our userMetadata, empty where a commit has none.
-
-    `engine` is the name and version of the program that made it.
+    """Information about one commit. `metadata` is Deltaworks' userMetadata, empty if absent; `engine` is name and
+    version of the writing program.
     """
 
     version: int
@@ -57,7 +55,7 @@ class CommitInfo:
 
 
 def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tuple[int, list[Action] | None]]:
-    """Each version with its actions, None where its commit is not (or no longer) in the log. Reads in parallel."""
+    """Yields each version with its actions, or None if its commit is not in the log. Reads in parallel."""
     folder = f"{arrow_path(lake.storage, key)}/_delta_log"
     filesystem = lake.filesystem
 
@@ -74,9 +72,9 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
-    """The commits from version `newest` down, to the oldest one still in the log or `limit` of them.
+    """Yields commits from version `newest` downwards, up to `limit` or to the oldest one in the log.
 
-    They are read ahead, the more the more were asked for: most callers look for one that is among the newest.
+    Reads ahead in growing chunks, because most callers need only one of the newest commits.
     """
     oldest = -1 if limit is None else max(-1, newest - limit)
     versions, chunk_size = iter(range(newest, oldest, -1)), 1
@@ -102,7 +100,7 @@ def _commit_info(version: int, actions: list[Action]) -> CommitInfo:
 
 
 def data_change_actions(actions: list[Action]) -> Iterator[Action]:
-    """The add and remove actions that change rows; those of OPTIMIZE only rearrange them."""
+    """Yields the add and remove actions that change rows; actions of OPTIMIZE are excluded."""
     for action in actions:
         file_action = action.get("add") or action.get("remove")
         if file_action is not None and file_action.get("dataChange", True):
@@ -111,22 +109,22 @@ def data_change_actions(actions: list[Action]) -> Iterator[Action]:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """Which versions have a commit, and which have a whole checkpoint, in how many parts."""
+    """Versions with a commit, and versions with a complete checkpoint, with the checkpoint's files."""
 
     commits: frozenset[int]
     checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def newest(self) -> int | None:
-        """The newest version there is anything of; None where the log is empty."""
+        """The newest version in the log; None if the log is empty."""
         return max((*self.commits, *self.checkpoints), default=None)
 
     def checkpoint_up_to(self, version: int) -> int | None:
-        """The newest whole checkpoint that is not newer than `version`."""
+        """Returns the newest complete checkpoint at or before `version`."""
         return max((number for number in self.checkpoints if number <= version), default=None)
 
     def missing_commits(self, version: int) -> tuple[int, ...]:
-        """The commits that reading `version` needs and that are not there."""
+        """Returns the missing commits that are needed to read `version`."""
         base = self.checkpoint_up_to(version)
         return tuple(
             number for number in range(0 if base is None else base + 1, version + 1) if number not in self.commits
@@ -134,13 +132,13 @@ class LogFiles:
 
 
 def parse_schema_string(schema_string: str) -> pa.Schema:
-    """The columns of a table in Arrow's types, by the `schemaString` of its log."""
+    """Converts the `schemaString` of a Delta log to an Arrow schema."""
     return pa.schema(Schema.from_json(schema_string).to_arrow())
 
 
 @dataclass(slots=True)
 class TableState:
-    """What a version of a table is made of. `files` holds each add action by its file."""
+    """State of a table at one version. `files` maps each file to its add action."""
 
     key: str
     version: int
@@ -151,16 +149,17 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """Rows of all files, those deleted by deletion vectors left out. Files without a count have none."""
+        """Number of rows, without those deleted by deletion vectors. Files without statistics count as zero."""
         return sum(row_count(added) for added in self.files.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes of all data files."""
+        """Total size of all data files."""
         return sum(int(added.get("size") or 0) for added in self.files.values())
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Take in one commit. Removals first: a commit may replace a file by itself with other rows deleted."""
+        """Applies one commit. Removes come first: a commit may replace a file by itself with another deletion
+        vector."""
         commit = list(actions)
         for action in commit:
             if (removed := action.get("remove")) is not None:
@@ -177,25 +176,25 @@ class TableState:
 
 
 def is_absolute_path(path: str) -> bool:
-    """Whether the path of a file, as a log has it, leads out of the table: it belongs to another one too."""
+    """Returns whether a file path in a log is absolute, so that the file may belong to another table."""
     return "://" in path or path.startswith("/")
 
 
 def file_id(action: Action) -> FileId:
-    """The identity of a file within its table, of an add or a remove action."""
+    """Returns a file's identity within its table, from an add or remove action."""
     vector = action.get("deletionVector")
     vector_id = "" if not vector else f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
     return unquote(action["path"]), vector_id
 
 
 def row_count(added: Action) -> int:
-    """The rows an add action brings by its statistics; 0 where it has none."""
+    """Returns the number of rows of an add action according to its statistics; 0 without statistics."""
     deleted = int((added.get("deletionVector") or {}).get("cardinality") or 0)
     return max(0, int(stats_of(added).get("numRecords") or 0) - deleted)
 
 
 def stats_of(added: Action) -> dict[str, Any]:
-    """The statistics of an add action; empty where it has none that can be read."""
+    """Parses the statistics of an add action; empty if missing or invalid."""
     try:
         stats = json.loads(added.get("stats") or "{}")
     except ValueError:
@@ -204,12 +203,12 @@ def stats_of(added: Action) -> dict[str, Any]:
 
 
 def list_log(objects: ObjectStore, key: str) -> LogFiles:
-    """What lies in the log of the table at `key`. One listing."""
+    """Lists the log of the table at `key`, with one request."""
     return classify_log_files(objects.list(f"{key}/_delta_log/"))
 
 
 def classify_log_files(names: Iterable[str]) -> LogFiles:
-    """What these keys of objects in a log are."""
+    """Classifies object keys of a log into commits and complete checkpoints."""
     commits, parts = set(), dict[int, dict[str, int]]()
     for name in names:
         if (commit := _COMMIT_KEY.search(name)) is not None:
@@ -221,17 +220,17 @@ def classify_log_files(names: Iterable[str]) -> LogFiles:
 
 
 def commit_version(name: str) -> int | None:
-    """The version of which this key of an object is the commit; None where it is something else."""
+    """Returns the version of a commit's object key; None for other objects."""
     commit = _COMMIT_KEY.search(name)
     return int(commit.group(1)) if commit is not None else None
 
 
 def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = None) -> TableState:
-    """The state of the table at `key`, at its newest version or at this one.
+    """Reads the state of the table at `key`, at its newest or at the given version.
 
     Raises:
-        ContractError: TABLE_LOG_MISSING, there is no table; TABLE_LOG_GAP, commits in between are missing;
-            TABLE_VERSION_UNAVAILABLE, the log does not reach back, or forward, to this version.
+        ContractError: TABLE_LOG_MISSING, there is no table; TABLE_LOG_GAP, commits are missing in between;
+            TABLE_VERSION_UNAVAILABLE, the log does not contain this version.
     """
     log = list_log(objects, key)
     target, base = replay_base(log, key, version)
@@ -244,17 +243,17 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
 
 
 def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
-    """The version that is to be read, and that of the checkpoint to begin with, None for the first commit.
+    """Returns the version to read and the version of the checkpoint to start from; None starts at the first commit.
 
     Raises:
-        ContractError: what `state_at` raises.
+        ContractError: see `state_at`.
     """
     newest = log.newest
     if newest is None:
         raise ContractError(
             "TABLE_LOG_MISSING",
             f"There is no Delta log at {key}.",
-            hint="`deltaworks tables check` says what is on record of the table, and how to have it again.",
+            hint="Run `deltaworks tables check`: it shows what is recorded about the table and how to recover it.",
         )
     target = newest if version is None else version
     missing = log.missing_commits(target)
@@ -268,14 +267,14 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     if missing:
         raise ContractError(
             "TABLE_LOG_GAP",
-            f"The log of {key} has lost the commit of version {', '.join(map(str, missing[:5]))}.",
-            hint="`deltaworks tables check` says whether it can be recreated, and by which command.",
+            f"The log of {key} is missing the commit of version {', '.join(map(str, missing[:5]))}.",
+            hint=("Run `deltaworks tables check`: it shows whether the commit can be recreated, and by which command."),
         )
     return target, log.checkpoint_up_to(target)
 
 
 def _is_complete_from_start(log: LogFiles, version: int) -> bool:
-    """Whether the log has been whole from its beginning: a hole in it is then no older part that was cleaned up."""
+    """Returns whether the log was never cleaned up, so that a missing first commit is a gap and not an expired part."""
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
@@ -289,7 +288,7 @@ def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
 
 
 def _commit_form(kind: str, value: dict[str, Any]) -> Action:
-    """An action of a checkpoint as a commit writes it: maps are objects, and what is null is left out."""
+    """Converts a checkpoint's action to the form of a commit: maps as objects, nulls omitted."""
     action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
     for name in ("partitionValues", "tags", "configuration"):
         if name in action:
@@ -297,16 +296,16 @@ def _commit_form(kind: str, value: dict[str, Any]) -> Action:
     if kind == "metaData":
         action["format"] = {**action["format"], "options": dict(action["format"].get("options") or ())}
     if kind == "add":
-        # What a checkpoint holds changed nothing when that was written; put back, it does.
+        # Actions in a checkpoint have `dataChange: false`; adding the file back does change data.
         action["dataChange"] = True
     return action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSize:
-    """Commits that are still in the log with their bytes, and the files of checkpoints with theirs.
+    """Number and size of the commits and checkpoint files in a log.
 
-    `checkpoint_at` is when the newest checkpoint was written, by the storage's clock; None where there is none.
+    `checkpoint_at` is the newest checkpoint's modification time by the storage's clock, None without a checkpoint.
     """
 
     commits: int
@@ -317,12 +316,12 @@ class LogSize:
 
     @property
     def bytes(self) -> int:
-        """All that is kept to know what the table is."""
+        """Total size of commits and checkpoints."""
         return self.commit_bytes + self.checkpoint_bytes
 
 
 def log_size(lake: Lake, key: str) -> LogSize:
-    """Measure the log of the table at `key`; all zero where there is none. One listing, of one folder."""
+    """Measures the log of the table at `key`; all zero if there is none. Takes one listing."""
     selector = fs.FileSelector(f"{arrow_path(lake.storage, key)}/_delta_log", allow_not_found=True)
     commits = commit_bytes = checkpoint_files = checkpoint_bytes = 0
     newest: tuple[str, dt.datetime] | None = None

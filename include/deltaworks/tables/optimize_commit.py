@@ -1,9 +1,8 @@
-"""Commits that put rows of a table into other files and change none, as Delta's OPTIMIZE does; needs no JVM.
+"""Commits rewritten files that contain the same rows, like Delta's OPTIMIZE, without a JVM.
 
-Appends that land meanwhile are no conflict: the commit is tried again behind them. A commit that takes one of the files
-out, a merge or a restore for example, has overtaken what was made of that partition, which is then left as it is; the
-other partitions are committed all the same. The commit says `OPTIMIZE` and `dataChange: false`, so that streams, change
-feeds and whatever else follows the table read no change from it.
+Concurrent appends do not conflict: the commit is retried on top of them. A partition whose input files were removed by
+a concurrent commit (a merge or restore) is skipped; the others are still committed. The operation is `OPTIMIZE` with
+`dataChange: false`, so streams and change feeds read no change.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ OPERATION = "OPTIMIZE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenFiles:
-    """Files of one partition, by the paths the log has, with their bytes, and the files with the same rows."""
+    """Removed files of one partition with their sizes, by path as in the log, and the files added with the same
+    rows."""
 
     partition: Partition
     removed_files: Mapping[str, int]
@@ -38,7 +38,7 @@ class RewrittenFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeOutcome:
-    """What was committed, and what another writer has overtaken. `version` is None where nothing was committed."""
+    """Committed and conflicting partitions. `version` is None if nothing was committed."""
 
     version: int | None
     committed: tuple[RewrittenFiles, ...]
@@ -56,14 +56,14 @@ def commit_optimize(
     parameters: Mapping[str, str],
     before_commit: Callable[[], None] = lambda: None,
 ) -> OptimizeOutcome:
-    """Commit to the table at `key`, in one commit, what was made of the files it had at `read_version`.
+    """Replaces files of the table at `key`, as of `read_version`, by the rewritten files, in one commit.
 
     Args:
-        parameters: what the commit says of itself as `operationParameters`.
-        before_commit: called before each attempt; what it raises ends the work, with nothing committed.
+        parameters: the commit's `operationParameters`.
+        before_commit: called before each attempt; its exception ends the work without a commit.
 
     Raises:
-        TransientError: the storage does not answer. Whether the commit landed shows in the log, by `user_metadata`.
+        TransientError: the storage does not answer. Search the log for `user_metadata` to see whether it was committed.
     """
     version, remaining = read_version, list(rewrites)
     for _ in commit_attempts():
@@ -90,7 +90,7 @@ def _outcome(
 
 
 def _newer_commits(lake: Lake, key: str, version: int) -> list[list[Action]]:
-    """The commits that have landed since, the oldest first."""
+    """Returns the commits after `version`, oldest first."""
     commits: list[list[Action]] = []
     while True:
         ((_, actions),) = read_commits(lake, key, [version + len(commits) + 1])
@@ -100,12 +100,12 @@ def _newer_commits(lake: Lake, key: str, version: int) -> list[list[Action]]:
 
 
 def _changes_metadata(actions: Sequence[Action]) -> bool:
-    """Whether columns, properties or what the table asks of its writers may be others now."""
+    """Returns whether a commit may have changed columns, properties or required writer features."""
     return any("metaData" in action or "protocol" in action for action in actions)
 
 
 def _removes_inputs(actions: Sequence[Action], rewrite: RewrittenFiles) -> bool:
-    # A delete with deletion vectors takes a file out and puts it back, under the same path.
+    # A DELETE with deletion vectors removes a file and adds it again, under the same path.
     return any("remove" in action and action["remove"]["path"] in rewrite.removed_files for action in actions)
 
 
@@ -116,7 +116,7 @@ def _actions(
     info = {
         "timestamp": now,
         "operation": OPERATION,
-        # The id is unique to this attempt, so that another writer's commit is never taken for it.
+        # Unique per attempt, so that another writer's commit is never mistaken for this one.
         "operationParameters": {**parameters, "commit": uuid.uuid4().hex},
         "readVersion": version,
         "isolationLevel": "SnapshotIsolation",
@@ -136,7 +136,7 @@ def _remove_action(rewrite: RewrittenFiles, path: str, size: int, at_ms: int) ->
 
 
 def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
-    """By Delta's own names, and as texts, as it writes them."""
+    """Operation metrics with Delta's names, as text."""
     written = [file for one in rewrites for file in one.added_files]
     return {
         "numRemovedFiles": str(sum(len(one.removed_files) for one in rewrites)),
@@ -147,7 +147,7 @@ def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
 
 
 def write_due_checkpoint(lake: Lake, key: str, version: int) -> None:
-    """Write the checkpoint that is due with this version. A reader does without one, so a failure is none of ours."""
+    """Writes the checkpoint that is due at this version. Failures are ignored, because readers work without it."""
     table = lake.open(key)
     if table is None:
         return

@@ -1,8 +1,8 @@
-"""The files a table needs: whether those its log names are there, and what waits for its commit.
+"""Files that must not be deleted from a table's folder: files of its log, and files of uncommitted batches.
 
-Files that no commit names yet must not be removed: those of shares that are held back, and of torn batches. A share may
-wait for weeks, longer than any retention. So whoever deletes files of a table by their age asks here first, and before
-it looks at the table: a file that is committed in between was protected when it was asked about.
+Held tables and incomplete batches have files that no commit references yet, possibly for weeks and longer than any
+retention. Code that deletes files by age must call `uncommitted_files` before it reads the table: a file committed in
+between is then still protected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from deltaworks.tables.steps import (
     read_last_replay,
 )
 
-#: Up to so many files are asked for one by one; above it a listing is cheaper, of all that lies there.
+#: Up to this many files are checked one by one; for more, one listing is cheaper.
 _MAX_STAT_REQUESTS = 1_000
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _ENCODED_UUID_LENGTH = 20
@@ -46,9 +46,9 @@ _FILE_NAME = re.compile(rb'"([^"]+\.parquet)"')
 
 
 def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | Iterable[Action]) -> list[str]:
-    """The paths below the table that these add actions need and that are not there, in order.
+    """Returns, sorted, the paths that these add actions require and that do not exist.
 
-    A file of an absolute path belongs to another table and is not looked for.
+    Files with an absolute path belong to another table and are not checked.
     """
     actions = list(files.values()) if isinstance(files, Mapping) else list(files)
     required = sorted({path for action in actions for path in required_objects(action)})
@@ -64,7 +64,7 @@ def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | It
 
 
 def required_objects(action: Action) -> list[str]:
-    """The objects below the table that reading the file of an add action takes."""
+    """Returns the objects below the table that are required to read an add action's file."""
     path = unquote(action["path"])
     required = [] if is_absolute_path(path) else [path]
     vector = action.get("deletionVector")
@@ -74,17 +74,17 @@ def required_objects(action: Action) -> list[str]:
 
 
 def deletion_vector_path(encoded: str) -> str:
-    """Where a deletion vector lies: its name is a UUID in Z85 behind the folder's name, if that has one."""
+    """Returns a deletion vector's path: an optional folder prefix, then a UUID encoded in Z85."""
     folder, text = encoded[:-_ENCODED_UUID_LENGTH], encoded[-_ENCODED_UUID_LENGTH:]
     name = f"deletion_vector_{uuid.UUID(bytes=decode_z85(text))}.bin"
     return f"{folder}/{name}" if folder else name
 
 
 def decode_z85(text: str) -> bytes:
-    """The bytes that a text of Z85 (ZeroMQ RFC 32) stands for, four for every five letters.
+    """Decodes Z85 text (ZeroMQ RFC 32): four bytes for every five characters.
 
     Raises:
-        ValueError, OverflowError: it is none.
+        ValueError, OverflowError: the text is not valid Z85.
     """
     data = b""
     for start in range(0, len(text), 5):
@@ -96,14 +96,14 @@ def decode_z85(text: str) -> bytes:
 
 
 def table_retention_hours(table: DeltaTable) -> int:
-    """For how long the log keeps in mind what was removed, by the table's property, in hours."""
+    """Returns the table's `delta.deletedFileRetentionDuration` in hours."""
     declared = table.metadata().configuration.get("delta.deletedFileRetentionDuration") or ""
     interval = _INTERVAL.match(declared.strip())
     return int(interval[1]) * _HOURS[interval[2].lower()] if interval else DEFAULT_RETENTION_HOURS
 
 
 def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:
-    """What storage says of those of these places that are files, in terms of the lake's filesystem."""
+    """Yields file infos of those paths that are existing files."""
     for start in range(0, len(files), _STAT_BATCH_SIZE):
         for info in lake.filesystem.get_file_info(list(files[start : start + _STAT_BATCH_SIZE])):
             if info.type is fs.FileType.File:
@@ -112,9 +112,9 @@ def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:
 
 @dataclass(slots=True)
 class UncommittedFiles:
-    """The files of one table that wait to be committed, by their paths below it, and since when the oldest does.
+    """Prepared files of one table that are not committed yet, as paths below it, and the time of the oldest.
 
-    `held_back`: batches were completed without this table; otherwise its batch is under way.
+    `is_held` if batches completed without this table; otherwise its batch is still in progress.
     """
 
     paths: set[str] = field(default_factory=set)
@@ -123,18 +123,18 @@ class UncommittedFiles:
 
 
 def uncommitted_files(lake: Lake, home: PipelineHome) -> dict[str, UncommittedFiles]:
-    """Files of prepared batches and replays that are not, or not yet, committed, by table.
+    """Returns the prepared but uncommitted files of batches and replays, by table.
 
-    Reads the ledger, the record of replays, and the prepared objects that matter.
+    Reads the ledger, the record of replays, and the relevant prepared objects.
 
     Raises:
-        ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: what it protects is not known.
+        ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: the files to protect are unknown.
     """
     generation = home.generations.current()
     files_by_table: dict[str, UncommittedFiles] = {}
     last = read_last_completed(lake, home.pipeline, generation)
     next_batch = 0 if last is None else last + 1
-    # A batch may be completed, and the next one prepared, while this looks.
+    # Meanwhile a batch may complete and the next one be prepared.
     for batch_id in (next_batch, next_batch + 1):
         batch = home.prepared.read(generation, batch_id)
         if batch is not None:
@@ -163,9 +163,9 @@ def _held_batches(lake: Lake, pipeline: str, generation: int) -> dict[str, list[
 
 
 def _add_incomplete_replays(files_by_table: dict[str, UncommittedFiles], lake: Lake, home: PipelineHome) -> None:
-    """A replay of quarantined rows that was left half done may wait for weeks too, until somebody replays again."""
+    """Adds the files of incomplete replays, which may wait for weeks until the next replay."""
     last = read_last_replay(lake, home.pipeline)
-    # One may be completed, and the next one prepared, while this looks.
+    # Meanwhile a replay may complete and the next one be prepared.
     for ordinal in (last + 1, last + 2):
         replay = home.replays.read(ordinal)
         for prepared_table in replay.tables if replay else ():
@@ -189,7 +189,8 @@ def _add_files(
 
 
 def files_in_recovery_records(home: PipelineHome) -> set[str]:
-    """File names in the records of replays, reprocesses and rollbacks, whatever their state: none is an orphan."""
+    """Returns the file names in records of replays, reprocesses and rollbacks of any state; none of them is an
+    orphan."""
     names: set[str] = set()
     for folder in ("replays", "reprocess", "rollbacks"):
         for key in home.objects.list(f"{home.control(folder)}/"):

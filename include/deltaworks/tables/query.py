@@ -1,7 +1,7 @@
-"""SQL over the lake without a JVM: DuckDB, with every table by name.
+"""SQL over the lake without a JVM: a DuckDB connection with all tables as views.
 
-DuckDB's own Delta extension is a download that fails without internet access; its views over deltalake's Arrow
-datasets read the same snapshot, push filters and columns down, and need nothing more.
+DuckDB's Delta extension must be downloaded, which fails without internet access. Views over deltalake's Arrow datasets
+read the same snapshot and push down filters and columns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, duckdb_source
 
-#: Rows of quarantine that stand for a whole object: deleted, unreadable, empty or of another form than declared. They
-#: are written with the batch that met the object, once, so they are a view and not a second record.
+#: Quarantine rows that represent a complete object: deleted, unreadable, empty or in an undeclared format. They are
+#: written once, with the object's batch, so a view over them suffices.
 _FILE_QUARANTINE = """
     CREATE VIEW "{schema}"."file_quarantine" AS
     SELECT quarantine_date, object_key, reasons[1].code AS reason, reasons[1].detail AS detail, _ingested_at, _batch_id,
@@ -31,11 +31,11 @@ _FILE_QUARANTINE = """
 """
 QUARANTINE = "quarantine"
 LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
-#: What may ask for a table as it was: `deltaworks.tables.time_travel` reads it, which is not loaded for anything else.
+#: Matches statements that may use time travel; only these load `deltaworks.tables.time_travel`.
 AS_OF_CLAUSE = re.compile(
     r"\b(?:VERSION|TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b|\bAT\s*\(\s*(?:VERSION|TIMESTAMP)\s*=>", re.IGNORECASE
 )
-#: What lists tables instead of naming one.
+#: Matches statements that list tables, so all tables must be bound.
 _CATALOG_STATEMENT = re.compile(
     r"\b(?:show|desc|describe|pragma|information_schema)\b|\b(?:duckdb|pg|sqlite)_", re.IGNORECASE
 )
@@ -44,17 +44,16 @@ _CATALOG_STATEMENT = re.compile(
 def connect(
     catalog: Catalog, *, statement: str = "", open_table: Callable[[str], DeltaTable | None] | None = None
 ) -> tuple[duckdb.DuckDBPyConnection, list[str]]:
-    """A connection in which `<pipeline>.<table>` is every table there is now, and their names.
+    """Opens a connection with every existing table as `<pipeline>.<table>`. Returns it with the table names.
 
-    Gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, those that mutations keep, the
-    ledger's and the progress table, and declared views of what is there. Rows that a mutation has deleted are left out;
-    `<table>_named` is a mutable table with the names its ids have. A snapshot: open a new connection to see what was
-    committed since.
+    Contains gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, tables maintained by
+    mutations, the ledger and progress tables, and declared views. Rows deleted by mutations are excluded.
+    `<table>_named` is a mutable table with the names of its ids. The connection is a snapshot: open a new one to see
+    later commits.
 
     Args:
-        statement: what is going to be asked: tables that neither it nor a view in it names are not opened. By default
-            all are.
-        opened: gives the table at a key, None where there is none; by default each as it is now.
+        statement: the query to be run; tables that neither it nor its views mention are not opened. Empty opens all.
+        open_table: opens the table at a key, None if it does not exist; by default at its newest version.
     """
     lake = Lake(catalog.environment.lake)
     open_table = open_table or lake.open
@@ -82,7 +81,7 @@ def connect(
 
 
 def table_keys(spec: PipelineSpec) -> dict[str, str]:
-    """Where the tables of a pipeline lie that can be asked, by name, whether they are there or not."""
+    """Returns the object keys of a pipeline's queryable tables by name, whether or not they exist."""
     declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
     declared += [keyed.name for keyed in spec.keyed_tables]
     declared += [table.name for table in spec.gold.tables] + [*spec.engine_tables]
@@ -93,12 +92,12 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
 
 
 def named_views(spec: PipelineSpec) -> Mapping[str, TableSpec]:
-    """The mutable tables of a pipeline by the names of their views with names."""
+    """Returns the mutable tables of a pipeline by the name of their view with resolved names."""
     return {f"{table.name}_named": table for table in spec.tables if table.mutable is not None}
 
 
 def bind_table(connection: duckdb.DuckDBPyConnection, lake: Lake, table: DeltaTable, *, schema: str, name: str) -> None:
-    """Make the table, at the version it is open at, the view `schema.name`, without rows a mutation has deleted."""
+    """Creates the view `schema.name` over the table at its open version, without rows deleted by mutations."""
     connection.register(f"{schema}__{name}", duckdb_source(lake, table))
     mutable = any(field.name == DELETED_COLUMN for field in table.schema().fields)
     not_deleted = f' WHERE NOT coalesce("{DELETED_COLUMN}", false)' if mutable else ""
@@ -107,7 +106,7 @@ def bind_table(connection: duckdb.DuckDBPyConnection, lake: Lake, table: DeltaTa
 
 
 def bind_file_quarantine(connection: duckdb.DuckDBPyConnection, schema: str) -> None:
-    """Make the view `file_quarantine` in a schema that has `quarantine`."""
+    """Creates the view `file_quarantine` in a schema that has `quarantine`."""
     connection.execute(_FILE_QUARANTINE.format(schema=schema))
 
 
@@ -120,11 +119,12 @@ def bind_named_view(
     rows: str,
     names: str | None,
 ) -> None:
-    """Make the view that shows a mutable table with names; what is not named is shown by its id.
+    """Creates the view that shows a mutable table with names; ids without a name are shown as they are.
 
     Args:
-        schema: where the view is made; `rows` and `names` are the schemas of the table and of that of the names, None
-            where there are no names.
+        schema: schema of the view.
+        rows: schema of the table.
+        names: schema of the names table; None if there is none.
     """
     id_column = table.mutable.id if table.mutable is not None else ""
     display_name, names_join = f'rows_."{id_column}"', ""
@@ -142,12 +142,12 @@ def bind_named_view(
 
 
 def _may_be_referenced(spec: PipelineSpec, name: str, text: str) -> bool:
-    """Whether a table can matter to a statement, in lower case: its name is in it, or names of ids may be."""
+    """Returns whether a lower-case statement may reference a table, directly or through a view with names."""
     return name.lower() in text or (spec.mutations is not None and name == spec.mutations.names and "_named" in text)
 
 
 def _expand_views(spec: PipelineSpec, text: str) -> str:
-    """The statement, and what the declared views read that it names."""
+    """Returns the statement, extended by the tables that its declared views read."""
     for view in reversed(view_order(spec.views)):
         if text and view.name.lower() in text:
             text = " ".join((text, *view.reads)).lower()
@@ -157,23 +157,25 @@ def _expand_views(spec: PipelineSpec, text: str) -> str:
 def _create_declared_views(
     connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str], *, folder: Path
 ) -> list[str]:
-    """Make the views a pipeline declares; those of tables that are not there yet are left out.
+    """Creates the pipeline's declared views; those over missing tables are skipped.
 
-    One whose SQL does not run says so to whoever reads it, and stands in the way of nobody else.
+    A view with invalid SQL is created too, and raises its error when queried. Other views are not affected.
     """
     created: list[str] = []
     for view in view_order(spec.views):
         if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
-        # Named within, so that the view means tables of its pipeline whatever the session's search path is.
+        # Tables are bound in a WITH clause, so that the view always reads its own pipeline's tables, whatever the
+        # search path.
         tables = ", ".join(
             f'"{name}" AS NOT MATERIALIZED (SELECT * FROM "{spec.pipeline}"."{name}")' for name in view.reads
         )
         create_view = f'CREATE VIEW "{spec.pipeline}"."{view.name}" AS'
         try:
             sql = file.read_text(encoding="utf-8").rstrip().rstrip(";")
-            # Alone first: behind a bracket too many it could go on with another statement.
+            # Parsed on its own first: inside the brackets below an extra closing bracket could start a second
+            # statement.
             statement_types = [statement.type for statement in connection.extract_statements(sql)]
             if statement_types != [duckdb.StatementType.SELECT]:
                 raise duckdb.ParserException("write one SELECT and nothing else")
@@ -188,7 +190,7 @@ def _create_declared_views(
 def _create_named_views(
     connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str]
 ) -> list[str]:
-    """Make the views that show mutable tables with names."""
+    """Creates the views of mutable tables with names."""
     created = []
     pipeline = spec.pipeline
     for view, table in named_views(spec).items():
@@ -201,6 +203,6 @@ def _create_named_views(
 
 
 def _name_column(table: TableSpec, id_column: str) -> str:
-    """`contact_name` for `contact_id`, or a name that no column has."""
+    """Returns `contact_name` for `contact_id`, or a name that no column has."""
     preferred = f"{id_column.removesuffix('_id')}_name"
     return preferred if preferred not in table.column_types() else f"{id_column}_shown"

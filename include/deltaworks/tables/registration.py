@@ -1,7 +1,7 @@
-"""Tables by name in a catalog of Spark: the statements that register them, for a session, a Hive metastore or Unity.
+"""Registers tables in a Spark catalog: a session's own, a Hive metastore or Unity Catalog.
 
-A catalog holds names and places and nothing else: schema, partitions and versions stay in the tables' logs, so what is
-registered once needs no upkeep.
+A catalog stores only names and locations. Schema, partitions and versions are in the tables' logs, so a registration
+needs no maintenance.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.tables.query import LEDGER_TABLES, table_keys
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Of a table whose rows mutations delete, the view without those rows; the table itself has them, marked.
+#: Suffix of the view that excludes rows deleted by mutations; the table itself contains them, marked.
 CURRENT_SUFFIX = "_current"
 
 
@@ -28,15 +28,15 @@ def registration_statements(
     into: str = "",
     scheme: str = "s3a",
 ) -> tuple[list[str], list[str]]:
-    """The statements of Spark's SQL that register every table there is now, and the names of those there are not yet.
+    """Returns the Spark SQL statements that register all existing tables, and the names of missing tables.
 
-    Each can be run again at any time: what is registered stays as it is, what has come since is added, nothing is
-    dropped. Opens each table.
+    The statements can be run repeatedly: existing entries stay, new tables are added, nothing is dropped. Opens each
+    table.
 
     Args:
         pipelines: by default all.
-        into: the catalog of Spark they go into, such as `unity`; by default the session's own.
-        scheme: how the addresses of a lake on S3 begin: `s3a` for Spark, `s3` for Unity, Trino and Glue.
+        into: the Spark catalog, such as `unity`; by default the session's own.
+        scheme: URI scheme for a lake on S3: `s3a` for Spark, `s3` for Unity, Trino and Glue.
 
     Raises:
         ConfigError: PIPELINE_UNKNOWN.
@@ -68,10 +68,10 @@ def registration_statements(
 
 
 def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = (), *, into: str = "") -> int:
-    """Register every table there is now in the catalog of a session; how many tables and views that are.
+    """Registers all existing tables in a session's catalog. Returns the number of tables and views.
 
-    To be called when a session begins, or again for tables that have come since. Needs the settings of
-    `deltaworks.specs.spark_conf`, which `build_session` makes.
+    Call it at the start of a session, and again for tables created since. Needs the settings of
+    `deltaworks.specs.spark_conf`, which `build_session` applies.
     """
     statements, _ = registration_statements(catalog, pipelines, into=into)
     for statement in statements:
@@ -80,7 +80,7 @@ def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection
 
 
 def external_session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """What a session of somebody else's Spark needs to read the lake, without keys: those are for its own settings."""
+    """Yields the settings another Spark installation needs to read the lake, without credentials."""
     from deltaworks.specs.spark_conf import SESSION_SETTINGS
 
     for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone"):

@@ -1,9 +1,8 @@
-"""Puts other rows in the place of some rows of a table, in one commit of our own; needs no JVM.
+"""Replaces rows that match a predicate in one commit, like Delta's `replaceWhere`, without a JVM.
 
-What Delta's `replaceWhere` does, for an answer of a few thousand rows: a Spark job for each of reading the log, looking
-for files, writing and reading the log again takes seconds, whatever there is to write. Here the log is read once, files
-whose rows all go are taken out unread, and those with rows that stay are written anew without the others. The commit is
-put on the very version that was read, so that no other writer's is undone unseen.
+For a few thousand rows a Spark job takes seconds, mostly to read the log and find files. Here the log is read once,
+files whose rows all match are removed unread, and files with some matching rows are rewritten without them. The commit
+has exactly the version after the one that was read, so it never overwrites another writer's commit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from deltaworks.tables.statistics import IndexedColumns
 
 
 class FileEffect(Enum):
-    """What becomes of a file: all of its rows stay, all go, or it has to be looked at row by row."""
+    """Effect of a replacement on a file: all rows stay, all are removed, or the file is rewritten without some rows."""
 
     UNCHANGED = "stays"
     REMOVED = "goes"
@@ -37,14 +36,14 @@ class FileEffect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """What is replaced by what.
+    """A replacement of rows.
 
     Args:
-        rows: in the table's columns; a table each for what is to be a file of its own in every partition.
-        fate: of a file, by its add action.
-        staying: the rows that stay of divided files of one partition, in a table for each file they are to be in.
-        predicate: the same in SQL, for the log.
-        step: lands once, and not where the table has this number or a later one.
+        rows: new rows with the table's columns; each table becomes a file of its own per partition.
+        classify_file: returns the effect on a file, given its add action.
+        retained_rows: returns the rows to keep of one partition's rewritten files, as one table per new file.
+        predicate: the same condition in SQL, for the commit's `operationParameters`.
+        step: committed once; skipped if the table has this version or a later one.
     """
 
     rows: Sequence[pa.Table]
@@ -57,7 +56,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceOutcome:
-    """What was committed. `version` is None where the table was left as it is: somebody has built it meanwhile."""
+    """Result of a replacement. `version` is None if nothing was committed because the table changed or has the step."""
 
     version: int | None
     rows: int = 0
@@ -67,14 +66,14 @@ class ReplaceOutcome:
 def replace_rows(
     lake: Lake, objects: ObjectStore, key: str, replacement: Replacement, *, expected: TableState
 ) -> ReplaceOutcome:
-    """Commit a replacement to the table at `key`. Idempotent by its step; safe beside other writers.
+    """Commits a replacement to the table at `key`. Idempotent by its step; safe with concurrent writers.
 
-    What others commit meanwhile is taken into account. A table whose columns, properties or features have become others
-    than those of `expected` is left as it is, as is one that has the step's number.
+    Concurrent commits are taken into account. Nothing is committed if the table's columns, properties or features
+    differ from `expected`, or if it has the step.
 
     Raises:
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
-        ContractError: what reading the log raises.
+        ContractError: see `state_at`.
     """
     written = [file for rows in replacement.rows for file in _write_rows(lake, key, expected, rows)]
     for attempt in commit_attempts():
@@ -94,7 +93,7 @@ def replace_rows(
 
 
 def is_step_committed(state: TableState, step: Step) -> bool:
-    """Whether a table has the number of a step, or a later one."""
+    """Returns whether a table has this version of a step, or a later one."""
     return state.transactions.get(step.app_id, -1) >= step.version
 
 
@@ -103,9 +102,9 @@ def _has_changed_metadata(state: TableState, expected: TableState) -> bool:
 
 
 def reasons_against_replacing(state: TableState) -> list[str]:
-    """Why a commit of ours may not replace rows of a table, by its files and features; empty where it may.
+    """Returns why this process may not replace rows of a table, by its files and features; empty if it may.
 
-    Columns are not looked at: `features.reasons_against_rewriting` does.
+    Columns are not checked here, see `features.reasons_against_rewriting`.
     """
     vectors = ["deletion vectors"] if any(added.get("deletionVector") for added in state.files.values()) else []
     return reasons_against_files_commit(state) + vectors
@@ -130,7 +129,7 @@ def _rewrite_files(
     rewritten: Sequence[Action],
     retained_rows: Callable[[pa.Table], Sequence[pa.Table]],
 ) -> list[WrittenFile]:
-    """Files with the rows that stay of those that are divided."""
+    """Writes new files with the retained rows of the rewritten files."""
     schema = parse_schema_string(state.metadata["schemaString"])
     partition_columns = state.metadata["partitionColumns"]
     body = pa.schema([field for field in schema if field.name not in partition_columns])
@@ -150,7 +149,7 @@ def _rewrite_files(
 
 
 def _conform_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the table's columns; one that a file is older than is null."""
+    """Returns the rows with the table's columns; columns missing in an older file are null."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -186,12 +185,12 @@ def _actions(
 def _metrics(
     removed: Sequence[Action], written: Sequence[WrittenFile], copied_files: Sequence[WrittenFile]
 ) -> dict[str, str]:
-    """By Delta's own names, and as texts, as it writes them."""
+    """Operation metrics with Delta's names, as text."""
     files, copied_rows = [*written, *copied_files], sum(file.rows for file in copied_files)
     return {
         "numFiles": str(len(files)),
         "numOutputBytes": str(sum(file.size for file in files)),
-        # As Delta counts: rows that were copied are among those that were put out.
+        # As Delta counts: copied rows are included in the output rows.
         "numOutputRows": str(sum(file.rows for file in files)),
         "numCopiedRows": str(copied_rows),
         "numRemovedFiles": str(len(removed)),

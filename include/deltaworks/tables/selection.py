@@ -1,6 +1,6 @@
-"""Rows of one table that meet a condition in SQL, by delta-rs' own query engine; needs no JVM.
+"""Selects rows of one table by a SQL condition with delta-rs' query engine, without a JVM.
 
-Not through pyarrow's datasets, whose filters fail on the bounds of texts that delta-rs gives them.
+pyarrow datasets are not used: their filters fail on the string statistics that delta-rs provides.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from deltalake import DeltaTable, QueryBuilder
 
 
 def rows_where(table: DeltaTable, condition: str, *, columns: Sequence[str]) -> pa.Table:
-    """The columns, of rows that meet the condition, of an open table as it is in memory. Files are left out by bounds.
+    """Reads the given columns of the rows that match a condition, at the table's open version. Skips files by
+    statistics.
 
     Args:
-        condition: in DataFusion's SQL; `one_of` makes one of values that somebody sent.
+        condition: in DataFusion's SQL; use `sql_one_of` for values from users.
     """
     query = f"SELECT {', '.join(columns)} FROM t WHERE {condition}"
     return pa.table(QueryBuilder().register("t", table).execute(query).read_all())
 
 
 def sql_one_of(column: str, values: Collection[str]) -> str:
-    """The condition that a column has one of these values, whatever stands in them."""
+    """Returns the condition that a column has one of these values, with all values quoted."""
     quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})" if values else "false"

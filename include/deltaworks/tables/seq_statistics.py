@@ -1,7 +1,7 @@
-"""When the rows of files arrived, by their statistics: read from the log alone.
+"""Ranges of the arrival number `_seq` per partition, from file statistics in the Delta log.
 
-Rows of events are numbered as they arrive, by `_seq`. A file says in its add action between which numbers its rows lie;
-one that says it not may have rows of any.
+Rows are numbered by `_seq` as they arrive. Each add action has the minimum and maximum `_seq` of its file. A file
+without these statistics may contain any number.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ SEQ = "_seq"
 
 
 def record_min_seq(min_seq_by_partition: dict[Partition, int | None], actions: Iterable[Action]) -> None:
-    """Add to `first`, by partition, the least number of the rows that a commit has added; None where that is not known,
-    or rows were removed. What only rearranges rows is passed over."""
+    """Updates the minimum `_seq` of added rows per partition from one commit.
+
+    A partition's value becomes None if a file was removed or has no statistics. Commits that only rearrange rows
+    (`dataChange: false`) are ignored.
+    """
     for action in actions:
         added, file_action = action.get("add"), action.get("add") or action.get("remove")
         if file_action is None or not file_action.get("dataChange", True):
@@ -35,8 +38,11 @@ def record_min_seq(min_seq_by_partition: dict[Partition, int | None], actions: I
 
 
 def max_seq_by_date(table: DeltaTable, date_column: str) -> Mapping[dt.date, int | None] | None:
-    """The greatest number of the rows of each date of an open table, None where a file does not say; None in all where
-    the table is not partitioned by its dates. A date without files is not in it."""
+    """Returns the maximum `_seq` per date of an open table.
+
+    A date maps to None if one of its files has no statistics. Dates without files are omitted. Returns None if the
+    table is not partitioned by `date_column`.
+    """
     added = pa.table(table.get_add_actions(flatten=True))
     date_values, max_column = f"partition.{date_column}", f"max.{SEQ}"
     if date_values not in added.column_names:

@@ -1,10 +1,9 @@
-"""Statistics of a data file, as Delta's protocol defines them, for readers that skip files.
+"""Computes data file statistics as defined by the Delta protocol, for data skipping.
 
-Row count; per leaf column the null count, and the least and greatest value where the type has an order every reader
-agrees on: numbers, decimals, dates, timestamps, texts. Arrays and maps have a null count only. A bound may be looser
-than the values it stands for, never tighter: long texts are cut to STRING_PREFIX characters, timestamps to
-milliseconds, and a maximum is raised where cutting would lower it. A bound that cannot be had is left out, and such a
-file is read.
+Row count, and per leaf column the null count, minimum and maximum. Bounds exist for types with a well-defined order:
+numbers, decimals, dates, timestamps and strings; arrays and maps have a null count only. A bound may be looser than the
+values, never tighter: strings are cut to STRING_PREFIX characters, timestamps to milliseconds, and a maximum is rounded
+up. Without a bound, readers do not skip the file.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _HAS_EXACT_BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumns:
-    """Which leaf columns have statistics: the first so many, or those that are named (with all below them).
+    """Leaf columns with statistics: the first `max_columns`, or the named columns and everything below them.
 
-    Values of columns a table excludes must not be in its log: that may be why they are excluded.
+    Values of excluded columns must not appear in the log, as they may be excluded for privacy.
     """
 
     max_columns: int = DEFAULT_INDEXED_COUNT
@@ -43,7 +42,7 @@ class IndexedColumns:
 
     @classmethod
     def of(cls, configuration: Mapping[str, str | None]) -> IndexedColumns:
-        """What a table's properties say; -1 means all."""
+        """Reads the table properties; -1 means all columns."""
         named = configuration.get("delta.dataSkippingStatsColumns")
         if named is not None:
             names = (name.strip().replace("`", "") for name in named.split(","))
@@ -52,7 +51,7 @@ class IndexedColumns:
         return cls() if first is None else cls(first=int(first) if int(first) >= 0 else 1 << 30)
 
     def includes(self, path: str, ordinal: int) -> bool:
-        """Whether the leaf at `path`, the so manyth of its table, has statistics."""
+        """Returns whether the leaf at `path`, at this ordinal in its table, has statistics."""
         if self.column_names is None:
             return ordinal < self.max_columns
         return any(path == name or path.startswith(f"{name}.") for name in self.column_names)
@@ -62,7 +61,7 @@ DEFAULT_COLUMNS = IndexedColumns()
 
 
 def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str:
-    """The add action's `stats`. `data` is without the partition columns, as the file is."""
+    """Returns the add action's `stats` for `data` without partition columns."""
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -80,7 +79,7 @@ def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str
 
 
 def _leaves(data: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
-    """Every column that is no struct, with its path, in the order Delta counts them."""
+    """Yields every column that is not a struct with its path, in Delta's order."""
     for name in data.column_names:
         yield from _leaves_below((name,), data.column(name))
 
@@ -100,7 +99,7 @@ def _set_nested(record: dict[str, Any], path: tuple[str, ...], value: Any) -> No
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """The least and the greatest value as the log writes them, None for one that cannot be had."""
+    """Returns minimum and maximum as written in the log; None where there is no bound."""
     kind = column.type
     if pa.types.is_floating(kind):
         return _float_bounds(column)
@@ -114,7 +113,7 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
-    """JSON has no word for the infinities. With a NaN there is no bound: readers do not agree on where it stands."""
+    """JSON cannot represent infinities. With NaN there is no bound, because readers order NaN differently."""
     if pc.any(pc.is_nan(column)).as_py():
         return None, None
     extremes = pc.min_max(column)
@@ -123,7 +122,7 @@ def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
 
 
 def _string_upper_bound(value: str) -> str | None:
-    """A text of bounded length that is not below `value`, or None where none can be made."""
+    """Returns a string of bounded length that is not less than `value`; None if there is none."""
     if len(value) <= STRING_PREFIX:
         return value
     prefix = value[:STRING_PREFIX]
@@ -136,13 +135,13 @@ def _json_bound(value: Any, *, upper: bool) -> Any:
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
-        # All its digits: a double next to it may lie on the wrong side.
+        # All digits: a double close to the decimal may be on the wrong side of it.
         return orjson.Fragment(f"{value:f}")
     return value
 
 
 def _timestamp_bound(value: dt.datetime, *, upper: bool) -> str | None:
-    """Statistics hold milliseconds: a maximum is rounded up so that it still bounds the microseconds."""
+    """Rounds to milliseconds, a maximum upwards, so that the bound covers the microseconds."""
     value = value.astimezone(dt.UTC).replace(tzinfo=None)
     if upper and value.microsecond % 1000:
         if value > dt.datetime.max - dt.timedelta(milliseconds=1):

@@ -1,7 +1,7 @@
-"""The application transactions of batches and replays, and what follows from them, for all who read a ledger.
+"""Application transactions of batches, replays and other jobs, and the state that they record.
 
-A batch is complete once the checkpoint store has its transaction; a share is held back while the batch metadata store
-says `held` of its step and not `caught_up`.
+A batch is complete once the checkpoint store has its transaction. A step is held while the batch metadata store has a
+row `held` for it and no row `caught_up`.
 """
 
 from __future__ import annotations
@@ -18,58 +18,60 @@ from deltaworks.tables.lake import Lake
 CHECKPOINT_STORE = "checkpoint_store"
 BATCH_METADATA_STORE = "batch_metadata_store"
 REPLAYS = "quarantine_replays"
-#: Outcomes of a step whose share stayed in the prepared batch, and of one that was committed after all.
+#: Outcomes of a step that was left out of its batch, and of one that was committed later.
 HELD, CAUGHT_UP = "held", "caught_up"
-#: Outcomes of a share that its table lost by going back, and of one that came back in the same commit.
+#: Outcomes of a step whose rows a rollback removed, and of one whose rows the rollback's commit added again.
 ROLLED_BACK, RECOMMITTED = "rolled_back", "recommitted"
 
 
 def batch_step(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
-    """The application transaction of one table, or of one store of the ledger, in one batch."""
+    """Returns the transaction of one table, or one ledger table, in one batch."""
     return Step(f"{pipeline}/g{generation}/{table}", batch_id)
 
 
 def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one table in one replay."""
+    """Returns the transaction of one table in one replay."""
     return Step(f"{pipeline}/replay/{table}", ordinal)
 
 
 def mutation_step(pipeline: str, table: str, number: int) -> Step:
-    """The application transaction of one table in one mutation batch."""
+    """Returns the transaction of one table in one mutation batch."""
     return Step(f"{pipeline}/mutation/{table}", number)
 
 
 def keyed_application(pipeline: str, table: str, digest: str) -> str:
-    """The application whose transactions say which version of its history a keyed table has been brought to.
+    """Returns the application id whose transaction version is the history version that a keyed table is merged up to.
 
     Args:
-        digest: of what its content follows from beside rows.
+        digest: digest of everything but rows that determines the keyed table's content.
     """
     return f"{pipeline}/keyed/{table}/{digest}"
 
 
 def rollback_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one rollback of a table: never a batch's own, which the table has already."""
+    """Returns the transaction of one rollback of a table. It differs from batch steps, which the table already has."""
     return Step(f"{pipeline}/rollback/{table}", ordinal)
 
 
 def gold_build_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one build of a gold table. A build that another one came before does not land."""
+    """Returns the transaction of one build of a gold table. A build with a lower ordinal than a committed one is
+    skipped.
+    """
     return Step(f"{pipeline}/gold_build/{table}", ordinal)
 
 
 def reference_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one replacement of a reference table."""
+    """Returns the transaction of one replacement of a reference table."""
     return Step(f"{pipeline}/reference/{table}", ordinal)
 
 
 def gold_refresh_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """The application transaction of one refresh of a gold table."""
+    """Returns the transaction of one refresh of a gold table."""
     return Step(f"{pipeline}/gold_refresh/{table}", ordinal)
 
 
 def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:
-    """The newest complete batch in this snapshot of the checkpoint store, or None before the first."""
+    """Returns the newest complete batch in a snapshot of the checkpoint store; None before the first."""
     if store is None:
         return None
     batch_id: int | None = store.transaction_version(batch_step(pipeline, generation, CHECKPOINT_STORE, 0).app_id)
@@ -77,25 +79,25 @@ def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> 
 
 
 def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
-    """The newest complete batch, without creating the ledger where there is none."""
+    """Reads the newest complete batch, without creating a missing ledger."""
     return last_completed(lake.open(paths.checkpoint_store(pipeline)), pipeline, generation)
 
 
 def last_replay(record: DeltaTable | None, pipeline: str) -> int:
-    """The ordinal of the last complete replay in this snapshot of their record; 0 before the first."""
+    """Returns the last complete replay's ordinal in a snapshot of the replay record; 0 before the first."""
     return 0 if record is None else record.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
 
 
 def read_last_replay(lake: Lake, pipeline: str) -> int:
-    """The ordinal of the last complete replay; 0 before the first."""
+    """Reads the last complete replay's ordinal; 0 before the first."""
     return last_replay(lake.open(paths.quarantine_replays(pipeline)), pipeline)
 
 
 def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Table and batch of every share that is held back and has not been caught up, in order.
+    """Returns table and batch of every held step that is not caught up, sorted.
 
     Args:
-        steps: rows of the batch metadata store; those with other outcomes do not count.
+        steps: rows of the batch metadata store; rows with other outcomes are ignored.
     """
     by_outcome: dict[str, set[tuple[str, int]]] = {HELD: set(), CAUGHT_UP: set()}
     for step in steps:
@@ -105,7 +107,7 @@ def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
 
 
 def batches_by_table(steps: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Shares as the batches of each table."""
+    """Groups pairs of table and batch by table."""
     batches: dict[str, list[int]] = {}
     for table, batch_id in steps:
         batches.setdefault(table, []).append(batch_id)

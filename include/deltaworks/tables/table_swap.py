@@ -1,8 +1,8 @@
-"""Replaces all rows of a table in one commit: by none and the declared columns, or by the content of another table.
+"""Replaces all rows of a table in one commit: by no rows and declared columns, or by another table's content.
 
-Folders on object storage cannot be renamed, and a table is what its log says: so a swap is one commit of our own
-(`tables.restore`), which readers see whole or not at all. The files are copied by the storage, not read, and stay in
-the other table until the copies have been checked. Needs no JVM. Earlier versions stay readable.
+Object storage cannot rename folders, and a table is defined by its log. So a swap is one commit (`tables.files_commit`)
+that readers see completely or not at all. The storage copies the files without a download; the source table keeps them
+until the copies are verified. Earlier versions stay readable. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Writer features of a table whose files delta-rs may be trusted to take out.
+#: Writer features with which delta-rs may recreate a table.
 _RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz", "vacuumProtocolCheck"})
 _FEATURES_WRITER_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
 class TableContent:
-    """What a version of a table holds, by its log."""
+    """Version, row count, file count and size of a table, from its log."""
 
     version: int
     rows: int
@@ -52,7 +52,7 @@ class TableContent:
 
 
 def table_content(table: DeltaTable) -> TableContent:
-    """What the open table holds now. Files without a count of rows count as none."""
+    """Returns the content of the open table. Files without statistics count as zero rows."""
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
         return TableContent(table.version(), 0, 0, 0)
@@ -61,7 +61,7 @@ def table_content(table: DeltaTable) -> TableContent:
 
 
 def reasons_against_recreating(table: DeltaTable, partition_by: Sequence[str]) -> list[str]:
-    """Why delta-rs cannot recreate this table, in words; empty where it can."""
+    """Returns why delta-rs cannot recreate this table; empty if it can."""
     reasons = reasons_to_use_spark(table)
     if list(table.metadata().partition_columns) != list(partition_by):
         reasons.append("other partition columns than declared")
@@ -86,19 +86,19 @@ def recreate_table(
     spark: Callable[[], SparkSession] | None,
     uri: str,
 ) -> bool:
-    """Take all rows out and declare these columns, once. Idempotent by its step, as a batch is.
+    """Removes all rows and sets the declared columns, exactly once per step.
 
     Args:
-        columns: types by name as a pipeline declares them, or a schema; a table that Spark recreates needs types.
-        spark: gives a session, for a table delta-rs cannot commit this to.
-        uri: the table's address as Spark has it.
+        columns: declared types by name, or a schema; recreation through Spark needs declared types.
+        spark: returns a session, for a table that delta-rs cannot commit to.
+        uri: the table's address for Spark.
 
     Returns:
-        Whether it landed now; False where it had landed before.
+        Whether this call committed it; False if the step was committed before.
 
     Raises:
         TransientError: SPARK_UNAVAILABLE.
-        FencedError, ConcurrencyError, ContractError: what `commit_step` raises.
+        FencedError, ConcurrencyError, ContractError: see `commit_step`.
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(dict(columns))
     refresh(table)
@@ -112,22 +112,22 @@ def recreate_table(
         return outcome.newly_committed
     if spark is None or isinstance(columns, pa.Schema):
         raise TransientError(
-            "SPARK_UNAVAILABLE", f"{table.table_uri} has {', '.join(reasons)}, so only Spark can recreate it."
+            "SPARK_UNAVAILABLE", f"{table.table_uri} has {', '.join(reasons)}: only Spark can recreate it."
         )
     declared = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     writer = spark().createDataFrame([], declared).write.format("delta").mode("overwrite").partitionBy(*partition_by)
-    # Delta leaves a transaction out that it has, and fails the one of two that comes second.
+    # Delta skips a transaction that the table has, and fails the second of two concurrent ones.
     writer = writer.option("overwriteSchema", "true").option("userMetadata", user_metadata)
     writer.option("txnAppId", step.app_id).option("txnVersion", step.version).save(uri)
     return True
 
 
-#: Copies made at once: each is a request during which the storage works.
+#: Concurrent copies; each is a server-side request.
 _COPY_THREADS = 8
 
 
 def reasons_against_swap(lake: Lake, objects: ObjectStore, key: str) -> list[str]:
-    """Why the table at `key` cannot be given other files by a commit of ours, in words; empty where it can."""
+    """Returns why the content of the table at `key` cannot be swapped; empty if it can."""
     opened = lake.open(key)
     if opened is None:
         return ["no table yet"]
@@ -143,17 +143,18 @@ def swap_content(
     commit: FilesCommit,
     before_commit: Callable[[], None] = lambda: None,
 ) -> FilesCommitOutcome:
-    """Make the table at `key` hold what `source` holds, with its columns and partitions. Idempotent by its step.
+    """Replaces the content of the table at `key`, including columns and partitioning, by that of `source`. Idempotent.
 
-    Safe beside other writers: what they commit first is undone by the swap, and `before_commit` may refuse that; those
-    who began before it fail, where `commit.raises` names the number they go by. The table keeps its id and properties.
+    Safe with concurrent writers. Commits that land before the swap are undone by it; `before_commit` may reject that.
+    Writers that started before the swap fail if `commit.fenced_app_ids` contains their application id. The table keeps
+    its id and properties.
 
     Args:
-        before_commit: called before each attempt; what it raises ends the swap.
+        before_commit: called before each attempt; its exception ends the swap.
 
     Raises:
-        TransientError: SWAP_COPY_DAMAGED, and then nothing was committed.
-        ConcurrencyError, FencedError, ContractError: what `commit_restore` raises.
+        TransientError: SWAP_COPY_DAMAGED; nothing was committed.
+        ConcurrencyError, FencedError, ContractError: see `commit_files`.
     """
     copy_files(lake, source, key, source.files.values())
 
@@ -165,10 +166,10 @@ def swap_content(
 
 
 def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]) -> None:
-    """Copy files of one table into the folder of another, under the same paths. Idempotent.
+    """Copies files of one table into another table's folder, with the same paths. Idempotent.
 
     Raises:
-        TransientError: SWAP_COPY_DAMAGED, a copy is not there as long as the log says.
+        TransientError: SWAP_COPY_DAMAGED, a copy does not have the size recorded in the log.
     """
     add_actions = list(files)
     origin, destination = arrow_path(lake.storage, source.key), arrow_path(lake.storage, key)
@@ -185,13 +186,14 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
     if damaged:
         raise TransientError(
             "SWAP_COPY_DAMAGED",
-            f"{len(damaged)} of {len(add_actions)} files copied from {source.key} to {key} are not whole: {damaged[0]}.",
-            hint="Run it again: they are copied again.",
+            f"{len(damaged)} of {len(add_actions)} files copied from {source.key} to {key} are incomplete: "
+            f"{damaged[0]}.",
+            hint="Run it again: the files are copied again.",
         )
 
 
 def damaged_files(lake: Lake, key: str, files: Iterable[Action]) -> list[str]:
-    """The paths of these files that are not there with the size their log says, in order."""
+    """Returns, sorted, the paths of files that are missing or do not have their recorded size."""
     sizes = {_decoded_path(file): int(file["size"]) for file in files}
     root = arrow_path(lake.storage, key)
     infos = lake.filesystem.get_file_info([f"{root}/{path}" for path in sizes])
@@ -199,10 +201,11 @@ def damaged_files(lake: Lake, key: str, files: Iterable[Action]) -> list[str]:
 
 
 def verify_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, *, version: int | None = None) -> None:
-    """Make sure that the table at `key` has all it was given, so that the source may go. Mends copies that are damaged.
+    """Verifies that the table at `key` has all swapped files, so that the source can be removed. Repairs damaged
+    copies.
 
     Args:
-        version: the version the swap has just made, which is then compared with the source as another reader sees both.
+        version: version of the swap's commit; if given, its content is compared with the source through deltalake.
 
     Raises:
         TransientError: SWAP_COPY_DAMAGED.
@@ -222,14 +225,14 @@ def verify_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, 
     origin.load_as_version(source.version)
     present, expected = table_content(opened), table_content(origin)
     if (present.rows, present.files, present.bytes) != (expected.rows, expected.files, expected.bytes):
-        raise _unverified_swap_error(key, source.key, f"{present} is not {expected}")
+        raise _unverified_swap_error(key, source.key, f"{present} differs from {expected}")
 
 
 def _unverified_swap_error(key: str, source: str, reason: str) -> ContractError:
     return ContractError(
         "SWAP_UNVERIFIED",
-        f"{key} was given the content of {source}, and does not show it: {reason}.",
-        hint=f"Nothing was removed: `RESTORE` {key} to the version before, and keep {source} to be looked at.",
+        f"{key} does not show the content swapped in from {source}: {reason}.",
+        hint=f"Nothing was removed. `RESTORE` {key} to the previous version, and keep {source} for analysis.",
     )
 
 

@@ -1,8 +1,8 @@
-"""Tables as they were, in SQL: `games.purchase VERSION AS OF 12` and `TIMESTAMP AS OF '2026-05-01'`, as Spark has it.
+"""Time travel in SQL: `games.purchase VERSION AS OF 12` and `TIMESTAMP AS OF '2026-05-01'`, with Spark's syntax.
 
-DuckDB has such words (`AT (VERSION => 12)`, which are taken too) and no tables that would take them. So sqlglot names
-the tables of a statement that are asked for as of something. Each gets a view of its version in a schema of its own,
-and the words are cut out of the statement, which is otherwise left as it was written.
+DuckDB parses `AT (VERSION => 12)`, which is accepted too, but its views do not support it. So sqlglot finds the tables
+with an AS OF clause. Each becomes a view of that version in a schema of its own, and the clause is cut from the
+statement; the rest of the text is unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYNTAX_HINT = "Write PIPELINE.TABLE VERSION AS OF 12, or TIMESTAMP AS OF '2026-
 
 @dataclass(frozen=True, slots=True)
 class _TableReference:
-    """A table of the statement as of something, and where it stands there: from `start` up to `end`."""
+    """A table reference with an AS OF clause, and its range in the statement, `end` excluded."""
 
     parts: tuple[str, ...]
     kind: str
@@ -48,7 +48,7 @@ class _TableReference:
 
 
 class TimeTravel:
-    """The past versions that one statement reads, as views of one connection."""
+    """Binds the past versions that one statement reads as views of a connection."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> None:
         self._connection, self._catalog = connection, catalog
@@ -58,10 +58,10 @@ class TimeTravel:
         self._read_versions: list[tuple[Versions, int]] = []
 
     def rewrite(self, statement: str) -> str:
-        """The statement with past versions named as the views that it makes of them.
+        """Returns the statement with each past version replaced by the view created for it.
 
         Raises:
-            ConfigError: AS_OF_INVALID, what is asked for is no version or time of a table.
+            ConfigError: AS_OF_INVALID, not a version or time of a table.
             ContractError: TABLE_VERSION_UNAVAILABLE, TABLE_LOG_GAP.
         """
         for reference in sorted(_table_references(statement), key=lambda mention: mention.start, reverse=True):
@@ -70,18 +70,18 @@ class TimeTravel:
         return statement
 
     def missing_files_error(self) -> ContractError | None:
-        """Why the statement could not be read, where files of a version it asked for are not there any more."""
+        """Returns the error if files of a requested version no longer exist."""
         return next(
             filter(None, (versions.missing_files_error(version) for versions, version in self._read_versions)), None
         )
 
     def _view_for(self, reference: _TableReference) -> tuple[str, str]:
-        """Schema and name of the view that stands for the mention."""
+        """Returns schema and name of the view that replaces the reference."""
         qualified_name = ".".join(reference.parts)
         pipelines = {*self._catalog.pipelines, *self._catalog.invalid_pipelines()}
         pipeline, table = reference.parts[0].lower(), reference.parts[-1].lower()
         if len(reference.parts) != 2 or pipeline not in pipelines:
-            raise _as_of_error(f"{qualified_name} is no table of a pipeline, and nothing else has versions.")
+            raise _as_of_error(f"{qualified_name} is not a table of a pipeline; only these have versions.")
         value = self._as_of_value(reference)
         spec = self._catalog.pipelines.get(pipeline)
         keys = {} if spec is None else table_keys(spec)
@@ -92,12 +92,12 @@ class TimeTravel:
         if spec is not None and table in named_views(spec) and table not in keys:
             return self._create_named_view(spec, table, value), table
         if spec is None or table not in keys or self._versions(spec, table).newest < 0:
-            # Not there now either: DuckDB says what there is.
+            # The table does not exist now either: DuckDB's error lists the existing ones.
             return pipeline, table
         return self._create_view(spec, table, value), table
 
     def _create_view(self, spec: PipelineSpec, table: str, value: int | dt.datetime) -> str:
-        """Make the view of a table as of a version or a time, once; its schema."""
+        """Creates the view of a table at a version or time, once; returns its schema."""
         versions = self._versions(spec, table)
         version = value if isinstance(value, int) else versions.version_at(value)
         schema = f"{spec.pipeline}@v{version}"
@@ -110,10 +110,10 @@ class TimeTravel:
         return schema
 
     def _create_named_view(self, spec: PipelineSpec, view: str, value: int | dt.datetime) -> str:
-        """Make the view of a mutable table with the names its ids had at a time, once; its schema."""
+        """Creates the view of a mutable table with the names at a time, once; returns its schema."""
         if isinstance(value, int):
             raise _as_of_error(
-                f"{spec.pipeline}.{view} is made of two tables, whose versions differ.", clause="TIMESTAMP"
+                f"{spec.pipeline}.{view} consists of two tables with different versions.", clause="TIMESTAMP"
             )
         table = named_views(spec)[view]
         schema, names = f"{spec.pipeline}@{value:%Y-%m-%dT%H:%M:%S.%f}", None
@@ -137,7 +137,7 @@ class TimeTravel:
         return self._tables[key]
 
     def _as_of_value(self, reference: _TableReference) -> int | dt.datetime:
-        """The version or the instant that is asked for: any expression that needs no table."""
+        """Evaluates the requested version or time; any expression without a table is allowed."""
         text = reference.value.sql(_DIALECT)
         kind = "BIGINT" if reference.kind == "VERSION" else "TIMESTAMPTZ"
         try:
@@ -154,7 +154,7 @@ class TimeTravel:
 
 
 def _table_references(statement: str) -> Iterator[_TableReference]:
-    # A statement sqlglot has no parser for is announced there; DuckDB judges it.
+    # sqlglot logs a warning for statements it cannot parse; DuckDB reports them.
     logging.getLogger("sqlglot").setLevel(logging.ERROR)
     try:
         trees = sqlglot.parse(statement, read=_DIALECT, error_level=ErrorLevel.RAISE)
@@ -174,7 +174,7 @@ def _table_reference(statement: str, tokens: list[Any], table: exp.Table, clause
         kind = "AS OF" if kind == "AS OF" else "BETWEEN"
     positions = [part.meta for part in parts]
     if kind == "BETWEEN" or not all("end" in place for place in positions):
-        raise _as_of_error(f"{table.sql(_DIALECT)} is no table as of a version or a time.")
+        raise _as_of_error(f"{table.sql(_DIALECT)} has no valid version or time.")
     position = next(index for index, token in enumerate(tokens) if token.end == positions[-1]["end"])
     is_at_syntax = not isinstance(clause, exp.Version)
     while tokens[position].text.upper() != ("=>" if is_at_syntax else "OF"):
@@ -190,15 +190,17 @@ def _table_reference(statement: str, tokens: list[Any], table: exp.Table, clause
 
 
 def _last_token_of(statement: str, tokens: list[Any], first: int, value: exp.Expression) -> int:
-    """The last token of an expression that begins at `first`: nodes of sqlglot do not say where they end."""
+    """Returns the index of the last token of an expression that starts at `first`; sqlglot's nodes have no end
+    position.
+    """
     for last in range(first, len(tokens)):
         try:
             if sqlglot.parse_one(statement[tokens[first].start : tokens[last].end + 1], read=_DIALECT) == value:
-                # `current_timestamp` is the same with and without.
+                # sqlglot parses `current_timestamp` to the same node with and without brackets.
                 return last + 2 if [token.text for token in tokens[last + 1 : last + 3]] == ["(", ")"] else last
         except SqlglotError:
             continue
-    raise _as_of_error(f"It cannot be told where {value.sql(_DIALECT)} ends: put it in brackets.")
+    raise _as_of_error(f"The end of {value.sql(_DIALECT)} is ambiguous: put it in brackets.")
 
 
 def _as_of_error(message: str, *, clause: str = "") -> ConfigError:

@@ -1,4 +1,4 @@
-"""How much lies in a table's folder that nothing needs, for its health: counted, never deleted."""
+"""Measures unreferenced files in a table's folder, for table health. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -9,29 +9,26 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.protected_files import table_retention_hours
 from deltaworks.tables.vacuum_candidates import SparkRequired, candidates_by_listing
 
-#: Tables of more files than this are not listed.
+#: Tables with more files are not listed.
 MAX_LISTED_FILES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreferencedFiles:
-    """Files nothing needs, with their bytes."""
+    """Number and size of unreferenced files."""
 
     files: int
     bytes: int
 
 
 def count_unreferenced(lake: Lake, key: str, *, limit: int = MAX_LISTED_FILES) -> UnreferencedFiles | None:
-    """Count the files below `key` that no version within the table's retention needs.
+    """Counts the files below `key` that no version within the table's retention needs.
 
-    None where there is no table, where it is too large, and where only Spark can say what it needs. Files that were
-    written within the retention count as needed: a writer may be about to commit them.
-
-    Args:
-        limit: tables of more files are not listed.
+    None if the table does not exist, has more than `limit` files, or can only be examined by Spark. Files written
+    within the retention count as needed, because a writer may be about to commit them.
 
     Raises:
-        ContractError: the log has lost a commit.
+        ContractError: the log is missing a commit.
     """
     table = lake.open(key)
     if table is None or len(table.file_uris()) > limit:

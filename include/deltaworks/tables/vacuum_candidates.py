@@ -1,11 +1,11 @@
-"""The files of a table's folder that no retained version needs any more, as Delta's VACUUM has it; needs no JVM.
+"""Finds the files in a table's folder that no retained version needs, following Delta's VACUUM rules, without a JVM.
 
-A file stays that the newest version names, or that a commit took out within the retention, its deletion vector with it.
-By the log alone those go that older commits took out, and the files of their change feed; by a listing everything else
-that is old enough. What is hidden stays, `_delta_log` before all. Folders stay: a writer may be about to use one.
+Files of the newest version and files removed within the retention are kept, with their deletion vectors. From the log
+alone, candidates are files removed by older commits and their change data files; from a listing, all other old files.
+Hidden files, including `_delta_log`, and folders are kept, because a writer may be about to use a folder.
 
-delta-rs counts live deletion vectors among what may go, leaves the change feed, and deletes nothing where the name of a
-partition's folder is escaped, so none of that is left to it.
+delta-rs' VACUUM is not used: it deletes live deletion vectors, keeps change data files, and deletes nothing in
+partition folders with escaped names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from deltaworks.tables.log import (
 )
 from deltaworks.tables.protected_files import deletion_vector_path
 
-#: Features that neither change which files a version needs nor how its log is read, beside those that are harmless.
+#: Features that affect neither which files a version needs nor how its log is read, in addition to SUPPORTED_FEATURES.
 _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "clustering",
     "domainMetadata",
@@ -49,7 +49,7 @@ _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "variantType-preview",
 }
 _MAX_WRITER_VERSION = 7
-#: A path with a scheme, or from the root on: of another table, or of this one by another name.
+#: A path with a scheme or from the root: it belongs to another table, or names this one differently.
 _ABSOLUTE_PATH = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:/|/)")
 _VISIBLE_UNDERSCORE_FOLDERS = ("_delta_index", "_change_data")
 _VECTOR_COLUMNS = tuple(f"deletionVector.{name}" for name in ("storageType", "pathOrInlineDv", "offset"))
@@ -57,28 +57,29 @@ _CHECKPOINT_COLUMNS = (
     "remove.deletionTimestamp",
     *(f"{kind}.{leaf}" for kind in ("add", "remove") for leaf in ("path", *_VECTOR_COLUMNS)),
 )
-#: Listings and requests are latency and nothing else.
+#: Listings and requests are bound by latency.
 _READ_THREADS = 16
-#: A listing is no snapshot on every server: it may hold a commit and not yet the one before it.
+#: On some servers a listing is not a snapshot: it may contain a commit but not yet the one before it.
 _LISTING_ATTEMPTS = 5
 _LAST_VACUUM = "_last_vacuum_info"
 _LAST_VACUUM_VERSION = "latestCommitVersionOutsideOfRetentionWindow"
 
 
 class SparkRequired(Exception):
-    """A table whose files cannot be told apart here; the text is the reason."""
+    """A table whose unneeded files cannot be determined here; the message is the reason."""
 
 
 class LogTooShort(Exception):
-    """The log does not reach back to what the last VACUUM has dealt with: the folder has to be listed."""
+    """The log does not reach back to the last vacuumed version, so the folder must be listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumCandidates:
-    """Paths below the table, with their bytes, that may go.
+    """Deletable paths below the table, with their sizes.
 
-    `taken_out` are paths that the log says a commit took out, needed or not. `up_to` is the newest commit older than
-    the retention, None where there is none.
+    `removed_paths` are all paths that the log records as removed, needed or not. `up_to_version` is the newest commit
+        older
+    than the retention, None if there is none.
     """
 
     files: Mapping[str, int]
@@ -87,12 +88,12 @@ class VacuumCandidates:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all of them."""
+        """Total size of all candidates."""
         return sum(self.files.values())
 
 
 def reasons_against_vacuum(table: DeltaTable) -> list[str]:
-    """Why this project cannot tell which files of the open table may go, in words; empty where it can."""
+    """Returns why unneeded files of the open table cannot be determined here; empty if they can."""
     protocol = table.protocol()
     features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
     reasons = [f"the feature {name}" for name in sorted(features - _SUPPORTED_FEATURES)]
@@ -102,16 +103,16 @@ def reasons_against_vacuum(table: DeltaTable) -> list[str]:
 
 
 def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
-    """What lies in the folder of the open table that was written before this time, and that nothing needs.
+    """Lists the open table's folder and returns files older than `before_ms` that nothing needs.
 
-    The log is read first: a file that is committed while the folder is listed is young, or waits to be committed, which
-    whoever deletes has asked about before.
+    The log is read before the listing: a file committed in between is either young or uncommitted, and the caller has
+    already excluded uncommitted files.
 
     Args:
-        before_ms: milliseconds since 1970; what was taken out, or written, later is kept.
+        before_ms: milliseconds since 1970; files removed or written later are kept.
 
     Raises:
-        LeftToSpark: the table asks for more than is understood here.
+        SparkRequired: the table uses features not supported here.
         ContractError: TABLE_LOG_MISSING, TABLE_LOG_GAP.
     """
     log = _Log.read(lake, key, table)
@@ -128,11 +129,11 @@ def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms:
 
 
 def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
-    """What commits took out of the open table before this time, since the last VACUUM, and that still lies there.
+    """Returns existing files that commits since the last VACUUM removed before `before_ms`, without a listing.
 
     Raises:
-        LogTooShort: the log no longer has all of these commits.
-        LeftToSpark, ContractError: what `removable_by_listing` raises.
+        LogTooShort: the log no longer contains all these commits.
+        SparkRequired, ContractError: see `candidates_by_listing`.
     """
     log = _Log.read(lake, key, table)
     replay = log.replay()
@@ -144,9 +145,10 @@ def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int
 
 
 def record_vacuumed_version(lake: Lake, objects: ObjectStore, key: str, up_to_version: int | None) -> None:
-    """Say in the log up to which commit all has gone that was taken out: the next VACUUM by the log begins there.
+    """Records in the log the version up to which all removed files are deleted; the next VACUUM by log starts after it.
 
-    Spark's VACUUM reads the same note. After a listing it empties it, and then no log suffices that was cleaned up.
+    Spark's VACUUM reads the same record. Spark clears it after a VACUUM by listing; then a log that was cleaned up is
+    not sufficient.
     """
     if up_to_version is not None:
         record = {_LAST_VACUUM_VERSION: max(up_to_version, _last_vacuumed_version(lake, key) or 0)}
@@ -155,15 +157,16 @@ def record_vacuumed_version(lake: Lake, objects: ObjectStore, key: str, up_to_ve
 
 @dataclass(slots=True)
 class _Replay:
-    """The files of a version, and those that commits took out, with when, in milliseconds."""
+    """Live files of a version, and removed files with their removal time in milliseconds."""
 
     live: set[FileId] = field(default_factory=set)
     removed_at_ms: dict[FileId, int] = field(default_factory=dict)
-    #: Where each vector lies, since an identity holds its name only.
+    #: Path of each deletion vector; the file's identity contains only its encoded name.
     vectors: dict[FileId, str] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Take in one commit. Removals first: a commit may replace a file by itself with other rows deleted."""
+        """Applies one commit. Removes come first: a commit may replace a file by itself with another deletion
+        vector."""
         commit = list(actions)
         for action in commit:
             if (removed := action.get("remove")) is not None:
@@ -182,17 +185,17 @@ class _Replay:
         vector = action.get("deletionVector")
         if vector:
             if vector["storageType"] not in "ui":
-                raise SparkRequired("a deletion vector of an absolute path")
+                raise SparkRequired("a deletion vector has an absolute path")
             if vector["storageType"] == "u":
                 self.vectors[name] = deletion_vector_path(vector["pathOrInlineDv"])
         return name
 
     def required_paths(self, before_ms: int) -> set[str]:
-        """The paths that stay."""
+        """Returns the paths to keep."""
         return self._paths([*self.live, *(name for name, at in self.removed_at_ms.items() if at >= before_ms)])
 
     def removed_paths(self) -> frozenset[str]:
-        """The paths that were taken out, as far as the log remembers."""
+        """Returns all removed paths that the log still records."""
         return frozenset(self._paths(self.removed_at_ms))
 
     def _paths(self, names: Iterable[FileId]) -> set[str]:
@@ -206,7 +209,7 @@ class _Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """The log of a table as one listing has it, with when each commit was written, by the storage's clock."""
+    """A table's log at one listing, with each commit's modification time by the storage's clock."""
 
     lake: Lake
     key: str
@@ -237,21 +240,23 @@ class _Log:
         return cls(lake, key, classify_log_files(names), dict(sorted(written_at_ms.items())))
 
     def replay(self) -> _Replay:
-        """Replay the newest version."""
+        """Replays the newest version."""
         newest, base = replay_base(self.files, self.key)
         replay = _Replay()
         for name in () if base is None else self.files.checkpoints[base]:
             for action in _checkpoint_actions(self.lake, name):
-                # It has one of each file, so their order is no matter, and they need not all be in memory.
+                # A checkpoint has one action per file, so their order is irrelevant and they need not all be in memory.
                 replay.apply((action,))
         for version, actions in read_commits(self.lake, self.key, range(0 if base is None else base + 1, newest + 1)):
             if actions is None:
-                raise SparkRequired(f"the commit of version {version} went while it was read")
+                raise SparkRequired(f"the commit of version {version} was deleted while the log was read")
             replay.apply(actions)
         return replay
 
     def newest_before(self, before_ms: int) -> int | None:
-        """The newest commit that is older. A commit counts as younger than the one before it, whatever clocks say."""
+        """Returns the newest commit older than `before_ms`. A commit counts as younger than its predecessor, whatever
+        the clocks say.
+        """
         newest, previous_ms = None, -1
         for version, at_ms in self.written_at_ms.items():
             previous_ms = max(at_ms, previous_ms + 1)
@@ -279,7 +284,7 @@ def _last_vacuumed_version(lake: Lake, key: str) -> int | None:
 
 
 def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> Iterator[str]:
-    """The paths that these commits took out before this time, with those of their change feed."""
+    """Yields the paths that these commits removed before `before_ms`, including their change data files."""
     for _, actions in read_commits(lake, key, versions):
         if actions is None:
             raise LogTooShort
@@ -294,11 +299,11 @@ def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> 
 
 def _reject_absolute_path(path: str) -> None:
     if _ABSOLUTE_PATH.match(path):
-        raise SparkRequired("a file of an absolute path is part of it")
+        raise SparkRequired("it references a file with an absolute path")
 
 
 def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
-    """The add and remove actions of a checkpoint, with no more of them than is needed here."""
+    """Yields the add and remove actions of a checkpoint, with only the columns needed here."""
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = pq.ParquetFile(source)
         leaves = {file.schema.column(index).path for index in range(len(file.schema))}
@@ -315,7 +320,8 @@ def _without_empty_vector(row: dict[str, Any]) -> Action:
 
 
 def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Iterator[tuple[str, fs.FileInfo]]:
-    """The files below a table that are not hidden, by their paths below it: one listing for each folder in it."""
+    """Yields the files below a table that are not hidden, with their relative paths. One listing per top-level
+    folder."""
     root = arrow_path(lake.storage, key)
     partition_prefixes = tuple(f"{name}=" for name in partition_columns)
 
@@ -337,7 +343,7 @@ def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Itera
 
 
 def _existing_sizes(lake: Lake, key: str, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Those of these paths that are files, with their bytes."""
+    """Yields the existing files among these paths, with their sizes."""
     root = arrow_path(lake.storage, key)
     with ThreadPoolExecutor(_READ_THREADS) as pool:
         for path, info in zip(

@@ -1,7 +1,7 @@
-"""Versions of a table that can still be read: which one a time stands for, and which files VACUUM has removed.
+"""Readable versions of a table: finds the version at a time, and explains which files VACUUM removed.
 
-A version is in the log as long as its commits, or a checkpoint before it, are; it can be read as long as its files are
-there. Who asks for one that is not gets the nearest ones that are, with their times.
+A version is in the log while its commits, or a checkpoint before it, exist. It is readable while its files exist.
+Errors name the nearest readable version with its time.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import CommitInfo, TableState, commit_history, list_log, read_commits, replay_base, state_at
 
 _ABSOLUTE_PATH = re.compile(r"^(?:/|\w+://)")
-#: Commits are read in parts of this many, on the way to a version whose files are all there.
+#: Commits read at a time while searching for a version with all files.
 _COMMIT_CHUNK = 16
 
 
 class Versions:
-    """The versions of one table as its log has them now. Not safe to share between threads."""
+    """The versions of one table in its current log. Not thread-safe."""
 
     def __init__(self, lake: Lake, key: str, *, name: str) -> None:
-        """`name` is what the table is called in messages."""
+        """`name` is the table's name in messages."""
         self._lake, self._key, self._name = lake, key, name
         self._objects: ObjectStore = open_objects(lake.storage)
         self._log = list_log(self._objects, key)
@@ -37,10 +37,10 @@ class Versions:
         self.oldest = min((*self._log.checkpoints, *({0} & self._log.commits)), default=self.newest)
 
     def open(self, version: int) -> DeltaTable:
-        """The table as of a version. Its files are not looked at: `explain_missing` does, once reading has failed.
+        """Opens the table at a version. Files are not checked; call `missing_files_error` after a failed read.
 
         Raises:
-            ContractError: TABLE_VERSION_UNAVAILABLE, the log does not hold it; TABLE_LOG_GAP, commits before it are missing.
+            ContractError: TABLE_VERSION_UNAVAILABLE, not in the log; TABLE_LOG_GAP, commits before it are missing.
         """
         if not self.oldest <= version <= self.newest:
             raise ContractError(
@@ -52,25 +52,25 @@ class Versions:
         table = self._lake.open(self._key)
         if table is None:
             raise ContractError(
-                "TABLE_LOG_MISSING", f"{self._name} has been removed meanwhile.", hint="Ask again in a moment."
+                "TABLE_LOG_MISSING", f"{self._name} was removed in the meantime.", hint="Try again in a moment."
             )
         table.load_as_version(version)
         return table
 
     def version_at(self, time: dt.datetime) -> int:
-        """The newest version committed at this instant or before, by the times in its commits.
+        """Returns the newest version committed at or before `time`, by the commits' timestamps.
 
-        Reads some ten commits however long the log is. Where clocks of writers were apart, so that a later commit
-        bears an earlier time, it is one of the versions between which the time lies.
+        Reads about ten commits, whatever the length of the log. If writers' clocks differ, so that timestamps are not
+        in order, it returns one of the possible versions.
 
         Raises:
-            ContractError: TABLE_VERSION_UNAVAILABLE, the log does not reach back so far, or the time is to come.
+            ContractError: TABLE_VERSION_UNAVAILABLE, the log does not reach back to `time`, or it is in the future.
         """
         if time > utc_now():
             raise ContractError(
                 "TABLE_VERSION_UNAVAILABLE",
-                f"{_format_time(time)} is yet to come: {self._name} is at {self._describe_version(self.newest)} now.",
-                hint="Name a time that has passed, or leave AS OF out for the table as it is.",
+                f"{_format_time(time)} is in the future: {self._name} is at {self._describe_version(self.newest)} now.",
+                hint="Use a time in the past, or omit AS OF to read the current table.",
             )
         versions = sorted(version for version in self._log.commits if version >= self.oldest)
         position = bisect_right(versions, time, key=lambda version: self._commit(version).at)
@@ -78,20 +78,18 @@ class Versions:
             nearest = versions[0] if versions else self.newest
             raise ContractError(
                 "TABLE_VERSION_UNAVAILABLE",
-                f"The log of {self._name} does not reach back to {_format_time(time)}: it holds {self._describe_range()}.",
-                hint=f"Name a later time, or write VERSION AS OF {nearest}, the nearest one.",
+                f"The log of {self._name} does not reach back to {_format_time(time)}: it has "
+                f"{self._describe_range()}.",
+                hint=f"Use a later time, or VERSION AS OF {nearest}, the nearest version.",
             )
         return versions[position - 1]
 
     def was_created_after(self, time: dt.datetime) -> bool:
-        """Whether the table was made after this instant, as far as its log still tells."""
+        """Returns whether the table was created after `time`, as far as its log shows."""
         return self.newest < 0 or (0 in self._log.commits and self._commit(0).at > time)
 
     def missing_files_error(self, version: int) -> ContractError | None:
-        """The error of a version of which files are not there any more; None where all are.
-
-        Lists the table's folder, so it is for a reading that has failed.
-        """
+        """Returns the error for a version with missing files; None if all files exist. Lists the table's folder."""
         state = state_at(self._lake, self._objects, self._key, version)
         prefix = f"{self._key}/"
         existing = {name.removeprefix(prefix) for name in self._objects.list(prefix)}
@@ -103,8 +101,8 @@ class Versions:
         if readable is None:
             return ContractError(
                 "TABLE_VERSION_VACUUMED",
-                f"{removed}, and so have files of every later version.",
-                hint="`deltaworks tables check` says what is missing, and how to have it again.",
+                f"{removed}, and files of every later version too.",
+                hint="Run `deltaworks tables check`: it shows the missing files and how to recover them.",
             )
         return ContractError(
             "TABLE_VERSION_VACUUMED",
@@ -114,7 +112,7 @@ class Versions:
         )
 
     def _next_readable_version(self, state: TableState, existing: set[str]) -> int | None:
-        """The first version after the state's of which every file is there. Takes the state forward."""
+        """Returns the first version after the state's with all files. Advances the state."""
         for start in range(state.version + 1, self.newest + 1, _COMMIT_CHUNK):
             numbers = range(start, min(start + _COMMIT_CHUNK, self.newest + 1))
             for version, actions in read_commits(self._lake, self._key, numbers):
@@ -126,7 +124,7 @@ class Versions:
     def _commit(self, version: int) -> CommitInfo:
         for commit in commit_history(self._lake, self._key, newest=version, limit=1):
             return commit
-        # Cleaned up since the log was listed: it was old.
+        # Cleaned up after the log was listed, so it was old.
         return CommitInfo(version, "UNKNOWN", dt.datetime.min.replace(tzinfo=dt.UTC), {}, {}, False)
 
     def _describe_range(self) -> str:
@@ -141,7 +139,7 @@ class Versions:
 
 
 def _exists(path: str, existing: set[str]) -> bool:
-    # Files of a shallow clone lie with the table it was made of.
+    # Files of a shallow clone are in the source table's folder.
     return _ABSOLUTE_PATH.match(path) is not None or path in existing or unquote(path) in existing
 
 

@@ -1,1 +1,1 @@
-"""Delta through Spark: the session, commit metadata, retries after conflicts."""
+"""Delta through Spark: sessions, commit metadata, and retries after conflicts."""

@@ -1,4 +1,4 @@
-"""Rows of Spark's in the driver, where they are few: what is written by us instead of by Spark's own writers."""
+"""Collects small Spark results in the driver, so that this process can write them instead of Spark."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from deltaworks.tables.replace_where import reasons_against_replacing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Rows that are gathered in the driver at most. More are written by Spark's tasks.
+#: Maximum rows collected in the driver. Larger results are written by Spark's tasks.
 MAX_COLLECTED_ROWS: Final = 200_000
 
 
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
-    """The rows in Arrow, in the types of a log's schema; None where there are more, or a type has none in Arrow."""
-    # The bound is Spark's to hold: what is more never leaves its tasks.
+    """Collects rows as Arrow, cast to the schema of a Delta log. None if there are more than `max_rows` or a cast
+    fails.
+    """
+    # LIMIT is applied by Spark, so excess rows never leave its tasks.
     table = rows.limit(max_rows + 1).toArrow()
     if table.num_rows > max_rows:
         return None
@@ -31,7 +33,7 @@ def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Ta
 
 
 def accepts_file_commits(lake: Lake, state: TableState, partition_by: str) -> bool:
-    """Whether nothing is asked of a writer of the table but files, and a log of them."""
+    """Returns whether writing to the table requires only data files and a commit."""
     if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
         return False
     opened = lake.open(state.key)

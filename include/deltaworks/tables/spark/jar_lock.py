@@ -1,7 +1,7 @@
-"""The digests of the jars: `include/jars/jars.lock`, in the format of `sha256sum`, checked whenever jars are resolved.
+"""Digests of the jars: `include/jars/jars.lock`, in `sha256sum` format, checked whenever jars are resolved.
 
-A repository that answers with other bytes under the same name is noticed before a JVM loads them. Our own jar is
-compiled here from sources beside the lock, so it has no line.
+If a repository serves different bytes under the same name, this is detected before a JVM loads them. The project's own
+jar is compiled locally, so it has no line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError, ContractError
 
-#: Artifacts that are compiled here.
+#: Artifacts compiled from this repository.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
 LOCK_COMMAND = "make jarlock"
 _HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` writes it anew."
@@ -21,17 +21,17 @@ _HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make ja
 
 @dataclass(frozen=True, slots=True)
 class JarLock:
-    """The recorded digests by file name. `version` is a digest of the whole, for stamps."""
+    """Recorded digests by file name. `version` is a digest of the complete lock file."""
 
     path: Path
     digests: dict[str, str]
     version: str
 
     def verify(self, jars: Iterable[Path]) -> int:
-        """Compare files with the lock, and return how many there are. Reads every byte of them.
+        """Compares files with the lock; returns their number. Reads every file completely.
 
         Raises:
-            ContractError: JAR_DIGEST_DIFFERS, a file is not the one that was recorded.
+            ContractError: JAR_DIGEST_DIFFERS, a file differs from the recorded one.
             ConfigError: JAR_NOT_LOCKED, the lock has no line for a file.
         """
         paths = sorted(jars)
@@ -55,10 +55,10 @@ class JarLock:
 
 
 def read_jar_lock(path: Path) -> JarLock:
-    """The lock in `path`.
+    """Reads the lock in `path`.
 
     Raises:
-        ConfigError: JAR_NOT_LOCKED where there is none, or a line that is no digest and name.
+        ConfigError: JAR_NOT_LOCKED, the file is missing or has an invalid line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def read_jar_lock(path: Path) -> JarLock:
 
 
 def write_jar_lock(path: Path, jars: Iterable[Path]) -> int:
-    """Record the digests of `jars` in place of what the lock held, in one step; returns how many there are."""
+    """Replaces the lock by the digests of `jars`, atomically. Returns their number."""
     lines = [f"{digest_of(jar)}  {jar.name}" for jar in sorted(jars, key=lambda jar: jar.name)]
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")
@@ -93,6 +93,6 @@ def write_jar_lock(path: Path, jars: Iterable[Path]) -> int:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Returns a file's SHA-256 in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

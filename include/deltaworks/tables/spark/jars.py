@@ -1,8 +1,8 @@
-"""The jars Spark needs beyond its own: resolved and compiled once by Maven, and the lake's server beside them.
+"""Resolves and compiles the jars that Spark needs beyond its own, once, with Maven.
 
-`target/jars` is the class path of every driver and executor. It holds nothing that pyspark ships itself, so no
-class exists twice in two versions. Every jar is compared with the digest recorded in `jars.lock` before it gets there;
-pyspark's own jars come in a wheel, whose hash requirements.lock has.
+`target/jars` is the class path of every driver and executor. It contains no jar that pyspark ships, so no class exists
+in two versions. Every jar is compared with `jars.lock` before it is put there. pyspark's own jars come in its wheel,
+whose hash is in requirements.lock.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15
 _STAMP = "stamp.json"
 LOCK_NAME = "jars.lock"
-#: Where the console's pages have the scripts of others.
+#: Folder of third-party scripts for the console's pages.
 CONSOLE_FILES = Path("include", "deltaworks", "console", "static")
 
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """The resolved jars. `jar_count` and `bytes` are of the class path, without the server's jar."""
+    """The resolved jars. `jar_count` and `bytes` cover the class path, without the S3 server's jar."""
 
     class_path_dir: Path
     s3proxy_jar: Path
@@ -49,19 +49,19 @@ class JarSet:
 
 
 def ignore_progress(_: str) -> None:
-    """Print nothing."""
+    """Discards progress messages."""
 
 
 def ensure_jars(*, progress: Callable[[str], None] = ignore_progress) -> JarSet:
-    """Resolve and compile what is missing or out of date; a set that is up to date costs milliseconds.
+    """Resolves and compiles missing or outdated jars. Takes milliseconds if they are up to date.
 
-    Processes that call it at once wait for the first. The folder is replaced as a whole at the end: running JVMs
-    keep the files they have open. Digests are compared when jars were resolved or the lock has changed.
+    Concurrent callers wait for the first one. The folder is replaced at the end, and running JVMs keep their open
+    files. Digests are compared after jars were resolved or the lock changed.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, PACKAGE_MISSING or JAR_NOT_LOCKED.
         ContractError: JAR_DIGEST_DIFFERS.
-        TransientError: JARS_NOT_RESOLVED, Maven failed; its last lines are in the message.
+        TransientError: JARS_NOT_RESOLVED, Maven failed; the message has its last lines.
     """
     project = project_root() / "include" / "jars"
     target = project / "target"
@@ -87,7 +87,7 @@ def ensure_jars(*, progress: Callable[[str], None] = ignore_progress) -> JarSet:
 
 
 def ensure_broker_jars(*, progress: Callable[[str], None] = ignore_progress) -> Path:
-    """The folder with the jars of the Kafka broker, resolved when a broker is first wanted.
+    """Returns the folder with the Kafka broker's jars, which are resolved on first use.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, JAR_NOT_LOCKED.
@@ -110,9 +110,9 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = ignore_progress) -> 
 
 
 def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path:
-    """Resolve every jar anew and write their digests into the lock, whatever it said before; returns its path.
+    """Resolves all jars and writes their digests to the lock, ignoring its previous content. Returns its path.
 
-    A person reviews the difference: from here on these bytes are the right ones.
+    Review the difference afterwards: these bytes are trusted from then on.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING or PACKAGE_MISSING.
@@ -133,13 +133,13 @@ def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path
 
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
-    """The jars of `resolved` that are not among `shipped` in any version."""
+    """Returns the jars of `resolved` that are not in `shipped` in any version."""
     own = {artifact_name(name) for name in shipped}
     return sorted(name for name in resolved if artifact_name(name) not in own)
 
 
 def artifact_name(jar: str) -> str:
-    """A jar's artifact without version and classifier: `netty-common-4.2.13.Final.jar` is `netty-common`."""
+    """Returns a jar's artifact without version and classifier: `netty-common` for `netty-common-4.2.13.Final.jar`."""
     return re.split(r"-\d+\.\d", jar.removesuffix(".jar"), maxsplit=1)[0]
 
 
@@ -162,7 +162,7 @@ def _pyspark_version() -> str:
 
 
 def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
-    """The set that is there, if it is of these sources and, with a lock, was compared with just that one."""
+    """Returns the present jars if they match these sources and, if given, were compared with this lock."""
     folder = target / "jars"
     try:
         stamp = json.loads((folder / _STAMP).read_text())
@@ -178,7 +178,7 @@ def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> Ja
 
 
 def _verify_current_jars(target: Path, fingerprint: str, lock: JarLock) -> JarSet | None:
-    """The set of the same sources, compared with a lock that has changed since: that needs no Maven."""
+    """Returns the present jars of the same sources after comparing them with a changed lock; needs no Maven."""
     current = _current_jar_set(target, fingerprint, None)
     if current is not None:
         web_jars = (target / "web").glob("*.jar")
@@ -216,7 +216,7 @@ def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progres
 
 
 def _resolve(project: Path, target: Path) -> list[str]:
-    """Run Maven; the jars of the class path are in `target/resolved` then, by the names that are returned."""
+    """Runs Maven and returns the names of the class path's jars in `target/resolved`."""
     for stale in ("resolved", "s3proxy", "web", "jars.new"):
         shutil.rmtree(target / stale, ignore_errors=True)
     _run_maven(project)
@@ -271,14 +271,14 @@ def _not_resolved_error(reason: str) -> TransientError:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the jars, with `--broker` those of the Kafka broker too, or with `--record` write their lock anew first."""
+    """Builds the jars; `--broker` also resolves the Kafka broker's, `--record` rewrites the lock first."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--record", action="store_true", help="write include/jars/jars.lock anew first")
+    parser.add_argument("--record", action="store_true", help="rewrite include/jars/jars.lock first")
     parser.add_argument("--broker", action="store_true", help="resolve the Kafka broker as well")
     parser.add_argument(
         "--without-archive",
         action="store_true",
-        help="archive no classes: that takes a minute and pays for many starts",
+        help="do not write the class archive, which takes a minute and speeds up later starts",
     )
     options = parser.parse_args(arguments)
     lines: list[str] = []

@@ -1,7 +1,7 @@
-"""Makes the archive of Java's classes: a session does a little of everything once, and its JVM writes what it loaded.
+"""Writes the Java class archive (application class-data sharing, JEP 310 and 350) that speeds up driver starts.
 
-Application class-data sharing, JEP 310 and JEP 350. An archive holds for one Java, one class path and the very jars on
-it; whatever else a driver loads, it loads as ever.
+A training session uses typical features once, and its JVM archives the loaded classes. An archive is valid for one Java
+and one class path; other classes load as usual.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TIMEOUT_SECONDS = 600
 
 
 def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = None) -> Path | None:
-    """Make the archive where there is none of this Java, these jars and this folder. Returns None where it fails.
+    """Writes the archive unless a valid one exists. Returns None on failure.
 
-    Nothing needs the archive, so a failure is said and not raised. A driver never sees one that is not whole: it takes
-    its name once the JVM that wrote it has ended. Processes that call it at once each make the same one.
+    The archive is optional, so a failure is reported and not raised. A driver never sees an incomplete archive, because
+    it is renamed into place after its JVM has ended. Concurrent callers each write the same archive.
     """
     root = root or project_root()
     archive, stamp = java_archive(root), java_archive_stamp(root)
@@ -35,13 +35,13 @@ def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = 
         return None
     if java_archive_options(root) and json.loads(stamp.read_text()).get("fingerprint") == fingerprint:
         return archive
-    progress("jars: archiving the classes of a driver, so that each starts faster (half a minute, once)")
+    progress("jars: archiving driver classes for faster starts (half a minute, once)")
     stamp.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix=".classes-", dir=archive.parent) as folder:
         new_archive = Path(folder) / archive.name
         failure = _write_archive(new_archive)
         if failure:
-            progress(f"jars: no archive of classes, drivers start without one: {failure}")
+            progress(f"jars: could not write the class archive, drivers start without it: {failure}")
             return None
         size = new_archive.stat().st_size
         new_archive.replace(archive)
@@ -52,8 +52,9 @@ def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = 
 
 
 def _fingerprint(root: Path) -> str:
-    """What an archive is made of: the Java, the class path with the jars on it, and what the session did. Nothing
-    where there is no Java or no jars."""
+    """Returns a digest of everything the archive depends on: Java, the class path with its jars, and the training
+    session. Empty without Java or jars.
+    """
     jars, _ = project_paths(root)
     digest = hashlib.sha256()
     try:
@@ -67,7 +68,7 @@ def _fingerprint(root: Path) -> str:
 
 
 def _write_archive(archive: Path) -> str:
-    """Run the session; returns what went wrong, or nothing."""
+    """Runs the training session. Returns the error text, or an empty string."""
     command = [sys.executable, "-m", "deltaworks.tables.spark.java_archive_training", str(archive)]
     try:
         result = subprocess.run(

@@ -1,7 +1,7 @@
-"""The session whose classes are archived: `python -m deltaworks.tables.spark.java_archive_training ARCHIVE`.
+"""The training session for the class archive: `python -m deltaworks.tables.spark.java_archive_training ARCHIVE`.
 
-It writes, merges, optimizes and streams tiny tables in a folder of its own, runs a function of Python's on rows, and
-has the clients of S3 and Kafka loaded. What it computes is thrown away.
+It writes, merges, optimizes and streams tiny tables in a temporary folder, runs a Python function on rows, and loads
+the S3 and Kafka clients. Its results are discarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deltaworks.specs.storage import AwsSpec, StorageSpec
 from deltaworks.tables.spark.session import build_session
 
 _WAIT_SECONDS = 300
-#: A port where nothing answers: the client of S3 is loaded up to its first failed request.
+#: A closed port: the S3 client's classes are loaded up to its first failed request.
 _UNREACHABLE_ENDPOINT = "http://127.0.0.1:9"
 _PRELOADED_CLASSES = (
     "org.apache.kafka.clients.admin.KafkaAdminClient",
@@ -31,7 +31,7 @@ _PRELOADED_CLASSES = (
 
 
 def main(archive: str) -> int:
-    """Run the session; its JVM writes the archive as it ends."""
+    """Runs the session; its JVM writes the archive when it exits."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spark = _archiving_session(folder, archive)
@@ -40,7 +40,7 @@ def main(archive: str) -> int:
         assert gateway is not None
         process = gateway.proc
         spark.stop()
-        # The JVM ends, and writes, once nobody can talk to it any more.
+        # The JVM exits, and writes the archive, when its standard input is closed.
         process.stdin.close()
         return int(process.wait(_WAIT_SECONDS))
 
@@ -60,7 +60,7 @@ def _archiving_session(folder: Path, archive: str) -> SparkSession:
 
 
 def small_session(folder: Path, *, java_options: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A local session of a gigabyte whose lake is a folder, with options of its JVM."""
+    """Opens a local session with 1 GB of driver memory, a folder as its lake, and the given JVM options."""
     storage = StorageSpec(root=f"file://{folder}/lake")
     environment = EnvironmentSpec(
         environment="small",
@@ -73,7 +73,7 @@ def small_session(folder: Path, *, java_options: str, conf: Mapping[str, str] | 
 
 
 def exercise(spark: SparkSession, folder: Path) -> None:
-    """Do a little of what drivers do."""
+    """Runs the typical operations of a driver."""
     table = exercise_tables(spark, folder)
     spark.read.format("delta").load(table).mapInArrow(
         _identity, "id BIGINT, kind BIGINT, time TIMESTAMP, day STRING"
@@ -83,7 +83,8 @@ def exercise(spark: SparkSession, folder: Path) -> None:
 
 
 def exercise_tables(spark: SparkSession, folder: Path) -> str:
-    """Write, merge, delete from and optimize a Delta table, and aggregate it into another; returns where it is."""
+    """Writes, merges into, deletes from and optimizes a Delta table, and aggregates it into another. Returns
+    its path."""
     table = f"{folder}/table"
     rows = spark.range(200).select(
         F.col("id"),
@@ -132,7 +133,7 @@ def _load_clients(spark: SparkSession) -> None:
     for name in _PRELOADED_CLASSES:
         jvm.java.lang.Class.forName(name)
     path = jvm.org.apache.hadoop.fs.Path("s3a://nowhere/table")
-    # It fails, since nothing answers: all classes up to that are loaded, and Java names many errors for it.
+    # Fails because the port is closed; by then all classes are loaded. Java has several exception types for it.
     with contextlib.suppress(Exception):
         path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path)
 

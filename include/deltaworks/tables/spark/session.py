@@ -1,7 +1,6 @@
-"""The Spark session every job uses: opened with Deltaworks' settings, the storages of the environment, and UTC.
+"""Opens the Spark session of every job: Deltaworks' settings, the environment's storages, and UTC.
 
-And what commits through it need: settings for the time of one, `userMetadata` among them, and attempts after a
-conflict.
+Also provides temporary session settings for one commit, such as `userMetadata`, and retries after conflicts.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from deltaworks.specs.spark_conf import check_log_store, check_master, project_p
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 6
-#: The condition of a conflict with another writer.
+#: Condition code of a conflict with another writer.
 CONFLICT_CONDITION = "DELTA_CONFLICT"
 
 
@@ -42,18 +41,17 @@ def build_session(
     ui: bool = False,
     share: Share | None = None,
 ) -> SparkSession:
-    """The session of this process, created on first use.
+    """Returns the process's session, creating it on first use.
 
-    Under spark-submit the master and the class path come from there; started as plain Python, from here.
+    Under spark-submit, master and class path come from there; otherwise they are set here.
 
     Args:
-        master: used where spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
-        ui: serve Spark's own pages on a free port.
-        share: what the job takes of the cluster, used where spark-submit was given none; without it what the master
-            gives, which of a standalone one is everything.
+        master: used if spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
+        ui: serve Spark's UI on a free port.
+        share: the job's share of the cluster, used without spark-submit; by default everything the master offers.
 
     Raises:
-        ConfigError: JARS_MISSING; LOG_STORE_UNSAFE when the lake is shared and its log store is not ours;
+        ConfigError: JARS_MISSING; LOG_STORE_UNSAFE, the lake is on shared storage without Deltaworks' log store;
             SPARK_UNPROTECTED.
     """
     root = project_root()
@@ -62,7 +60,7 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     if not _launched_by_spark_submit():
         _check_jars(root)
-        # Workers start whatever `python3` is found otherwise, which lacks the environment's libraries.
+        # By default workers start the first `python3` on the PATH, which lacks this environment's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         master = master or os.environ.get("DELTAWORKS_SPARK_MASTER", "local[2]")
         check_master(environment, master)
@@ -71,10 +69,10 @@ def build_session(
         builder = builder.master(master)
         conf = submit_conf(environment, root, launch) | conf
         if master.startswith("local"):
-            # The driver may have found this package by other ways than the PYTHONPATH its workers inherit.
+            # The driver may have imported this package by other means than the PYTHONPATH that workers inherit.
             conf["spark.executorEnv.PYTHONPATH"] = str(PROJECT_ROOT / "include")
     conf["spark.ui.enabled"] = str(ui).lower()
-    # Any free port: several drivers share a machine, and the heartbeat and the task's link say which it is.
+    # A free port, because several drivers share a machine; heartbeat and task link show it.
     conf["spark.ui.port"] = "0"
     conf["spark.executorEnv.TZ"] = "UTC"
     for name, value in conf.items():
@@ -99,7 +97,7 @@ def _check_jars(root: Path) -> None:
 
 
 def _ship_library(spark: SparkSession) -> None:
-    """Send this package to executors on other machines; on this one they import it from where it is."""
+    """Sends this package to executors on other machines; local ones import it from its folder."""
     if str(spark.sparkContext.master).startswith("local"):
         return
     spec = importlib.util.find_spec("deltaworks")
@@ -113,7 +111,7 @@ def _ship_library(spark: SparkSession) -> None:
 
 @contextmanager
 def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session for the time of a block, put back as they were after it."""
+    """Sets session settings for the duration of the block and restores them afterwards."""
     previous = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -128,7 +126,7 @@ def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Itera
 
 
 def retry_conflicts(table: str) -> Retrying:
-    """Attempts that are repeated after a conflict with another writer, a few times and with growing pauses."""
+    """Returns a retry policy for conflicts with other writers: a few attempts with increasing waits."""
 
     def log_conflict(state: RetryCallState) -> None:
         problem = state.outcome.exception() if state.outcome else None

@@ -1,4 +1,4 @@
-"""Java and Maven on this machine: where they are, and what to install where they are not."""
+"""Locates Java and Maven on this machine, with installation hints if they are missing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MIN_JAVA = 17
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java that was found and asked for its version."""
+    """A Java installation and its version."""
 
     home: Path
     version: str
 
 
 def find_java() -> JavaRuntime:
-    """The Java of JAVA_HOME, or the first on the PATH.
+    """Finds Java in JAVA_HOME, or the first on the PATH.
 
     Raises:
-        ConfigError: JAVA_MISSING, or JAVA_TOO_OLD when it is older than Java 17.
+        ConfigError: JAVA_MISSING, or JAVA_TOO_OLD if it is older than Java 17.
     """
     install = f"Install a Java {MIN_JAVA} JDK (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless)"
     configured = os.environ.get("JAVA_HOME")
@@ -64,7 +64,7 @@ def _java_properties(command: Path) -> dict[str, str]:
 
 
 def find_maven(*, required: bool = True) -> Path | None:
-    """Maven's `mvn` on the PATH; None where it is missing and not required.
+    """Finds Maven's `mvn` on the PATH; None if it is missing and not required.
 
     Raises:
         ConfigError: MAVEN_MISSING.

@@ -1,4 +1,4 @@
-"""The script of others that the console's pages load: taken out of the jar Maven resolved, beside the console's own."""
+"""Extracts third-party scripts of the console's pages from the WebJars resolved by Maven."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 
 from deltaworks.errors import ConfigError
 
-#: The file of each WebJar, by the name its pages know it by.
+#: File name in the console's folder -> WebJar pattern and path in the jar.
 WEB_FILES: Final = {"htmx.min.js": ("htmx.org-*.jar", "dist/htmx.min.js")}
 
 
 def unpack_web_files(web: Path, folder: Path) -> list[Path]:
-    """Write the files of the jars in `web` into `folder`; what is there as it should be stays. Idempotent, and safe
-    beside others that do the same.
+    """Writes the scripts of the jars in `web` into `folder`; unchanged files are kept. Idempotent and safe for
+    concurrent callers.
 
     Raises:
-        ConfigError: JARS_INCOMPLETE, a jar is not there or has no such file.
+        ConfigError: JARS_INCOMPLETE, a jar is missing or does not contain the file.
     """
     written = []
     for name, (pattern, inside) in WEB_FILES.items():
