@@ -1,1 +1,2 @@
-"""From payloads to typed columns: framing, routing, conversion, rules and the reasons why a row does not fit."""
+"""Parsing: splits payloads into events, routes and converts them to typed columns, and gives reasons for
+rejected ones."""

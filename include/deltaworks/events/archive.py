@@ -1,7 +1,7 @@
-"""The table of payloads as they came: its columns, and records of streams as rows of it.
+"""The archive table: every record of a stream, unparsed.
 
-Rows are made from a batch of records as Spark hands it over, before any record is read, so that what cannot be parsed
-is there too. A payload's place in its stream names it; `_seq` and `_batch_id` are those of the rows it came to.
+Rows are made from a batch of records before any record is parsed, so records that fail to parse are archived too. A row
+is identified by its partition and position in the stream; `_seq` and `_batch_id` are equal to those of the parsed rows.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ARCHIVE_SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-#: By when the batch took them and not by what producers say, whose clocks would make a partition each.
+#: By ingestion date, not by the producer's timestamp: a wrong producer clock would create arbitrary partitions.
 ARCHIVE_PARTITION = ("archive_date",)
-#: Makes rows of the archive of records as Spark has them, without what their batch stamps on them.
+#: Converts Spark's records to archive columns, without the batch columns.
 RecordsToColumns = Callable[[pa.RecordBatch], dict[str, pa.Array]]
 _STAMP_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
 
 
 def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
-    """Rows of the archive, of a source's columns. A column that the source lacks is null."""
+    """Returns archive rows for a source's columns. Columns that the source lacks are null."""
     count = len(columns["_seq"])
     instants = pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(pa.timestamp("us", tz="UTC"))
     stamp_columns = {

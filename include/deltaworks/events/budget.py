@@ -1,10 +1,10 @@
-"""What one payload may cost: how often its bytes are looked at, and how much is made of them.
+"""Parse budgets: limits on the work and memory that one payload may cost.
 
-A few bytes can be made to cost minutes or gigabytes. Every framer counts what it does against the budgets that the
-source declares. What lies beyond one becomes a single row in quarantine that names the budget; events that came before
-it land. Only counts and sizes decide, never a clock or a process's memory, so that a payload that is read again comes
-to the same rows. A payload that is beyond a budget before it gave an event is one row as a whole, and can be replayed;
-the rest of a payload is read again by a reprocess of its object.
+A few bytes can be crafted to cost minutes or gigabytes. Every framer counts its work against the budgets declared by
+the source. Exceeding one yields a single quarantine row that names the budget; events parsed before it are kept. Only
+counts and sizes decide, never a clock or the process's memory, so parsing a payload again yields the same rows. A
+payload that exceeds a budget before its first event becomes one row and can be replayed; the rest of any other payload
+is read again by reprocessing its object.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import BudgetSpec
 
-#: What a decoded value takes in Python, with its place in what holds it: some 50 bytes for a number or a short text,
-#: 200 for an object of one field.
+#: Memory of a decoded Python value with its slot in a container: about 50 bytes for a number or short text, 200 for an
+#: object with one field.
 BYTES_PER_VALUE = 100
-#: What looking at a place costs, however soon it shows that nothing can be read from there.
+#: Charged for each attempt to parse at an offset, however soon it fails.
 PARSE_ATTEMPT_BYTES = 128
-#: So much may be looked at in a payload however small it is: a few broken events are looked at many times over. These
-#: are 2,000 attempts, which take 30 ms at most; the worst payload of 5 KB needs no more.
+#: Lower bound for small payloads, whose broken events are scanned many times: 2,000 attempts, 30 ms at most. The worst
+#: payload of 5 KB found needs no more.
 _MIN_SCANNABLE_BYTES = 256 << 10
 
-#: What a payload may hold where nothing is declared: so much however small it is, so much for each of its bytes, and no
-#: more than so much. A record takes up to 16 us and a value 1 us, so that a few kilobytes cost two seconds. Records of
-#: one byte are none that anybody sends: an id or a time alone takes more, compressed too.
+#: Defaults: a minimum for small payloads, a number per byte, and a maximum. A record takes up to 16 us and a value 1
+#: us, so a few kilobytes cost at most two seconds. No real record has one byte: an id or a time alone is longer,
+#: compressed too.
 _MIN_RECORDS, _RECORDS_PER_BYTE, _MAX_RECORDS = 100_000, 1, 10_000_000
 _MIN_VALUES, _VALUES_PER_BYTE, _MAX_VALUES = 2_000_000, 100, 1_000_000_000
 
-#: An event as a framer gives it: its value and its bytes. A `Run` stands for as many events as it has.
+#: A parsed value and its raw bytes.
 FramedEvent = tuple[Any, bytes]
 
 
 @dataclass(slots=True)
 class EventRun:
-    """Decoded events one behind the other, each with its bytes: what is the same for all of them is done once."""
+    """Consecutive decoded events with their raw bytes, so that work common to all of them is done once."""
 
     events: list[Any] = field(default_factory=list)
     raws: list[bytes] = field(default_factory=list)
@@ -48,19 +48,19 @@ class EventRun:
         return len(self.events)
 
     def first(self, count: int) -> EventRun:
-        """The first so many of them."""
+        """Returns the first `count` events."""
         raws = self.raws[:count]
         return EventRun(self.events[:count], raws, sum(map(len, raws)))
 
 
 def event_count(value: Any) -> int:
-    """For how many events a value stands."""
+    """Returns the number of events a value represents."""
     return len(value) if type(value) is EventRun else 1
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """What lies beyond a budget, in place of an event. `raw` is empty where its bytes cannot be told apart."""
+    """Placeholder for events beyond a budget. `raw` is empty where their bytes are unknown."""
 
     raw: bytes
     budget: str
@@ -68,7 +68,7 @@ class OverBudget:
 
 
 class BudgetExceededError(ConversionError):
-    """A payload has gone beyond a budget; `rest` is what was not read of it, where its framer can tell."""
+    """A payload exceeded a budget. `unread` holds the bytes not parsed, if the framer knows them."""
 
     def __init__(self, budget: str, detail: str) -> None:
         super().__init__(ReasonCode.OVER_BUDGET, detail, path=budget)
@@ -76,22 +76,22 @@ class BudgetExceededError(ConversionError):
 
 
 class Budget:
-    """Counts what one payload costs. Of one payload and one thread.
+    """Tracks the cost of one payload. Not thread-safe.
 
     Args:
-        size: bytes of the payload; None where what is read is not the payload itself, which was counted before.
-        max_event_bytes: a piece of text that is longer is no event, and need not be looked at.
-        note: told the name of each budget that the payload goes beyond, once.
+        size: bytes of the payload; None where the input is not the payload itself, which was counted before.
+        max_event_bytes: longer pieces of text are rejected without parsing.
+        on_exceeded: called with the name of each exceeded budget, once.
     """
 
     __slots__ = (
-        "_remaining_bytes",
-        "_remaining_values",
         "_limits",
         "_max_records",
         "_max_values",
         "_on_exceeded",
-        "_noted",
+        "_remaining_bytes",
+        "_remaining_values",
+        "_reported_budgets",
         "_scannable_bytes",
         "_size",
         "max_event_bytes",
@@ -124,62 +124,71 @@ class Budget:
 
     @property
     def max_held_bytes(self) -> int:
-        """What may be held decoded at once."""
+        """The limit on memory for decoded values, in bytes."""
         return self._limits.max_held_bytes
 
     def count_scanned(self, count: int) -> None:
-        """Count bytes that were looked at.
+        """Counts scanned bytes.
 
         Raises:
-            Exceeded: max_scans.
+            BudgetExceededError: max_scans.
         """
         self._remaining_bytes -= count
         if self._remaining_bytes < 0:
-            detail = f"its {self._size} bytes were looked at {self._limits.max_scans} times over, and are not read yet"
+            detail = (
+                f"its {self._size} bytes were scanned {self._limits.max_scans} times without being parsed completely"
+            )
             raise self.exceeded_error("max_scans", detail)
 
     def reserve_values(self, count: int) -> None:
-        """Count values that are about to be made.
+        """Counts values before they are created.
 
         Raises:
-            Exceeded: max_values.
+            BudgetExceededError: max_values.
         """
         self._remaining_values -= count
         if self._remaining_values < 0:
             why = self._size_explanation(self._limits.max_values)
-            raise self.exceeded_error("max_values", f"it holds more than {self._max_values} values{why}")
+            raise self.exceeded_error("max_values", f"it has more than {self._max_values} values{why}")
 
     def check_announced_records(self, records: int) -> None:
-        """Refuse a payload that says itself how many records it has, before the first is read.
+        """Rejects a payload whose header announces too many records.
 
         Raises:
-            Exceeded: max_records.
+            BudgetExceededError: max_records.
         """
         if records > self._max_records:
             why = self._size_explanation(self._limits.max_records)
-            detail = f"it holds {records} records; at most {self._max_records} are read{why}"
+            detail = f"it has {records} records; at most {self._max_records} are allowed{why}"
             raise self.exceeded_error("max_records", detail)
 
     def may_exceed_memory(self, size: int) -> bool:
-        """Whether so many bytes of text can hold so many values that the values have to be counted."""
+        """Returns whether text of this size could hold so many values that they must be counted."""
         return size * (BYTES_PER_VALUE + 2) > self._limits.max_held_bytes
 
     def check_memory(self, size: int, values: int) -> None:
-        """Refuse what would take too much memory decoded: so many bytes, in so many values.
+        """Rejects values that would take too much memory once decoded.
+
+        Args:
+            size: bytes of text.
+            values: number of values in it.
 
         Raises:
-            Exceeded: max_held_bytes.
+            BudgetExceededError: max_held_bytes.
         """
         held = 2 * size + BYTES_PER_VALUE * values
         if held > self._limits.max_held_bytes:
-            detail = f"{values} values in {size} bytes take {held} bytes or so; at most {self._limits.max_held_bytes}"
+            detail = (
+                f"{values} values in {size} bytes take about {held} bytes; at most {self._limits.max_held_bytes} "
+                "are allowed"
+            )
             raise self.exceeded_error("max_held_bytes", detail)
 
     def check_json_memory(self, text: bytes | str) -> None:
-        """`hold` for JSON, whose commas and brackets tell how many values it has at most.
+        """Calls `check_memory` for JSON; commas and brackets give an upper bound of its values.
 
         Raises:
-            Exceeded: max_held_bytes.
+            BudgetExceededError: max_held_bytes.
         """
         if self.may_exceed_memory(len(text)):
             marks: Iterator[int] = (
@@ -188,31 +197,32 @@ class Budget:
             self.check_memory(len(text), 1 + sum(marks))
 
     def reserve_values_of_text(self, payload: bytes, separators: Sequence[bytes]) -> None:
-        """`make` for all values of a text, which a mark stands before or behind.
+        """Calls `reserve_values` for all values of a text, counted by their separators.
 
         Raises:
-            Exceeded: max_values.
+            BudgetExceededError: max_values.
         """
         if len(payload) > self._max_values:
             self.reserve_values(sum(payload.count(mark) for mark in separators))
 
     def _size_explanation(self, declared: int | None) -> str:
-        return "" if declared else f" of {self._size} bytes, as no other number is declared"
+        return "" if declared else f" in {self._size} bytes by default"
 
     def exceeded_error(self, budget: str, detail: str) -> BudgetExceededError:
-        """What to raise, noted: the payload has gone beyond a budget."""
+        """Returns the error to raise, and reports the budget."""
         if budget not in self._reported_budgets and self._on_exceeded is not None:
             self._reported_budgets.add(budget)
             self._on_exceeded(budget)
         return BudgetExceededError(budget, detail)
 
     def limit(self, events: Iterator[FramedEvent], payload: bytes) -> Iterator[FramedEvent]:
-        """The events of the payload as far as its budgets reach; then one `OverBudget` for what is left.
+        """Yields events up to the budgets, then one `OverBudget` for the rest.
 
-        `payload` stands for what is left where there are too many events: one of them would be taken for the rest.
+        Args:
+            payload: bytes of that `OverBudget` where there are too many events.
 
         Raises:
-            Misfit: nothing of the payload can be read; `Exceeded` among them.
+            ConversionError: no event can be parsed; `BudgetExceededError` is one of its kinds.
         """
         yielded = 0
         try:
@@ -222,7 +232,7 @@ class Budget:
                     if yielded < self._max_records:
                         yield value.first(self._max_records - yielded), raw
                     yielded = self._max_records
-                    over = self.exceeded_error("max_records", f"it holds more than {self._max_records} records")
+                    over = self.exceeded_error("max_records", f"it has more than {self._max_records} records")
                     over.unread = payload
                     raise over
                 yield value, raw
@@ -234,5 +244,5 @@ class Budget:
 
 
 def over_budget_event(over: BudgetExceededError, raw: bytes | None = None) -> OverBudget:
-    """What stands for the events that are not read; `raw` are their bytes, where that is not all that is left."""
+    """Returns the placeholder for unparsed events; `raw` are their bytes where these are not the complete rest."""
     return OverBudget(over.unread if raw is None else raw, over.path, over.detail)

@@ -1,4 +1,4 @@
-"""Events on their way to rows: as many as a task converts at once, and parts of them that are converted apart."""
+"""Chunks: the events that a task converts to columns at a time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from deltaworks.events.columnar_batches import DecodedEvents
     from deltaworks.events.parse import Payload
 
-#: Bytes of events that are converted at once; in Python objects they take some ten times as much.
+#: Raw bytes per chunk; as Python objects they take about ten times as much.
 MAX_CHUNK_BYTES = 32 << 20
-#: For how many events as objects a decoded one counts: it is let go once its columns are made.
+#: Weight of a decoded event relative to one held as Python objects: it is freed once its columns are built.
 _DECODED_EVENT_WEIGHT = 0.4
 TableNames = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Events on their way: parallel lists, one entry an event, and the events of each set of tables by index.
+    """Events before conversion: parallel lists with one entry per event, and event indexes by their set of tables.
 
-    Events that were decoded into slots are in `decoded`, by their class, and in none of these sets.
+    Events decoded into structs are in `decoded`, by class, and in none of the index lists.
     """
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
@@ -36,20 +36,20 @@ class Chunk:
     rows_by_table_set: dict[TableNames, list[int]] = field(default_factory=dict)
     decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
-    #: Decoded events that are to be scanned for emails and phone numbers, with the records they came in.
+    #: Indexes of decoded events to scan for emails and phone numbers, with the fields of their records.
     scan_candidates: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
     rejected: list[RejectedEvent] = field(default_factory=list)
-    #: How many of `events` turned out to be kept nowhere.
+    #: Number of `events` dropped during conversion.
     dropped_count: int = 0
     raw_bytes: int = 0
 
     def is_full(self, events: int) -> bool:
-        """Whether it holds as much as a task should convert at once."""
+        """Returns whether the chunk has reached the size that a task should convert at a time."""
         spared = (1 - _DECODED_EVENT_WEIGHT) * self.decoded_count
         return len(self.events) - spared + len(self.rejected) >= events or self.raw_bytes >= MAX_CHUNK_BYTES
 
     def append(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
-        """Add an event, of no tables yet; its index."""
+        """Adds an event without tables and returns its index."""
         self.events.append(event)
         self.raw_values.append(raw)
         self.event_names.append(name)
@@ -59,7 +59,7 @@ class Chunk:
         return len(self.events) - 1
 
     def append_run(self, event: Mapping[str, Any], payload: Payload, position: int, run: EventRun) -> None:
-        """Add a run of events, each of which is `event` to tables; their names are still to be added."""
+        """Adds a run of decoded events, each represented by `event`. The caller adds their names."""
         count = len(run)
         self.events += [event] * count
         self.raw_values += run.raws
@@ -70,14 +70,14 @@ class Chunk:
         self.decoded_count += count
 
     def rejected_event(self, index: int, reasons: Sequence[Reason]) -> RejectedEvent:
-        """One of its events, for quarantine."""
+        """Returns one event as a row for quarantine."""
         payload = self.payloads[self.seqs[index]]
         return rejected_event_of(
             payload, self.positions[index], self.raw_values[index], self.event_names[index], tuple(reasons)
         )
 
     def rows_by_table(self, order: Sequence[str]) -> dict[TableNames, list[int]]:
-        """The events of each table, as sets of one table, in this order of tables."""
+        """Returns the event indexes of each single table, in the given order of tables."""
         rows: dict[str, list[int]] = {}
         for tables, some in self.rows_by_table_set.items():
             for table in tables:
@@ -85,9 +85,9 @@ class Chunk:
         return {(table,): sorted(rows[table]) for table in order if table in rows}
 
     def split(self) -> tuple[Chunk, Chunk]:
-        """Its events in two chunks of about equal length, in their order; what was rejected is in neither.
+        """Splits the events into two chunks of about equal length, in order. Rejected events are in neither.
 
-        None of them may be decoded.
+        No event may be decoded.
         """
         middle = len(self.events) // 2
         return self._slice(0, middle), self._slice(middle, len(self.events))
@@ -111,7 +111,7 @@ class Chunk:
 def rejected_event_of(
     payload: Payload, position: int, raw: bytes, event_name: str | None, reasons: tuple[Reason, ...]
 ) -> RejectedEvent:
-    """An event of a payload, for quarantine."""
+    """Returns an event of a payload as a row for quarantine."""
     arrived_at_us = payload.arrived_at_us
     return RejectedEvent(
         payload.seq, position, payload.key, raw, event_name, reasons, record=payload.record, arrived_at_us=arrived_at_us

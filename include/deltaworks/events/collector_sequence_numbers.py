@@ -1,7 +1,7 @@
-"""The numbers that collectors gave to events which are kept nowhere on purpose: refused, of erased people, purged.
+"""Sequence numbers of collector events that were dropped on purpose: opted out, of erased people, or purged.
 
-A collector numbers what it takes without gaps, and a gap tells of loss. So whoever drops an event by rule notes its
-number. A number says nothing of the event that had it.
+A collector numbers the events it accepts without gaps, so a gap means loss. Code that drops an event by rule records
+its sequence number. A number reveals nothing of its event.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import numpy.typing as npt
 from deltaworks.errors import ContractError
 
 STAMP_FIELD: Final = "_collector"
-# The stamp is the first member of an event, so a raw value that was cut has it too; within a request of API Gateway,
+# The stamp is the first member of an event, so a truncated raw value contains it too. Within a request of API Gateway
 # its quotes are escaped.
 RAW_SEQ_PATTERN: Final = r'_collector\\?":\{\\?"v\\?":\d+,\\?"seq\\?":(\d+)'
 RAW_COLLECTOR_PATTERN: Final = r'\\?"collector\\?":\\?"([0-9a-f]{32})'
-#: Between the two lie the stamp's times and its id, which a client may have chosen.
+#: The stamp's times and its id, which a client may choose, are between the two.
 _RAW_STAMP: Final = re.compile(f"{RAW_SEQ_PATTERN}.{{0,2000}}?{RAW_COLLECTOR_PATTERN}".encode(), re.DOTALL)
 _PROCESS: Final = re.compile(r"[0-9a-f]{32}")
-#: Numbers that wait to be merged into ranges, of one process.
+#: Numbers per process that are buffered before they are merged into ranges.
 _MAX_PENDING: Final = 10_000
-#: Ranges of a process that are kept apart; the ones nearest to each other are joined beyond that, with what lies
-#: between them: a loss there is not seen, and a process takes less than 100 KB of a record.
+#: Ranges per process. Beyond it the closest ranges are joined across their gap: a loss in that gap goes unnoticed, but
+#: a record stays below 100 KB per process.
 MAX_RANGES: Final = 50_000
-#: Processes that are told apart. A producer that makes stamps of its own could invent names without end.
+#: Distinct processes. A producer that forges stamps could invent names without limit.
 MAX_PROCESSES: Final = 1_000
 _MAX_SEQUENCE_NUMBER: Final = 2**62
 Ranges = npt.NDArray[np.int64]
 
 
 class CollectorSequenceNumbers:
-    """Numbers by the process that gave them, as merged ranges. Used by one thread; what is added twice is there once.
+    """Sequence numbers by collector process, as merged ranges. Duplicates count once. Not thread-safe.
 
-    Memory is bounded: some 800 KB a process.
+    Memory is bounded: about 800 KB per process.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class CollectorSequenceNumbers:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, process: Any, seq: Any) -> None:
-        """Add the number of an event; what is no number of a collector is left out."""
+        """Adds the number of an event; ignores invalid values."""
         if type(seq) is not int or not 0 <= seq < _MAX_SEQUENCE_NUMBER or type(process) is not str:
             return
         waiting = self._pending.get(process)
@@ -68,13 +68,17 @@ class CollectorSequenceNumbers:
             self._merge(process)
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Add the number in an event's stamp, where it has one."""
+        """Adds the number in an event's stamp, if it has one."""
         stamp = event.get(STAMP_FIELD)
         if type(stamp) is dict:
             self.add(stamp.get("collector"), stamp.get("seq"))
 
     def add_raw(self, raw: bytes, indexes: Iterable[int] | None = None) -> None:
-        """Add the numbers of the stamps in an event's bytes; of several, those at these places."""
+        """Adds the numbers of the stamps in an event's raw bytes.
+
+        Args:
+            indexes: which stamps to add; all by default.
+        """
         stamps = _RAW_STAMP.findall(raw)
         selected = range(len(stamps)) if indexes is None else [place for place in indexes if place < len(stamps)]
         for place in selected:
@@ -82,22 +86,22 @@ class CollectorSequenceNumbers:
             self.add(process.decode(), int(seq))
 
     def merge(self, other: CollectorSequenceNumbers) -> None:
-        """Add all that another one has."""
+        """Adds all numbers of another instance."""
         for process, ranges in other.ranges().items():
             self._add_ranges(process, ranges)
 
     def ranges(self) -> dict[str, Ranges]:
-        """First and last of each range, in order and apart, by process."""
+        """Returns first and last number of each range by process, sorted and disjoint."""
         for process in list(self._pending):
             self._merge(process)
         return self._ranges
 
     def encode(self) -> dict[str, str]:
-        """As texts that records keep, by process."""
+        """Returns the ranges as text by process, for records."""
         return {process: _encode_ranges(ranges) for process, ranges in sorted(self.ranges().items())}
 
     def add_encoded(self, packed: Mapping[str, str]) -> CollectorSequenceNumbers:
-        """Add what `packed` gave; itself.
+        """Adds the output of `encode` and returns self.
 
         Raises:
             ContractError: COLLECTOR_RECORD_UNREADABLE.
@@ -122,7 +126,7 @@ class CollectorSequenceNumbers:
 
 
 def _merge_ranges(ranges: Ranges) -> Ranges:
-    """Ranges in any order as ranges that neither touch nor overlap, at most `MOST_RANGES` of them."""
+    """Merges ranges in any order into disjoint, non-adjacent ranges, at most `MAX_RANGES`."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
     between = ranges[1:, 0] - ends[:-1] - 1
@@ -137,7 +141,7 @@ def _merge_ranges(ranges: Ranges) -> Ranges:
 
 
 def _encode_ranges(ranges: Sequence[Any] | Ranges) -> str:
-    """The steps from one bound to the next, compressed: ranges are short and lie close together."""
+    """Delta-encodes and compresses ranges: they are short and close together."""
     steps = np.diff(np.asarray(ranges, np.int64).reshape(-1), prepend=0).tolist()
     return base64.b64encode(zlib.compress(",".join(map(str, steps)).encode(), 6)).decode()
 
@@ -149,6 +153,6 @@ def _decode_ranges(text: str) -> Ranges:
     except (ValueError, OverflowError, zlib.error) as error:
         raise ContractError(
             "COLLECTOR_RECORD_UNREADABLE",
-            f"The numbers of events that were dropped cannot be read from their record: {error}.",
+            f"The record with the sequence numbers of dropped events cannot be read: {error}.",
             hint="Run the release that wrote the batch, or a later one.",
         ) from error

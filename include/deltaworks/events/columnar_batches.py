@@ -1,7 +1,7 @@
-"""Decoded events of a chunk on their way to columns, a type of event at a time.
+"""Converts decoded events of a chunk to columns, one event type at a time.
 
-Columns are made of a few hundred events at once, while these lie in the processor's cache, and the events let go. What
-a plan is not sure of has no row among them: the row path reads it anew.
+Columns are built from a few hundred events at a time, while they are in the CPU cache; the events are freed then.
+Events that a plan cannot convert with certainty get no row; the row parser reads them again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from deltaworks.events.envelope import envelope_arrays
 if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
-#: Events of a type whose columns are made at once.
+#: Events per block.
 _BLOCK_EVENTS = 256
-#: What stands for a decoded event among those of its chunk: no table keeps any other field of it.
+#: Represents a decoded event in its chunk: no table keeps undeclared fields of it.
 EMPTY_EVENT: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
 class DecodedEvents:
-    """Decoded events of one plan, by their indexes in a chunk; `unsure` are those that the row path has to read.
+    """Decoded events of one plan, by their indexes in a chunk.
 
-    `at_ms` makes of when a payload arrived when its events came in. `refused` are to be kept nowhere.
+    Args:
+        arrival_ms: converts a payload's arrival time to its events' arrival in milliseconds.
+        fallback_rows: indexes of events left to the row parser.
+        opted_out_rows: indexes of events to drop because of an opt-out.
     """
 
     plan: EventPlan
@@ -47,14 +50,14 @@ class DecodedEvents:
     _blocks: list[tuple[RowIndexes, dict[Any, pa.Array]]] = field(default_factory=list)
 
     def append(self, event: Any, row: int) -> None:
-        """Add an event; its index is larger than those before."""
+        """Adds an event; indexes must increase."""
         self._events.append(event)
         self._rows.append(row)
         if len(self._rows) >= _BLOCK_EVENTS:
             self._convert()
 
     def columns(self) -> tuple[RowIndexes, dict[Any, pa.Array]] | None:
-        """The events that are sure, and their columns as of `EventPlan.arrays`; None where there is none."""
+        """Returns indexes and columns (see `EventPlan.to_arrays`) of converted events; None if there are none."""
         if self._rows:
             self._convert()
         if not self._blocks:
@@ -74,7 +77,7 @@ class DecodedEvents:
         )
         try:
             planned = self.plan.to_arrays(events, partial(self._arrival_times_ms, rows), places)
-        except Exception:  # whatever it is, the row path meets it again and says of which event
+        except Exception:  # the row parser reads these events again and reports which one fails
             self.fallback_rows += rows.tolist()
             return
         arrays = planned.columns
@@ -94,7 +97,7 @@ class DecodedEvents:
     def exclude(
         self, rows: RowIndexes, arrays: dict[Any, pa.Array], places: set[int]
     ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
-        """The rows but those at these places, which the row path has to read."""
+        """Removes rows by index and leaves them to the row parser."""
         self.fallback_rows += rows[list(places)].tolist()
         return _drop_indexes(rows, arrays, places)
 
@@ -114,11 +117,11 @@ def convert_by_columns(
     stamp: BatchStamp,
     by_rows: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
 ) -> ConvertedChunk:
-    """The columns of all events of a chunk, of which some were decoded.
+    """Converts all events of a chunk of which some are decoded.
 
     Args:
-        by_rows: these events of the chunk in a chunk of their own, none of them decoded, with their indexes. Those that
-            cannot be read are among what it rejects.
+        by_rows: returns the given events in a chunk of their own, none of them decoded, with their indexes. Unreadable
+            events are in its `rejected`.
     """
     tables = _TableParts(conversion, chunk, stamp)
     others = [row for rows in chunk.rows_by_table_set.values() for row in rows]
@@ -160,7 +163,7 @@ def convert_by_columns(
 
 
 class _TableParts:
-    """The tables that decoded events of a chunk come to, a part a plan."""
+    """Collects the tables' rows of decoded events, one part per plan."""
 
     def __init__(self, conversion: ChunkConverter, chunk: Chunk, stamp: BatchStamp) -> None:
         self.parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
@@ -169,7 +172,7 @@ class _TableParts:
         self._seqs, self._positions = np.array(chunk.seqs, np.int64), np.array(chunk.positions, np.int64)
 
     def add(self, plan: EventPlan, rows: RowIndexes, arrays: Mapping[Any, pa.Array]) -> None:
-        """Add the rows of a plan's tables; `arrays` as of `EventPlan.arrays`."""
+        """Adds the rows of a plan's tables from the arrays of `EventPlan.to_arrays`."""
         envelope = envelope_arrays(
             self._stamp,
             ids=arrays["id"],

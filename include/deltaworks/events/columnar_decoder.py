@@ -1,8 +1,7 @@
-"""Decodes the bytes of events into slots where a plan is for them, and into what orjson makes of them otherwise.
+"""Decodes events into structs where a plan exists for them, and with orjson otherwise.
 
-Plans are compiled for the names that tables declare. Of what the row path reads meanwhile the decoder learns: names
-that no table declares, where any name lands, and fields that events have though nobody reads them, without which no
-event of such a producer would have slots.
+Plans are compiled for event names that tables declare. From events read by the row parser the decoder learns further
+names (of tables that take any name) and fields that no column reads, which would otherwise prevent decoding.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ from deltaworks.events.events import Router, path_getter
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: With so many names that have plans no other is learned: each time all are compiled anew. And so many fields may have
-#: slots in a type of event though nobody reads them.
+#: A new plan recompiles all of them, so their number is bounded; so is the number of unread fields per event type.
 _MAX_PLANS, _MAX_UNREAD_FIELDS = 128, 64
-#: Events of a type that are looked through for such fields.
+#: Events per type that are examined for unread fields.
 _MAX_EXAMINED_EVENTS = 200
-#: Levels that msgspec and orjson both read; whether text is so deep is asked of texts that can be.
+#: Levels that both msgspec and orjson accept; only texts long enough to exceed them are checked.
 _DEEP_BRACKETS, _DEEP_BYTES = 900, 1_800
-#: Where so many events have no slots, and fewer have some, looking for slots costs more than it saves.
+#: After so many failures, if successes are fewer, decoding costs more than it saves.
 _TRIAL_EVENTS = 1_000
 
 
 class EventDecoder:
-    """Decodes events of one pipeline. Used by one thread.
+    """Decodes the events of one pipeline. Not thread-safe.
 
     Attributes:
-        reason: why no event has slots; None where some have.
-        reasons: why events of a name have none.
-        plans: the plan by the class of decoded events.
-        suspects: decoded events, by `id`, whose texts have to be scanned; whoever takes them clears it.
+        row_parser_reason: why no event is decoded; None if some are.
+        row_parser_reasons: why events of a name are not decoded.
+        plans: the plan by struct class.
+        scan_candidates: `id()` of decoded events whose texts must be scanned; cleared by the caller.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class EventDecoder:
         by_table: Mapping[str, TableColumns],
         stripping: ColumnarRedaction | None = None,
     ) -> None:
-        """Decode events as `spec` declares; `stripping` strips those of a pipeline with personal data."""
+        """Creates a decoder; `redaction` redacts the events of a pipeline with personal data."""
         self._spec = spec
         self._stripping = stripping
         self._scanner = None if stripping is None else stripping.walker.scanner
@@ -63,15 +61,15 @@ class EventDecoder:
         self._unread_fields: dict[str, list[Path]] = {}
         self._examined: dict[str, int] = {}
         self._unwrap = path_getter(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
-        # Compiled when the first event comes: a task of a few has none to decode.
+        # Compiled with the first event: a task may have few events or none to decode.
         self._decode: Any = _refuse if self.row_parser_reason is not None else self._compile_and_decode
         self._decoded_count = self._refused_count = 0
 
     def loads(self, raw: bytes) -> Any:
-        """The event in these bytes, in slots; the value that they are as JSON where it has none.
+        """Returns the event as a struct, or its JSON value where it cannot be decoded.
 
         Raises:
-            orjson.JSONDecodeError: they are no JSON.
+            orjson.JSONDecodeError: invalid JSON.
         """
         if ERASED_BYTES in raw:
             return orjson.loads(raw)
@@ -92,11 +90,11 @@ class EventDecoder:
             pass
         self._refused_count += 1
         if self._refused_count >= _TRIAL_EVENTS and self._refused_count > self._decoded_count:
-            self.row_parser_reason = "most of them have no slots"
+            self.row_parser_reason = "most of them cannot be decoded into structs"
         return orjson.loads(raw) if self._unwrap is None else value
 
     def learn(self, event: Mapping[str, Any], name: str, tables: tuple[str, ...]) -> None:
-        """Look at an event that the row path reads though its bytes were to be decoded."""
+        """Examines an event that the row parser read although it should have been decoded."""
         if name in self.row_parser_reasons:
             return
         plan = self._by_name.get(name)
@@ -112,7 +110,7 @@ class EventDecoder:
             present = self._unread_fields.setdefault(name, [])
             present += others
             if len(present) > _MAX_UNREAD_FIELDS:
-                self._give_up(name, "they have too many fields that nobody reads")
+                self._give_up(name, "they have too many fields that no column reads")
             else:
                 self._plan(name, tables)
             self._compile()
@@ -131,7 +129,7 @@ class EventDecoder:
         return sorted(value for value in names if type(value) is str and value)
 
     def _plan(self, name: str, tables: tuple[str, ...] | None = None) -> bool:
-        """Compile a plan; whether there is one."""
+        """Compiles a plan; returns whether that succeeded."""
         try:
             tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
             others = tuple(self._unread_fields.get(name, ()))
@@ -148,14 +146,14 @@ class EventDecoder:
         self._by_name.pop(name, None)
 
     def _compile(self) -> None:
-        # Events in a chunk may still be of a class that a newer one has replaced.
+        # Events in a chunk may still have a class that a newer one replaced.
         self.plans.update((plan.layout.struct_type, plan) for plan in self._by_name.values())
         kinds = [plan.layout.struct_type for plan in self._by_name.values()]
         self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _refuse
 
 
 def _refuse(_: Any) -> Any:
-    raise TypeError("no event has slots")
+    raise TypeError("no event type has a plan")
 
 
 def _is_deep(text: bytes | str) -> bool:

@@ -1,7 +1,7 @@
-"""Turns the values found in events into Arrow columns, naming every value that does not fit its declared type.
+"""Converts event values to Arrow columns and reports each value that does not match its declared type.
 
-Whole columns are converted at once (`whole_columns`). Only where that fails are values looked at one by one, block by
-block, so that good data pays next to nothing for the bad.
+A column is converted as one (`vectorized_casts`). Only if that fails are its values converted one by one, block by
+block, so valid data pays little for invalid values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: Where a value does not fit, so many around it are tried by themselves, then so many; those are looked at singly.
+#: Block sizes tried in turn after a failed cast; the values of the smallest failing block are converted one by one.
 _BLOCK_SIZES = (256, 16)
 _INTEGER_BITS = {"int": 31, "long": 63}
 
@@ -34,10 +34,10 @@ Converter = Callable[[Any], Any]
 def convert_column(
     values: Sequence[Any], kind: ColumnType, *, times: TimeFormat = ISO_8601, types_checked: bool = False
 ) -> tuple[pa.Array, ConversionErrors]:
-    """The values as one Arrow array, and the misfits by index (null in the array).
+    """Converts values to one Arrow array; returns it and the errors by index. Failed values are null in the array.
 
     Args:
-        typed: whether nested values are known to be of `kind` on every level already.
+        types_checked: nested values are known to match `kind` on every level.
     """
     try:
         return _convert_at_once(values, kind, times, typed=types_checked), {}
@@ -51,7 +51,7 @@ def convert_column(
 def _convert_in_blocks(
     values: Sequence[Any], kind: ColumnType, times: TimeFormat, size: int
 ) -> tuple[pa.Array, ConversionErrors]:
-    """One bad value among thousands costs its block, not all of them."""
+    """Converts block by block, so one bad value among thousands costs its block only."""
     arrays: list[pa.Array] = []
     misfits: ConversionErrors = {}
     for start in range(0, len(values), size):
@@ -62,7 +62,7 @@ def _convert_in_blocks(
 
 
 def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, typed: bool) -> pa.Array:
-    """The whole column by Arrow's own conversion where that is exact, value by value otherwise."""
+    """Casts with Arrow where that is exact, otherwise converts value by value."""
     try:
         return cast_column(values, kind, times, types_checked=typed)
     except NotVectorizable:
@@ -92,7 +92,7 @@ def _convert_one_by_one(
 
 
 def _converter(kind: ColumnType, times: TimeFormat) -> Converter:
-    """What turns one value into what Arrow takes for `kind`, or raises `Misfit`."""
+    """Returns a function that converts a value to Arrow's input for `kind` or raises `ConversionError`."""
     if isinstance(kind, Primitive):
         return _primitive_converters(times)[kind.name]
     if isinstance(kind, Decimal):
@@ -155,7 +155,7 @@ def _to_number(value: Any, width: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        # An infinity would also be no JSON where it became a bound in a file's statistics.
+        # Infinity is not valid JSON, and it could become a bound in file statistics.
         raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} is too large a number")
     return number
 
@@ -168,7 +168,7 @@ def _to_decimal(value: Any, kind: Decimal) -> decimal.Decimal:
             ReasonCode.OUT_OF_RANGE, f"{format_value(value)} may have lost digits as a number: send it as a text"
         )
     try:
-        # repr gives the shortest digits that read back as the same double: 4.99 stays 4.99.
+        # repr returns the shortest digits that parse to the same double: 4.99 stays 4.99.
         number = decimal.Decimal(value if isinstance(value, str) else repr(value))
         scaled = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=decimal.Context(prec=60))
     except decimal.InvalidOperation:
@@ -179,7 +179,7 @@ def _to_decimal(value: Any, kind: Decimal) -> decimal.Decimal:
 
 
 def _has_exact_digits(value: float) -> bool:
-    """Whether the digits that were sent can be told from the double; a whole number beyond 64 bits is one too."""
+    """Returns whether the sent digits are known from the double. Integers beyond 64 bits are parsed as doubles too."""
     digits = decimal.Decimal(repr(value)).normalize().as_tuple().digits
     return abs(value) < 2.0**63 and len(digits) <= MAX_DOUBLE_DIGITS
 
@@ -199,7 +199,7 @@ def _to_map(value: Any, inner: Converter, kind: ColumnType) -> list[tuple[str, A
     try:
         return [(key, None if item is None else inner(item)) for key, item in value.items()]
     except ConversionError as misfit:
-        # Its key is a value of the event like any other, and no name of a field.
+        # A map key is event data, not a field name.
         raise misfit.nested_in("[]") from None
 
 

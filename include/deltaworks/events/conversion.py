@@ -1,7 +1,7 @@
-"""From events of a chunk to rows of its tables: their columns, rules, partitions, and what tables keep of other fields.
+"""Converts a chunk of events to rows of its tables: columns, table rules, partition limits and undeclared fields.
 
-Events that go to the same tables are converted together, so that a column that several of these tables have is made
-once. An event that fits not every one of its tables is taken out of all of them.
+Events with the same set of tables are converted together, so a column shared by several tables is built once. An event
+that does not fit one of its tables is removed from all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deltaworks.specs.sources.payload import TEXT_FORMATS
 if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
-#: Rows on their way to their table, by its name.
+#: A table's name and its rows.
 TableRows = tuple[str, pa.Table]
 RowIndexes = npt.NDArray[np.int64]
 _NO_ROWS: RowIndexes = np.empty(0, np.int64)
@@ -41,10 +41,13 @@ _NO_ROWS: RowIndexes = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class ConvertedChunk:
-    """The rows of each table with the indexes of their events, in order; and the reasons of events that do not fit.
+    """Rows of each table with the indexes of their events, sorted, and the reasons of rejected events by index.
 
-    `unusable` are events that have the time they arrived at in place of one of no use. `rejected` cannot be read after
-    all. So many events have rows `by_columns`. `refused` are the indexes of those that were dropped by their columns.
+    Args:
+        unusable_time_rows: indexes of events whose unusable time was replaced by their arrival time.
+        rejected: events that turned out to be unreadable.
+        columnar_count: number of events converted by the columnar path.
+        opted_out_rows: indexes of events dropped because of an opt-out.
     """
 
     tables: dict[str, tuple[RowIndexes, pa.Table]] = field(default_factory=dict)
@@ -57,11 +60,11 @@ class ConvertedChunk:
 
 
 class ChunkConverter:
-    """Converts events as a pipeline declares them. Used by one thread: partitions that are open are remembered.
+    """Converts events as a pipeline declares. Remembers open partitions; not thread-safe.
 
     Args:
-        lossless_event: reads the bytes of one event again with its numbers as they were sent.
-        redacted_event: the same, of which nothing private is left.
+        lossless_event: parses one event's bytes with its numbers as literals.
+        redacted_event: same, with personal and private data removed.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class ChunkConverter:
         self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
 
     def convert_by_rows(self, chunk: Chunk, stamp: BatchStamp) -> ConvertedChunk:
-        """The columns of all events of a chunk."""
+        """Converts all events of a chunk that are held as Python objects."""
         envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
         parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
         for tables, some in self._table_groups(chunk):
@@ -107,24 +110,24 @@ class ChunkConverter:
         return ConvertedChunk(self.merge_in_order(parts), reasons, unusable)
 
     def _table_groups(self, chunk: Chunk) -> Iterator[tuple[tuple[str, ...], list[int]]]:
-        """Events that are converted together, with their tables."""
-        # Where conditions mix freely there are more sets of tables than tables.
+        """Yields sets of tables with the indexes of the events to convert together."""
+        # With independent conditions there are more sets of tables than tables.
         few = len(chunk.rows_by_table_set) <= len(self.columns)
         yield from (chunk.rows_by_table_set if few else chunk.rows_by_table(self._order)).items()
 
     def merge_in_order(
         self, parts: Mapping[str, Sequence[tuple[RowIndexes, pa.Table]]]
     ) -> dict[str, tuple[RowIndexes, pa.Table]]:
-        """The parts of each table as one, its rows in the order of their events."""
+        """Concatenates the parts of each table, ordered by event."""
         return {name: _concat_in_order(parts[name]) for name in self._order if name in parts}
 
     def accept_rows(
         self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings
     ) -> tuple[list[TableRows], Reasons]:
-        """The rows of each table that land, and the reasons of all events that do not.
+        """Returns the rows to commit per table, and the reasons of all rejected events.
 
         Raises:
-            ContractError: RULE_FAILED, FIELD_UNDECLARED where that is declared; RULE_UNUSABLE.
+            ContractError: RULE_FAILED, FIELD_UNDECLARED where declared; RULE_UNUSABLE.
         """
         reasons = converted.reasons
         if self._rules:
@@ -147,7 +150,7 @@ class ChunkConverter:
         return self._masked_event(raws[index])
 
     def _apply_rules(self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings) -> None:
-        """Note the reasons of events that fail a rule; rows that do not fit anyway are held to none."""
+        """Adds reasons for events that fail a table rule. Rows rejected before are not checked."""
         reasons = converted.reasons
         misfits = _row_indexes(reasons)
         warned: list[tuple[str, list[int]]] = []
@@ -175,7 +178,7 @@ class ChunkConverter:
                 findings.rule_warnings[rule_name] += landing
 
     def _apply_partition_limits(self, converted: ConvertedChunk) -> None:
-        """Note the reasons of events that would go to one partition too many of a table."""
+        """Adds reasons for events beyond the limit of partitions of a table."""
         for name, table in converted.tables.items():
             rows, fitting = _without_rejected(table, _row_indexes(converted.reasons))
             for place, reason in self._partitions.rows_over_limit(name, fitting):
@@ -197,7 +200,7 @@ def _row_indexes(reasons: Collection[int]) -> RowIndexes:
 
 
 def _without_rejected(table: tuple[RowIndexes, pa.Table], misfits: RowIndexes) -> tuple[RowIndexes, pa.Table]:
-    """The rows of a table whose events are no misfits, with the indexes of these events."""
+    """Returns a table's rows, and their event indexes, without rejected events."""
     if not len(misfits):
         return table
     fits = ~np.isin(table[0], misfits)

@@ -1,4 +1,4 @@
-"""Values that do not fit: what is raised of one, and how a value is shown to people."""
+"""Conversion errors of values, and how values are shown in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from deltaworks.events.reasons import ReasonCode
 
 _MAX_SHOWN_CHARACTERS = 80
-#: What a value is called in JSON: without it a text of digits reads like a number.
+#: Without it a string of digits would look like a number.
 _JSON_NOUNS = {
     str: "the text",
     bool: "the boolean",
@@ -20,9 +20,9 @@ _JSON_NOUNS = {
 
 
 class ConversionError(Exception):
-    """A value that does not fit; `code` says how.
+    """A value that cannot be converted; `code` gives the reason.
 
-    `path` names the budget it is about; or, of a value inside a column's, where in it: `.items[].count`.
+    `path` names the exceeded budget, or the location inside the column's value: `.items[].count`.
     """
 
     def __init__(self, code: ReasonCode, detail: str, *, path: str = "") -> None:
@@ -32,13 +32,13 @@ class ConversionError(Exception):
         self.path = path
 
     def nested_in(self, name: str) -> ConversionError:
-        """This misfit, as one of the value that has it under `name`."""
+        """Prefixes the error's path with the name that holds the value."""
         self.path = f"{name}{self.path}"
         return self
 
 
 def format_value(value: Any) -> str:
-    """A value for people: its first characters. Its depth and its length are bounded before it is written."""
+    """Returns the first characters of a value for messages. Depth and length are bounded before formatting."""
     text = _REPR.repr(value)
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + "..."
 
@@ -47,7 +47,7 @@ def _create_repr() -> reprlib.Repr:
     description = reprlib.Repr()
     description.maxlevel = 8
     description.maxlist = description.maxdict = description.maxtuple = _MAX_SHOWN_CHARACTERS
-    # One character more than is shown, so that reprlib never leaves out the middle of what would be shown whole.
+    # Longer than the shown length, so reprlib never elides the middle of a value that fits.
     description.maxstring = description.maxlong = description.maxother = 2 * _MAX_SHOWN_CHARACTERS
     return description
 
@@ -56,11 +56,11 @@ _REPR = _create_repr()
 
 
 def describe_value(value: Any) -> str:
-    """A value with what it is: `the text '1'`."""
+    """Returns a value with its JSON type: `the text '1'`."""
     noun = _JSON_NOUNS.get(type(value))
     return f"{noun} {format_value(value)}" if noun else format_value(value)
 
 
 def type_mismatch(value: Any, kind: object) -> ConversionError:
-    """The misfit of a value that is not of this kind."""
+    """Returns the error of a value that has another type than `kind`."""
     return ConversionError(ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is no {kind}")

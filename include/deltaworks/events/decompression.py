@@ -1,4 +1,4 @@
-"""Decompresses what an object or a record holds: gzip, bzip2 and zstd, by how it begins or as it is declared."""
+"""Decompresses objects and records: gzip, bzip2 and zstd, detected by their magic bytes or as declared."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from isal import isal_zlib
 
 from deltaworks.specs.sources.payload import Compression
 
-#: How each begins. A text can begin with bzip2's letters: a block, or the end of an empty content, has to follow.
+#: A text can begin with bzip2's letters, so a block or the end of an empty stream must follow.
 _MAGIC_PATTERNS = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
-#: How much is inflated at a time: a small content can grow a thousandfold.
+#: Output per step: small input can expand a thousandfold.
 _PIECE_BYTES = 8 << 20
-#: What readers raise of damage. The last one's stubs call it an instance of what it is a class of.
+#: Errors that decoders raise for corrupt data. isal's stubs declare IsalError as an instance.
 _DAMAGE_ERRORS: tuple[type[Exception], ...] = (
     EOFError,
     OSError,
@@ -30,21 +30,21 @@ _DAMAGE_ERRORS: tuple[type[Exception], ...] = (
 
 
 class DamagedContent(Exception):
-    """It is cut off or damaged, or not compressed as declared."""
+    """The content is truncated, corrupt or not compressed as declared."""
 
 
 class ContentTooLarge(Exception):
-    """Decompressed, it is larger than may be read."""
+    """The decompressed content exceeds the limit."""
 
 
 def decompress(data: bytes, compression: Compression, *, max_bytes: int | None) -> bytes:
-    """The content, every member or frame of it. No more than `max_bytes` and one piece of it is ever held.
+    """Decompresses all members or frames. Holds at most `max_bytes` and one piece in memory.
 
     Args:
-        compression: `auto` decompresses what begins as one of the three does; a name insists; `none` leaves it.
+        compression: `auto` detects the format; a format name enforces it; `none` returns the data unchanged.
 
     Raises:
-        DamagedContent, LargeContent: with what there is to say, but for its name.
+        DamagedContent, ContentTooLarge: the message lacks the object's name.
     """
     kind = detect_compression(data) if compression == "auto" else compression
     if kind == "none":
@@ -55,29 +55,29 @@ def decompress(data: bytes, compression: Compression, *, max_bytes: int | None) 
         for part in _DECOMPRESSORS[kind](data):
             size += len(part)
             if max_bytes is not None and size > max_bytes:
-                raise ContentTooLarge(f"holds {size} bytes or more; at most {max_bytes} are read")
+                raise ContentTooLarge(f"has {size} bytes or more; at most {max_bytes} are allowed")
             parts.append(part)
     except _DAMAGE_ERRORS as error:
-        raise DamagedContent(f"its {kind} content is damaged: {str(error).rstrip('.')}") from error
+        raise DamagedContent(f"its {kind} content is corrupt: {str(error).rstrip('.')}") from error
     return b"".join(parts)
 
 
 def detect_compression(data: bytes) -> str:
-    """How content that begins so is compressed: `gzip`, `bzip2`, `zstd` or `none`."""
+    """Returns `gzip`, `bzip2`, `zstd` or `none` by the first bytes."""
     return next((kind for kind, beginning in _MAGIC_PATTERNS.items() if beginning.match(data)), "none")
 
 
 def _gzip(data: bytes) -> Iterator[bytes]:
     rest = data
-    while rest or not data:  # an empty content is as damaged as a cut one
+    while rest or not data:  # empty content is as invalid as truncated content
         inflating = isal_zlib.decompressobj(wbits=31)
         while not inflating.eof:
             part = inflating.decompress(rest, _PIECE_BYTES)
             rest = inflating.unconsumed_tail
             if not part and not rest and not inflating.eof:
-                raise EOFError("it ends before its end-of-stream mark")
+                raise EOFError("the end-of-stream marker is missing")
             yield part
-        # Padding behind the last member is part of the format.
+        # Padding after the last member is part of the format.
         rest = inflating.unused_data.lstrip(b"\0")
 
 
@@ -90,7 +90,7 @@ def _bzip2(data: bytes) -> Iterator[bytes]:
             part = inflating.decompress(compressed, _PIECE_BYTES)
             compressed = b""
             if not part and inflating.needs_input and not inflating.eof:
-                raise EOFError("it ends before its end-of-stream mark")
+                raise EOFError("the end-of-stream marker is missing")
             yield part
         rest = inflating.unused_data
 

@@ -1,6 +1,6 @@
-"""The envelope columns that every bronze table has: an event's id, name and time, its batch and its place.
+"""Builds the envelope columns of every bronze table: event id, name, time, batch and position.
 
-An event without the time or id that is declared, or whose time lies too far from its arrival, does not fit.
+Events without a declared time or id, or with a time too far from their arrival, are rejected.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 
 class EnvelopeBuilder:
-    """Makes the envelope of events as a pipeline declares it. Stateless once built."""
+    """Builds the envelope of events as a pipeline declares it. Stateless."""
 
     def __init__(self, spec: PipelineSpec, times: EventTimes, lossless_event: Callable[[bytes], Any]) -> None:
-        """As `spec` declares, its times by `times`.
+        """Creates a builder.
 
-        `lossless_event` reads the bytes of one event again with its numbers as they were sent.
+        Args:
+            lossless_event: parses one event's bytes with its numbers as literals.
         """
         self._exact_event = lossless_event
         self._times = times
@@ -38,8 +39,9 @@ class EnvelopeBuilder:
         self._id_text = ", ".join(spec.event.id)
 
     def columns(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons, list[int]]:
-        """The envelope columns of all events of the chunk, the reasons of events without time or id, and the indexes
-        of those that have the time they arrived at in place of one of no use."""
+        """Returns the envelope of all events of a chunk, reasons for events without a time or id, and the indexes of
+        events whose unusable time was replaced by their arrival time.
+        """
         events = chunk.events
         times, reasons, unusable = self._times.read(chunk, stamp)
         texts, misfits = self._ids.read(events, lambda index: self._exact_event(chunk.raw_values[index]))
@@ -63,7 +65,7 @@ class EnvelopeBuilder:
 def envelope_arrays(
     stamp: BatchStamp, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
 ) -> list[pa.Array]:
-    """The envelope columns in order, with what their batch stamps on all events."""
+    """Returns the envelope columns in order, with the batch's columns."""
     count = len(ids)
     return [
         ids,

@@ -1,4 +1,4 @@
-"""The ids of events: texts as they were sent, numbers as they were written, digests where several fields make one."""
+"""Event ids: texts unchanged, numbers as they were sent, and digests of ids with several fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 class EventIdReader:
     """Reads event ids: the value at one path, or a digest of the values at several.
 
-    Ids that differ are never read as one: where an id is a number that a double may have rounded, it is what was sent.
+    Different ids are never read as equal: a number that a double may have rounded is read again from the raw event.
     """
 
     def __init__(self, spec: PipelineSpec) -> None:
@@ -28,15 +28,17 @@ class EventIdReader:
     def read(
         self, events: Sequence[Mapping[str, Any]], load_lossless: Callable[[int], Any]
     ) -> tuple[list[str | None], ConversionErrors]:
-        """The id of each event; None where a part of it is missing, and for all where none is declared.
+        """Returns the id of each event, and errors by index.
 
-        One that cannot be written, since it is no UTF-8, is given as it is: as a text it is a misfit.
+        An id is None if a part is missing or no id is declared. An id that is not valid UTF-8 is returned unchanged;
+        converting it to text fails.
 
         Args:
-            exact: the event at an index with its numbers as literals, or None; called for ids that are doubles.
+            load_lossless: returns the event at an index with its numbers as literals, or None; called for ids that are
+                doubles.
 
         Returns:
-            The ids; and the misfits by index (None among the ids), whose number cannot be told from others.
+            Ids, and errors (with None as id) for numbers whose exact value is unknown.
         """
         if not self.paths:
             return [None] * len(events), {}
@@ -53,13 +55,13 @@ class EventIdReader:
         parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         values = [holder.get(path[-1]) for holder in parents]
         texts = [value if type(value) is str and value else _id_text(value) for value in values]
-        # Only in a column of ids that are no texts is there anything to look for.
+        # Needed only if some id is not a text.
         for index, value in enumerate(values) if float in set(map(type, values)) else ():
             if type(value) is float:
                 literal = value_at(load_lossless(index), path)
                 texts[index] = number_id_text(literal, value) if type(literal) is NumberLiteral else None
                 if texts[index] is None:
-                    detail = f"{value!r} may have lost digits as a number: send it as a text"
+                    detail = f"{value!r} may have lost digits as a JSON number: send it as a string"
                     misfits[index] = ConversionError(ReasonCode.OUT_OF_RANGE, detail)
         return texts
 
@@ -67,7 +69,7 @@ class EventIdReader:
 def _digest(texts: tuple[str | None, ...]) -> str | None:
     if None in texts:
         return None
-    # As JSON, so that ("a", "bc") and ("ab", "c") differ whatever characters the values hold.
+    # Encoded as JSON, so ("a", "bc") and ("ab", "c") differ for any characters.
     try:
         return hashlib.blake2b(orjson.dumps(texts), digest_size=16).hexdigest()
     except TypeError:
@@ -81,7 +83,7 @@ def _id_text(value: Any) -> str | None:
 
 
 def unambiguous_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | None]:
-    """The ids of `count` events by the values of their parts; None where there is none, or `IdReader` has to tell."""
+    """Returns the ids of `count` events from the values of their parts; None where `EventIdReader` must decide."""
     if not parts:
         return [None] * count
     texts = [_unambiguous_texts(values) for values in parts]

@@ -1,7 +1,7 @@
-"""The times of events: those they have, held to the bounds declared, and those they arrived at where that is declared.
+"""Event times: parses them, checks the declared bounds, and uses the arrival time where that is declared.
 
-When an event arrived is what its store or its stream has on record, never a clock of ours: the same event has the same
-time whenever it is read, by a stream that starts over, a reprocess or a replay.
+The arrival time is recorded by the object store or stream, never by a local clock: an event has the same time whenever
+it is read, also by a restarted stream, a reprocess or a replay.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
-#: What a reason names where an event has no time of its own to be wrong.
+#: Path in reasons of events that have no time field.
 _ARRIVAL_PATH = "arrival"
 
 
 class EventTimes:
-    """Reads the times of events as a pipeline declares them. Stateless once built."""
+    """Reads event times as a pipeline declares them. Stateless."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         declared = spec.event.time
         self._paths = [tuple(path.split(".")) for path in declared.path]
         self._path_text = ", ".join(declared.path)
         self._form = declared.time_format
-        # In text an epoch is digits, and digits are read fastest as numbers.
+        # In text formats an epoch is digits, which parse fastest as integers.
         self._as_text = spec.source.format in TEXT_FORMATS and declared.unit != "iso8601"
         self._arrival = declared.arrival
         self._max_age_days = declared.max_age_days
         self._max_future_minutes = declared.max_future_minutes
 
     def read(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Array, Reasons, list[int]]:
-        """The times of all events of the chunk, the reasons of those that have none of use, and the indexes of those
-        that have the time they arrived at in place of one of no use."""
+        """Returns the times of all events of a chunk, reasons for events without a usable time, and the indexes of
+        events whose unusable time was replaced by their arrival time.
+        """
         reasons: Reasons = {}
         if not self._paths:
             return self._arrival_times(chunk, range(len(chunk.events)), reasons), reasons, []
@@ -75,7 +76,7 @@ class EventTimes:
         return [parent.get(path[-1]) for parent in parents]
 
     def out_of_bounds(self, times: pa.Array, stamp: BatchStamp) -> ConversionErrors:
-        """The events whose time lies further from their arrival than is declared."""
+        """Returns errors for events whose time is further from their arrival than declared."""
         misfits: ConversionErrors = {}
         if self._max_age_days is None and self._max_future_minutes is None:
             return misfits
@@ -94,7 +95,7 @@ class EventTimes:
         return misfits
 
     def _with_arrival_times(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
-        """The times, with those that the events of these rows arrived at."""
+        """Returns the times with those of the given rows replaced by arrival times."""
         if not rows:
             return times
         micros = times.cast(pa.int64()).to_pylist()
@@ -105,7 +106,7 @@ class EventTimes:
         return pa.array(micros, pa.int64()).cast(INSTANT)
 
     def _arrival_times(self, chunk: Chunk, rows: range | list[int], reasons: Reasons) -> pa.Array:
-        """When the events of these rows arrived, with reasons for those of which that is not on record."""
+        """Returns the arrival times of these rows; adds reasons where none is recorded."""
         arrived = [chunk.payloads[chunk.seqs[row]].arrived_at_us for row in rows]
         usable = [at if at is not None and EARLIEST_US <= at <= LATEST_US else None for at in arrived]
         for row, at in zip(rows, usable, strict=True):
@@ -116,12 +117,12 @@ class EventTimes:
 
 
 def join_time_parts(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """The times of events whose parts lie at one path, or at several as texts."""
+    """Returns event times from the values of one path, or of several paths joined as text."""
     return parts[0] if len(parts) == 1 else list(map(_join_parts, zip(*parts, strict=True)))
 
 
 def _join_parts(parts: tuple[Any, ...]) -> Any:
-    """The texts as one; None where one is missing, and the first that is no text, which is a misfit, as it is."""
+    """Joins texts; returns None if one is missing, and the first value that is not a text, which fails to convert."""
     if None in parts:
         return None
     no_texts = [part for part in parts if not isinstance(part, str)]

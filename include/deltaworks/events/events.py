@@ -1,4 +1,4 @@
-"""Single events as a pipeline declares them: out of their wrapper, named, and routed to their tables."""
+"""Single events as a pipeline declares them: unwrapped, named and routed to tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Path = tuple[str, ...]
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """What lies at a path of field names, or None."""
+    """Returns the value at a path of field names, or None."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -32,7 +32,7 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def path_getter(path: Path) -> Callable[[Any], Any]:
-    """`value_at` for one path; a path of one name, the common one, costs no loop."""
+    """Returns `value_at` for a fixed path; paths of one name, the common case, need no loop."""
     if len(path) != 1:
         return lambda value: value_at(value, path)
     name = path[0]
@@ -40,7 +40,7 @@ def path_getter(path: Path) -> Callable[[Any], Any]:
 
 
 def parent_objects(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
-    """The object at `path` in each event; an empty one where there is none."""
+    """Returns the object at `path` in each event; an empty one where there is none."""
     if len(path) == 1:
         name = path[0]
         values = [event.get(name) for event in events]
@@ -50,7 +50,7 @@ def parent_objects(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict
 
 
 def is_valid_unicode(text: str) -> bool:
-    """Whether a text can be written: one read from bytes that are no UTF-8 cannot."""
+    """Returns whether a text can be encoded; text decoded from invalid UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -59,10 +59,10 @@ def is_valid_unicode(text: str) -> bool:
 
 
 def require_event(value: Any) -> dict[str, Any]:
-    """The value of a payload as an event.
+    """Returns a parsed value as an event.
 
     Raises:
-        Misfit: it could not be read, or is no object.
+        ConversionError: it could not be parsed or is not an object.
     """
     if type(value) is dict:
         return value
@@ -74,7 +74,7 @@ def require_event(value: Any) -> dict[str, Any]:
 
 
 class WrapperFields:
-    """Fields of a wrapper that become fields of each of its events, at the same paths."""
+    """Fields of a wrapper that are copied to each of its events, at the same paths."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = [tuple(path.split(".")) for path in paths]
@@ -83,7 +83,7 @@ class WrapperFields:
         return bool(self._paths)
 
     def extract(self, wrapper: Any) -> dict[str, Any]:
-        """What of the fields a wrapper has, in objects of its own."""
+        """Returns the declared fields of a wrapper, in new objects."""
         kept: dict[str, Any] = {}
         for path in self._paths:
             holder = value_at(wrapper, path[:-1])
@@ -95,23 +95,25 @@ class WrapperFields:
         return kept
 
     def merge_into(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
-        """The event with the fields of its wrapper.
+        """Returns the event with the fields of its wrapper.
 
         Raises:
-            Misfit: it has a field of such a name itself.
+            ConversionError: the event has a field of the same name.
         """
         kept = self.extract(wrapper)
         for name in kept:
             if name in event:
-                raise ConversionError(ReasonCode.NAME_TAKEN, "the event and its wrapper both have it", path=name)
+                raise ConversionError(
+                    ReasonCode.NAME_TAKEN, "the event and its wrapper both have this field", path=name
+                )
         return {**kept, **event}
 
 
 class EventReader:
-    """Reads single events. Stateless once built.
+    """Reads single events. Stateless.
 
     Args:
-        record_over_budget: called with the name of a budget that arrays inside wrappers go beyond.
+        record_over_budget: called with the name of a budget exceeded by an array inside a wrapper.
     """
 
     def __init__(self, spec: PipelineSpec, *, record_over_budget: Callable[[str], None] | None = None) -> None:
@@ -126,7 +128,7 @@ class EventReader:
         self._get_name = path_getter(tuple(self._name_path_text.split(".")))
 
     def unwrap_arrays(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
-        """The values with their bytes; a wrapper that holds an array becomes one value an element."""
+        """Yields values with their bytes; a wrapper that holds an array yields one value per element."""
         if not self._unwrap:
             return values
         budget = Budget(self._budget, size=None, on_exceeded=self._note_over_budget)
@@ -139,16 +141,17 @@ class EventReader:
                 continue
             text = inner = self._get_inner(value)
             try:
-                # The first character tells, but for white space: no copy is made of what is nearly always an object.
+                # The first character decides, except for white space: no copy is made of what is nearly always an
+                # object.
                 if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                     budget.check_json_memory(inner)
                     inner = orjson.loads(inner)
                 kept = self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
                 if kept:
-                    # Written once more with each element, so that a wrapper of some bytes could become gigabytes.
+                    # Repeated with each element, so a small wrapper could expand to gigabytes.
                     budget.check_memory(len(dumped(kept, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
-                inner = None  # a misfit when the event is read
+                inner = None  # rejected when the event is read
             except BudgetExceededError as over:
                 yield over_budget_event(over, raw), raw
                 continue
@@ -162,7 +165,7 @@ class EventReader:
     def _lossless_elements(
         self, elements: list[Any], kept: dict[str, Any], text: Any, raw: bytes
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The elements and what is kept with their numbers as they were sent, where they are to be written again."""
+        """Returns the elements and wrapper fields with number literals, where rounding may have changed a number."""
         inside = type(text) is str
         try:
             whole = parse_lossless(raw) if (kept or not inside) and has_rounded_number(raw) else None
@@ -172,7 +175,7 @@ class EventReader:
                 elements = self._get_inner(whole)
             return elements, kept if whole is None else self._wrapper_fields.extract(whole)
         except (ValueError, RecursionError):
-            # As what cannot be told apart: an id in them is refused, since it is not in these bytes.
+            # Ids in them are rejected as ambiguous, because these bytes lack them.
             return [None] * len(elements), {}
 
     def _wrap_element(self, element: Any, kept: dict[str, Any]) -> Any:
@@ -182,10 +185,10 @@ class EventReader:
         return element
 
     def read_event(self, value: Any) -> dict[str, Any]:
-        """The event inside a value.
+        """Returns the event inside a value.
 
         Raises:
-            Misfit: there is none.
+            ConversionError: there is none.
         """
         if not self._unwrap:
             return require_event(value)
@@ -193,7 +196,7 @@ class EventReader:
         return self._wrapper_fields.merge_into(event, value) if self._wrapper_fields else event
 
     def is_erased(self, value: Any) -> bool:
-        """Whether only a mark is left of the event inside a value."""
+        """Returns whether the value holds a tombstone instead of an event."""
         if is_tombstone(value) or not self._unwrap or type(value) is not dict:
             return is_tombstone(value)
         inner = self._get_inner(value)
@@ -205,13 +208,13 @@ class EventReader:
         return is_tombstone(inner)
 
     def rewrap(self, event: dict[str, Any], wrapper: Any) -> Any:
-        """The event in a wrapper of its own, with nothing of `wrapper` but what its events keep."""
+        """Returns the event in a new wrapper that has only the fields copied to events."""
         kept = self._wrapper_fields.extract(wrapper)
         inner = {name: value for name, value in event.items() if name not in kept}
         return self._wrap_element(inner, {name: event[name] for name in kept if name in event})
 
     def lossless_event(self, raw: bytes) -> Any:
-        """The event inside the bytes of a value with its numbers as literals; None where it cannot be had so."""
+        """Returns the event inside raw bytes with its numbers as literals; None if that is impossible."""
         try:
             value = parse_lossless(raw)
             inner = self._get_inner(value) if self._unwrap else value
@@ -230,16 +233,16 @@ class EventReader:
             try:
                 return orjson.loads(inner)
             except orjson.JSONDecodeError as error:
-                raise ConversionError(ReasonCode.MALFORMED, f"{self._unwrap_text} holds no JSON: {error}") from None
+                raise ConversionError(ReasonCode.MALFORMED, f"{self._unwrap_text} is not valid JSON: {error}") from None
         if inner is None:
             raise ConversionError(ReasonCode.MISSING_REQUIRED, f"the wrapper has no {self._unwrap_text}")
         return inner
 
     def event_name(self, event: dict[str, Any]) -> str:
-        """The event's name.
+        """Returns the event's name.
 
         Raises:
-            Misfit: it has none.
+            ConversionError: it has none.
         """
         if self._constant_name is not None:
             return self._constant_name
@@ -250,11 +253,11 @@ class EventReader:
             raise ConversionError(
                 ReasonCode.TYPE_MISMATCH, f"{self._name_path_text}: {format_value(name)} is no text in UTF-8"
             )
-        raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} holds no event name")
+        raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"{self._name_path_text} has no event name")
 
 
 class Router:
-    """Which tables an event belongs to."""
+    """Maps events to tables."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all is True)
@@ -264,19 +267,19 @@ class Router:
             for table in spec.event_tables
             if not table.catch_all
         ]
-        #: Whether an event's name alone decides: the answer for a name is remembered then.
+        #: Whether an event's name alone decides; results are cached by name then.
         self.by_name_only = all(
             list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
-        #: All tables, in the order in which an event's are given.
+        #: All tables, in the order of routing results.
         self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._rest)
         self._tables_by_name: dict[str, tuple[str, ...] | None] = {}
 
     def tables(self, event: Mapping[str, Any], name: str) -> tuple[str, ...]:
-        """The tables in order.
+        """Returns the tables of an event, in order.
 
         Raises:
-            Misfit: no table knows the event.
+            ConversionError: no table accepts the event.
         """
         if not self.by_name_only:
             matched = self._match(event)
@@ -287,7 +290,7 @@ class Router:
                 self._tables_by_name.clear()
             matched = self._tables_by_name[name] = self._match(event)
         if matched is None:
-            raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"no table takes events called {name!r}")
+            raise ConversionError(ReasonCode.UNKNOWN_EVENT, f"no table accepts events named {name!r}")
         return matched
 
     def _match(self, event: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -305,5 +308,5 @@ def _matches(event: Mapping[str, Any], path: Path, values: frozenset[Any]) -> bo
     value = value_at(event, path)
     if type(value) is bool or not isinstance(value, str | int | float):
         return type(value) is bool and any(expected is value for expected in values)
-    # To Python True is 1, to JSON it is not.
+    # True equals 1 in Python but not in JSON.
     return any(type(expected) is not bool and expected == value for expected in values)

@@ -1,10 +1,10 @@
-"""Columns a table is given while it runs, where it declares `evolve: add_columns`.
+"""Schema evolution for tables that declare `evolve: add_columns`.
 
-A pass over a batch reports the fields no column takes. Where some can be columns, the batch is read once more with
-them, so that their values land in that very batch; the prepared batch names the columns, and they are added to the
-table before the batch is committed. The second pass is the price of the first batch with a new field, and of no other.
+Parsing a batch reports fields that no column reads. If some can become columns, the batch is parsed again with them, so
+their values are in that batch; the prepared batch names the columns, and they are added to the table before its commit.
+Only the first batch with a new field pays for the second parse.
 
-A column is remembered where it is: in the table's own schema, with the path of its values as the field's metadata.
+The path of an added column is stored as field metadata in the table's own schema.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
 from deltaworks.tables.commit import Step, check_owner_epoch, commit_attempts, contention_error, refresh
 
 PATH_METADATA = "deltaworks.path"
-#: More than these are no schema any more; what comes beyond stays in the rescued column.
+#: Limit of added columns; further fields stay in the rescued column.
 MAX_EVOLVED_COLUMNS = 200
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-#: Kinds of values by what column takes all of them exactly. Anything else stays in the rescued column.
+#: Column type by the kinds of values seen. Values of any other combination stay in the rescued column.
 _TYPE_OF_KINDS = {
     frozenset({"str"}): "string",
     frozenset({"bool"}): "boolean",
@@ -41,7 +41,7 @@ _TYPE_OF_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class EvolvedColumn:
-    """A column that was added: its name, the path of its values in an event, its type."""
+    """An added column: its name, the path of its values in an event, its type."""
 
     name: str
     path: Path
@@ -52,9 +52,9 @@ EvolvedColumns = Mapping[str, tuple[EvolvedColumn, ...]]
 
 
 def value_kind(value: Any) -> str:
-    """What decides the type of a new column. Whole numbers a `long` cannot hold count as nothing a column takes.
+    """Returns the kind of a value, which determines the type of a new column. Integers beyond `long` have none.
 
-    Beyond 64 bits they have been read as doubles, in which ids would become one another.
+    Beyond 64 bits they were parsed as doubles, in which different ids may be equal.
     """
     if type(value) in (int, float) and not -(1 << 63) <= value < 1 << 63:
         return "large"
@@ -62,7 +62,7 @@ def value_kind(value: Any) -> str:
 
 
 def evolved_columns(handle: DeltaTable, table: TableSpec) -> tuple[EvolvedColumn, ...]:
-    """The columns the table was given so far, by its schema as it was last read."""
+    """Returns the columns added to a table so far, from its loaded schema."""
     if table.evolve != "add_columns":
         return ()
     declared = table.column_types()
@@ -76,7 +76,7 @@ def evolved_columns(handle: DeltaTable, table: TableSpec) -> tuple[EvolvedColumn
 def new_columns(
     spec: PipelineSpec, evolved: EvolvedColumns, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
 ) -> dict[str, tuple[EvolvedColumn, ...]]:
-    """The columns that fields become, for the tables in `evolved`; where values are of several types, none."""
+    """Returns the columns to add for new fields, for the tables in `evolved`. Fields with mixed types get none."""
     columns = {}
     for name, paths in sorted(new_fields.items()):
         if name not in evolved:
@@ -98,7 +98,7 @@ def new_columns(
 
 
 def _unused_name(path: Path, used_names: set[str]) -> str | None:
-    """A name nothing has yet, whatever its case: the field's own, or its path's."""
+    """Returns a name that no column has in any case: the field's own, or that of its path."""
     for name in (path[-1], "_".join(path)):
         if _NAME.fullmatch(name) and name.lower() not in used_names:
             return name
@@ -106,23 +106,23 @@ def _unused_name(path: Path, used_names: set[str]) -> str | None:
 
 
 def merge_evolved(evolved: EvolvedColumns, added: EvolvedColumns) -> EvolvedColumns:
-    """All columns of both."""
+    """Returns all columns of both."""
     return {name: (*evolved.get(name, ()), *added.get(name, ())) for name in {**evolved, **added}}
 
 
 def to_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
-    """Columns as a prepared batch keeps them."""
+    """Returns columns in the form that a prepared batch stores."""
     return tuple({**asdict(column), "path": list(column.path)} for column in columns)
 
 
 def add_columns(
     table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owner: Step | None, user_metadata: str
 ) -> None:
-    """Give the table the columns a prepared batch names. Idempotent; columns that are there are left as they are.
+    """Adds the columns that a prepared batch names to a table. Idempotent; existing columns stay unchanged.
 
     Raises:
         FencedError: OWNER_FENCED.
-        ContractError: TABLE_SCHEMA_DIFFERS, somebody else gave a column of that name another type.
+        ContractError: TABLE_SCHEMA_DIFFERS, a column of that name has another type.
         ConcurrencyError: COMMIT_CONTENDED.
     """
     for _ in commit_attempts():
@@ -158,8 +158,8 @@ def _missing_columns(table: DeltaTable, records: Sequence[Mapping[str, Any]]) ->
         elif present.type != kind or present.name != record["name"]:
             raise ContractError(
                 "TABLE_SCHEMA_DIFFERS",
-                f"{table.table_uri}: {present.name!r} is {present.type}; a batch has been prepared with a new column "
-                f"{record['name']!r} of {record['type']}.",
-                hint="Rename the column that was added by hand; the batch then lands.",
+                f"{table.table_uri}: column {present.name!r} has type {present.type}, but a prepared batch adds "
+                f"{record['name']!r} as {record['type']}.",
+                hint="Rename the column that was added by hand; the batch is committed then.",
             )
     return missing

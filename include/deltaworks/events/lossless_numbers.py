@@ -1,8 +1,8 @@
-"""Numbers of JSON as they were sent, where reading them as a double made another number of them.
+"""JSON numbers exactly as they were sent, where parsing them as a double changes them.
 
-orjson reads whole numbers beyond 64 bits, and any fraction, as doubles. To a measurement that is nothing; two ids that
-differ in their last digit become one. So where a double stands for an id, or goes into what is kept for people, the
-text is read once more, slowly, with every number as it is written. Where there is no such double nothing is read again.
+orjson parses integers beyond 64 bits, and all fractions, as doubles. That is harmless for measurements, but two ids
+that differ in their last digit become equal. Where a double is an id or is stored in a text column, the JSON is parsed
+again, more slowly, with each number as a literal. Without such a double nothing is parsed again.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from typing import Any
 
 import orjson
 
-#: The doubles from here on are whole numbers that have lost neighbours: several numbers are read as one of them.
+#: From here on a double represents several integers.
 FIRST_INEXACT_DOUBLE = 2.0**53
-# Numbers of so many characters that a double may not be them. Begins with what stands before a number, and not with a
+# Numbers long enough that a double may not represent them. Begins with the preceding character instead of a
 # look-behind, which would take eight times as long.
 _LONG_NUMBER = re.compile(rb"[:,\[ \t\r\n](-?\d[\d.]{15,}(?:[eE][+-]?\d+)?)")
-# How orjson writes whole doubles that have lost neighbours.
+# How orjson writes integral doubles that are no longer exact.
 _ROUNDED_WHOLE = re.compile(r"\d{16}\.0|\de\+\d")
 _LONG_DIGITS = 19
 
 
 class NumberLiteral(str):
-    """A number as it is written in JSON."""
+    """A JSON number as it was written."""
 
     __slots__ = ()
 
 
 def parse_lossless(text: str | bytes) -> Any:
-    """A JSON value with its numbers as literals.
+    """Parses JSON with its numbers as literals.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or nested more deeply than Python reads.
+        ValueError, RecursionError: invalid JSON, or nested more deeply than Python parses.
     """
     return json.loads(text, parse_int=NumberLiteral, parse_float=NumberLiteral)
 
 
 def dump_lossless(value: Any) -> bytes:
-    """A value as JSON, literals as they were.
+    """Serializes a value as JSON, with literals unchanged.
 
     Raises:
-        TypeError: it is nested too deeply to be written.
+        TypeError: it is nested too deeply.
     """
     return orjson.dumps(value, default=_literal_fragment, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
 
@@ -55,19 +55,22 @@ def _literal_fragment(value: Any) -> orjson.Fragment:
 
 
 def number_id_text(literal: str, value: float) -> str:
-    """What stands for a number where it is an id: the same for what was read as it was sent, its literal otherwise."""
+    """Returns the text of a number used as an id: its literal where parsing changed it, otherwise its canonical
+    form."""
     return literal if literal.lstrip("-").isdigit() or _is_rounded(literal, value) else orjson.dumps(value).decode()
 
 
 def _is_rounded(literal: str, value: float) -> bool:
     try:
         return Decimal(literal) != Decimal(repr(value))
-    except InvalidOperation:  # an exponent beyond all bounds
+    except InvalidOperation:  # an exponent out of range
         return True
 
 
 def has_rounded_number(raw: bytes) -> bool:
-    """Whether some number in a JSON text is not what orjson reads it as. Also true for some texts in strings."""
+    """Returns whether parsing with orjson changes some number of a JSON text. Digits inside strings may cause false
+    positives.
+    """
     return any(_is_changed(match[1]) for match in _LONG_NUMBER.finditer(raw))
 
 
@@ -78,18 +81,18 @@ def _is_changed(number: bytes) -> bool:
         value = orjson.loads(number)
     except orjson.JSONDecodeError:  # in a string
         return False
-    # Most doubles come as their shortest digits, which is cheaper to see than to compute with.
+    # Most doubles are sent as their shortest digits; comparing those is cheaper than computing.
     return type(value) is float and orjson.dumps(value) != number and _is_rounded(number.decode(), value)
 
 
 def may_be_rounded(text: str) -> bool:
-    """Whether JSON as orjson wrote it may hold a whole number, an id perhaps, that is not what was sent."""
-    # Most texts hold neither, and looking for characters that stand as they are takes a thirtieth of the time.
+    """Returns whether JSON written by orjson may contain an integer, perhaps an id, that differs from the sent one."""
+    # Most texts contain neither substring, and a substring search takes a thirtieth of the time.
     return ("e+" in text or ".0" in text) and _ROUNDED_WHOLE.search(text) is not None
 
 
 def restore_literals(part: dict[str, Any], exact: Any) -> dict[str, Any]:
-    """A part of an event with the values that the exact event has at the same places."""
+    """Returns a part of an event with its values replaced by those of the lossless event at the same paths."""
     if type(exact) is not dict:
         return part
     return {

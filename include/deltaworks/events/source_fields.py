@@ -1,8 +1,7 @@
-"""Where events and rows come from, and what they get, as far as it is not in what was sent: object keys, records of
-streams, answers of look-ups, row keys.
+"""Fields added from outside the payload: partition folders (`_partition`), record metadata (`_record`) and look-ups.
 
-A part `day=2026-01-31/` of an object's key is the field `day` below `_partition` of its events. What a record of a
-stream says of itself is below `_record`. What a pipeline looks up of an event is below `_<name>` of the look-up.
+A part `day=2026-01-31/` of an object key becomes the field `day` in `_partition` of its events. Metadata of a stream
+record is in `_record`. Results of a look-up are in `_<name>`.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
     from deltaworks.events.enrichment.protection import Protection
 
 PARTITION_FIELD, RECORD_FIELD = "_partition", "_record"
-#: What Hive writes for null.
+#: Hive's partition value for null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-#: The file event or record that a row came from, and the row's position in it. Unique in a table.
+#: Sequence number of the file event or record, and the row's position in it. Unique in a table.
 RowKey = tuple[int, int]
 ROW_KEY_COLUMNS = ("_seq", "_position")
 
 
 @lru_cache(maxsize=256)
 def partition_fields(key: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """The fields called `names` in a key, as texts; those that are absent or null there are skipped."""
+    """Returns the fields `names` of an object key as texts; absent and null ones are omitted."""
     parts = dict(part.split("=", 1) for part in key.split("/")[:-1] if "=" in part)
     return {name: unquote(parts[name]) for name in names if parts.get(name, _HIVE_NULL) not in (_HIVE_NULL, "")}
 
 
 def reads_record_fields(spec: PipelineSpec) -> bool:
-    """Whether anything of the pipeline reads below `_record`; events are spared the fields otherwise."""
+    """Returns whether the pipeline reads fields of `_record`; otherwise they are not added to events."""
     paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(look_up.of for look_up in spec.enrich)]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
@@ -46,27 +45,27 @@ def reads_record_fields(spec: PipelineSpec) -> bool:
 
 
 def lookup_fields(spec: PipelineSpec) -> frozenset[str]:
-    """The fields below which events have what is looked up of them."""
+    """Returns the event fields that hold results of look-ups."""
     return frozenset(look_up.output_field for look_up in spec.enrich)
 
 
 def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> Databases | None:
-    """The databases that a pass over events reads, as they are in the lake now; None where it reads none.
+    """Pins the current versions of the databases that a parse uses; None if it uses none.
 
     Raises:
-        ConfigError: ENRICHMENT_UNREADABLE, one is missing or cannot be opened.
-        TransientError: the storage failed; ENRICHMENT_REPLACED.
+        ConfigError: ENRICHMENT_UNREADABLE, one is missing or corrupt.
+        TransientError: storage errors; ENRICHMENT_REPLACED.
     """
     names = [look_up.database for look_up in spec.enrich if look_up.database is not None]
     if not names:
         return None
-    # By name, here and below: what reads databases and user agents is loaded where a pipeline asks for it.
+    # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.
     databases: Databases = import_module("deltaworks.events.enrichment.databases").Databases.fix(names, storage)
     return databases
 
 
 def create_lookups_and_masks(spec: PipelineSpec, databases: Databases | None) -> Protection | None:
-    """What looks things up of events and masks them; None where a pipeline declares neither.
+    """Creates the look-ups and masks that a pipeline declares; None if it declares neither.
 
     Raises:
         ConfigError: ENRICHMENT_UNREADABLE, a database cannot be opened.
@@ -79,5 +78,5 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: Databases | None) ->
 
 
 def row_keys(rows: pa.Table) -> list[RowKey]:
-    """The key of every row."""
+    """Returns the key of every row."""
     return list(zip(*(rows.column(name).to_pylist() for name in ROW_KEY_COLUMNS), strict=True))

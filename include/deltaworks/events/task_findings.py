@@ -1,6 +1,6 @@
-"""What a pass over a batch notes beside rows: new fields, warnings of rules, lost objects, why it must stop.
+"""Task findings: new fields, rule warnings, rejected objects, counts and errors that a task reports next to its rows.
 
-Each task has its own and sends it to the driver as plain data, where they are merged in the order of tasks.
+Each task sends its findings to the driver as plain data; the driver merges them in task order.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.reasons import RejectedEvent, to_printable
 
-#: New fields of one table that a task remembers: a producer may invent names without end.
+#: New fields recorded per table and task: a producer may invent names without limit.
 MAX_NEW_FIELDS = 1_000
-#: Reasons of quarantine that a task counts apart, and those that the ledger keeps of a batch.
+#: Distinct quarantine reasons that a task counts, and those stored in the ledger per batch.
 MAX_REASONS, MAX_LEDGER_REASONS = 1_000, 20
-#: Names of events are remembered as far as this.
+#: Event names are truncated to this length.
 MAX_NAME_LENGTH = 200
-#: Keys of lost objects that are reported; quarantine has all of them.
+#: Keys of missing objects reported here; quarantine has all of them.
 MAX_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
-#: What a batch's record calls the numbers of events that it dropped, by the process of the collector that gave them.
+#: Ledger key of the sequence numbers of dropped events, by collector process.
 DROPPED_SEQUENCE_NUMBERS = "dropped_sequence_numbers"
 
-#: The class that a task's failure has in the driver, by name; any other error becomes a plain DeltaworksError.
+#: Error classes restored in the driver, by name; others become DeltaworksError.
 _FAILURES: Mapping[str, type[DeltaworksError]] = {
     kind.__name__: kind for kind in (ConfigError, ContractError, TransientError)
 }
@@ -37,16 +37,24 @@ Path = tuple[str, ...]
 
 @dataclass(slots=True)
 class TaskFindings:
-    """`new_fields`: by table and path, the kinds of the values met; `rule_warnings`: rows by `table.rule`.
+    """Findings of one task, or of a batch once merged.
 
-    `objects_rejected`: objects nothing could be read of, by reason; `objects_missing`: some that were gone, by key.
-    `over_budget`: payloads that went beyond a budget, by its name. `unusable_times`: events that have the time they
-    arrived at in place of one of no use. `invalid_addresses`: values of private fields, by path, of which nothing is kept
-    since they are no addresses. `privacy`: what was stripped and scanned, and events dropped for whose they are, by
-    what became of them; `dropped` are their numbers, where a collector gave them any. `sealed`: frames for the vault,
-    with their kinds. `events` were read, those in quarantine among them, which are `rejected` by the code of a reason
-    and the field it is about, never with a value, and `rejected_events` by the code and their name. `refusal` is why
-    some object may not be read, `any_read` whether any payload was.
+    Attributes:
+        new_fields: kinds of values by table and path, for fields that no column reads.
+        rule_warnings: rows by `table.rule`.
+        objects_rejected: unreadable objects by reason.
+        objects_missing: some keys of objects that were missing.
+        over_budget: payloads by exceeded budget.
+        unusable_times: events whose unusable time was replaced by their arrival time.
+        invalid_addresses: values of private fields, by path, that were dropped because they are no IP addresses.
+        privacy: counts of redacted, scanned and dropped events.
+        dropped_sequence_numbers: collector sequence numbers of dropped events.
+        sealed_frames: frames for the vault with their kinds.
+        events: parsed events, including rejected ones.
+        rejected: quarantined events by reason code and field, never by value.
+        rejected_events: quarantined events by reason code and event name.
+        refusal: the error that denied access to an object.
+        any_read: whether some payload was read.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -67,23 +75,23 @@ class TaskFindings:
     any_read: bool = field(default=False, compare=False)
 
     def record_new_field(self, table: str, path: Path, kind: str) -> None:
-        """A field of `table` that no column takes, with a value of this kind."""
+        """Records a field that no column of `table` reads, with the kind of its value."""
         kinds = self.new_fields.setdefault(table, {})
         if path in kinds or len(kinds) < MAX_NEW_FIELDS:
             kinds.setdefault(path, set()).add(kind)
 
     def record_rejected_object(self, reason: str, key: str) -> None:
-        """An object nothing could be read of."""
+        """Records an object of which nothing could be read."""
         self.objects_rejected[reason] += 1
         if reason == OBJECT_MISSING and len(self.objects_missing) < MAX_EXAMPLES:
             self.objects_missing.append(key)
 
     def record_over_budget(self, budget: str) -> None:
-        """A payload that went beyond this budget."""
+        """Records a payload that exceeded this budget."""
         self.over_budget[budget] += 1
 
     def record_events(self, events: int, rejected: Iterable[RejectedEvent]) -> None:
-        """Events that were read, and those of them that go to quarantine."""
+        """Records the number of parsed events, and the rejected ones."""
         self.events += events
         for row in rejected:
             for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
@@ -95,7 +103,7 @@ class TaskFindings:
                     self.rejected_events[kind] += 1
 
     def merge(self, other: TaskFindings) -> None:
-        """Merge the findings of a task that comes later; where a bound is reached, those of this one stay."""
+        """Adds the findings of a later task; existing entries win where a limit is reached."""
         self.rule_warnings.update(other.rule_warnings)
         self.objects_rejected.update(other.objects_rejected)
         self.over_budget.update(other.over_budget)
@@ -117,7 +125,7 @@ class TaskFindings:
         self.any_read = self.any_read or other.any_read
 
     def ledger_entry(self) -> dict[str, Any]:
-        """What the prepared batch and the ledger keep of it."""
+        """Returns the part stored in the prepared batch and the ledger."""
         facts: dict[str, Any] = {
             "rule_warnings": _sorted_by_name(self.rule_warnings),
             "objects_rejected": _sorted_by_name(self.objects_rejected),
@@ -134,7 +142,7 @@ class TaskFindings:
         return {name: value for name, value in facts.items() if value}
 
     def as_record(self) -> dict[str, Any]:
-        """As plain values, to be sent to the driver."""
+        """Returns plain values to send to the driver."""
         return {
             "rule_warnings": dict(self.rule_warnings),
             "new_fields": [
@@ -160,7 +168,7 @@ class TaskFindings:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TaskFindings:
-        """The reverse of `as_record`."""
+        """Restores the output of `as_record`."""
         findings = cls(
             rule_warnings=Counter(record["rule_warnings"]),
             objects_rejected=Counter(record["objects_rejected"]),

@@ -1,8 +1,8 @@
-"""The fields of an event that no column of a table takes.
+"""Undeclared fields: fields of an event that no column of a table reads.
 
-Extra is what lies at the top of an event, or below an object from which the table reads a column, and is neither read
-by a column nor the event's name, time or id. A column that takes an object whole (a map, an array) takes all of it;
-of a struct, fields that are not declared are extra. Null is never extra.
+These are fields at the top level, or inside an object from which the table reads a column, that are neither read by a
+column nor the event's name, time or id. A map or array column reads its object completely; in a struct, fields that are
+not declared count as undeclared. Null never counts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deltaworks.specs.event import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
-#: What stands in a text for a byte that is no UTF-8, and halves of characters.
+#: Surrogates: invalid UTF-8 bytes in decoded text, and unpaired halves.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Names that are read: None where the value is taken whole, a tree where only some of what is below is.
+#: Read field names: None where the value is read completely, a nested dict where parts of it are.
 ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
 _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
@@ -33,8 +33,9 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", d
 def read_fields(
     table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = (), lookup_fields: Iterable[str] = ()
 ) -> ReadFields:
-    """What `table` reads of an event; `evolved` are the paths of columns it was given while it ran."""
-    # Fields of a record, or of an object's key, are none of the event's own; nor is what was looked up, in `answers`.
+    """Returns the fields of an event that `table` reads; `evolved` are the paths of columns added by schema
+    evolution."""
+    # Fields of the record, the object key or look-ups do not belong to the event.
     fields: ReadFields = dict.fromkeys((RECORD_FIELD, PARTITION_FIELD, *lookup_fields))
     for path in (*event.id, *event.time.path, event.name.path, *table.when):
         if path is not None:
@@ -54,7 +55,7 @@ def _mark_read(fields: ReadFields, path: Path, inside: ReadFields | None) -> Non
     for name in path[:-1]:
         below = fields.setdefault(name, {})
         if below is None:
-            return  # taken whole already
+            return  # already read completely
         fields = below
     present = fields.get(path[-1], inside)
     if present is None or inside is None:
@@ -66,7 +67,7 @@ def _mark_read(fields: ReadFields, path: Path, inside: ReadFields | None) -> Non
 
 
 def undeclared_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, Any]:
-    """The extra fields of an event, where they were in it; empty where there are none."""
+    """Returns the undeclared fields of an event, nested as in the event."""
     extra: dict[str, Any] = {}
     for name, value in event.items():
         if value is None:
@@ -85,7 +86,7 @@ def undeclared_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, An
 
 
 def leaf_fields(extra: dict[str, Any], fields: ReadFields, above: Path = ()) -> list[tuple[Path, Any]]:
-    """Each extra field with its path. An object that the table knows nothing of is one field."""
+    """Returns each undeclared field with its path. An object of which the table reads nothing is one field."""
     paths: list[tuple[Path, Any]] = []
     for name, value in extra.items():
         inner = fields.get(name)
@@ -97,22 +98,22 @@ def leaf_fields(extra: dict[str, Any], fields: ReadFields, above: Path = ()) -> 
 
 
 def json_type(value: Any) -> str:
-    """The type of a value by JSON's own names."""
+    """Returns the JSON name of a value's type."""
     return _JSON_TYPES.get(type(value), "null")
 
 
 def restore_field(extra: dict[str, Any], path: Path, value: Any) -> None:
-    """Add one field to the extra ones, at its place."""
+    """Adds a field back to the undeclared ones, at its path."""
     for name in path[:-1]:
         extra = extra.setdefault(name, {})
     extra[path[-1]] = value
 
 
 def rescued_json(extra: dict[str, Any], load_lossless: Callable[[], Any]) -> str | None:
-    """The extra fields as JSON, numbers as they were sent; None where there are none.
+    """Returns the undeclared fields as JSON with exact numbers; None if there are none.
 
     Args:
-        exact: the whole event with its numbers as literals; called where a number may have been rounded.
+        load_lossless: returns the complete event with number literals; called if a number may have been rounded.
     """
     if not extra:
         return None
@@ -122,21 +123,21 @@ def rescued_json(extra: dict[str, Any], load_lossless: Callable[[], Any]) -> str
     except TypeError:
         return text
     except ConversionError:
-        return json_text(dict.fromkeys(extra, "(nested too deeply to be kept)"))
+        return json_text(dict.fromkeys(extra, "(nested too deeply to store)"))
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON. Bytes of its texts that are no UTF-8 are written out, as `\\xNN`.
+    r"""Serializes a value as JSON. Invalid UTF-8 bytes are written as `\\xNN`.
 
     Raises:
-        Misfit: it is nested too deeply to be written.
+        ConversionError: it is nested too deeply.
     """
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # nested deeper than orjson writes, though it reads it; or a text is no UTF-8
+    except TypeError:  # nested more deeply than orjson writes (it parses more), or invalid UTF-8
         pass
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (RecursionError, TypeError, ValueError) as error:
-        raise ConversionError(ReasonCode.MALFORMED, f"a field that no column takes cannot be kept: {error}") from None
+        raise ConversionError(ReasonCode.MALFORMED, f"an undeclared field cannot be serialized: {error}") from None
     return _SURROGATE.sub(lambda match: "\\" + to_printable(match[0]), text)
