@@ -22,7 +22,7 @@ def run(options: Options) -> list[Figure]:
 
     with scratch_folder("backtest") as folder:
         catalog = rules_lake(folder, rules=1, edges=LABEL_SETS, minutes=DAYS * 24 * 60, learned=True)
-        (rule,) = catalog.pipeline("delivery").alerts
+        (rule,) = catalog.pipeline("delivery").rules
         options.progress("backtest: the days are written")
         started = time.perf_counter()
         until = START + dt.timedelta(days=DAYS)

@@ -22,8 +22,8 @@ def run(options: Options) -> list[Figure]:
     from benchmarks.rule_lakes import START, rules_lake, write_minutes
     from benchmarks.scratch import scratch_folder
     from deltaworks.control.objects import open_objects
-    from deltaworks.rules.inputs import OpenTables
-    from deltaworks.rules.pipeline_judge import PipelineJudge
+    from deltaworks.rules.inputs import RuleTables
+    from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
     from deltaworks.tables.lake import Lake
 
     taken: list[float] = []
@@ -31,14 +31,14 @@ def run(options: Options) -> list[Figure]:
     with scratch_folder("rules") as folder:
         catalog = rules_lake(folder, rules=RULES, edges=LABEL_SETS, minutes=_BEFORE)
         storage = catalog.environment.lake
-        tables = OpenTables(Lake(storage))
-        judge = PipelineJudge(catalog, "delivery", open_objects(storage), tables)
+        tables = RuleTables(Lake(storage))
+        judge = PipelineEvaluator(catalog, "delivery", open_objects(storage), tables)
         for minute in range(_BEFORE, _BEFORE + options.repeats + 1):
             write_minutes(catalog, first=minute, minutes=1, edges=LABEL_SETS)
             now = START + dt.timedelta(minutes=minute, seconds=91)
-            tables.look_again()
+            tables.mark_stale()
             started, cpu_started = time.perf_counter(), time.process_time()
-            judged = judge.look(now)
+            judged = judge.evaluate(now)
             taken.append(time.perf_counter() - started)
             cpu.append(time.process_time() - cpu_started)
             if judged != RULES:

@@ -1,4 +1,4 @@
-"""Airflow DAG rules__judging: one endless process that judges the rules of all pipelines that declare any."""
+"""Airflow DAG rules: one endless process that judges the rules of all pipelines that declare any."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_the_graph_of_assets_shows_what_gold_reads_and_no_stream_announces_anyth
         ("relay__landing", []),
         ("stream_group__small", ["edits", "games"]),
         ("stream_health", ["edits", "games"]),
-        ("rules__judging", ["edits", "games"]),
+        ("rules", ["edits", "games"]),
         ("vault__players", ["edits", "games"]),
         (None, ["edits", "games"]),
     ],

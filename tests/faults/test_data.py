@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.harness.driver import Driver
-from tests.faults.harness.judging import engine_seconds
 from tests.faults.harness.oracle import Verdict
 from tests.faults.harness.stage import Stage
+from tests.faults.harness.timings import engine_seconds
 
 Tell = Callable[..., Verdict]
 MakeStage = Callable[..., Stage]

@@ -10,9 +10,9 @@ import pytest
 
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.judging import engine_seconds, recovery_seconds
 from tests.faults.harness.oracle import Verdict, rows_in_folder
 from tests.faults.harness.stage import PIPELINE, Stage
+from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 TABLES = 30
 #: After how many of the tables between the first and the last a driver is killed.

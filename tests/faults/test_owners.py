@@ -15,9 +15,9 @@ from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.errors import ConcurrencyError, FencedError
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.judging import recovery_seconds
 from tests.faults.harness.oracle import Verdict, commits_after_takeover
 from tests.faults.harness.stage import PIPELINE, Stage
+from tests.faults.harness.timings import recovery_seconds
 
 TABLES = 30
 Tell = Callable[..., Verdict]

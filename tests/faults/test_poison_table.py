@@ -13,9 +13,9 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.judging import engine_seconds, recovery_seconds
 from tests.faults.harness.oracle import Verdict
 from tests.faults.harness.stage import PIPELINE, Stage
+from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 POISONED = "k03"
 TABLES = 30

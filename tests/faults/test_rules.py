@@ -17,8 +17,8 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import report, subjects
 from deltaworks.specs.catalog import PROJECT_ROOT
-from tests.unit.rules import rule_stage
-from tests.unit.rules.rule_stage import RATE, RuleStage, rules_project
+from tests.unit.rules import rule_harness
+from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -69,8 +69,8 @@ sys.exit(__main__.main(sys.argv[3:]))
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
     """A rule that was judged until its line begins, twenty-four minutes ago by the clock of this machine."""
     now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
-    monkeypatch.setattr(rule_stage, "START", now - dt.timedelta(minutes=24))
-    rule = RATE.replace("fire: ", "settle_seconds: 60, stale_seconds: 3600, fire: ")
+    monkeypatch.setattr(rule_harness, "START", now - dt.timedelta(minutes=24))
+    rule = RATE.replace("fire: ", "evaluation_delay_seconds: 60, stale_seconds: 3600, fire: ")
     stage = RuleStage(rules_project(tmp_path, rule))
     stage.rates([*LINE, WELL])
     stage.look(2.5)
@@ -95,7 +95,7 @@ def episodes(stage: RuleStage) -> list[tuple[float, float, float | None]]:
         if text is None:
             return None
         at = dt.datetime.strptime(text, "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC)
-        return (at - rule_stage.START).total_seconds() / 60
+        return (at - rule_harness.START).total_seconds() / 60
 
     return [(after(one.began), after(one.fired), after(one.ended)) for one in stage.state().episodes]  # type: ignore[misc]
 

@@ -14,9 +14,9 @@ from sandbox.servers import fault_proxy
 from sandbox.servers.fault_proxy import Action, running_fault_proxy
 from tests.faults.harness.driver import Driver
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.judging import engine_seconds, recovery_seconds
 from tests.faults.harness.oracle import Verdict
 from tests.faults.harness.stage import Stage
+from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 Tell = Callable[..., Verdict]
 MakeStage = Callable[..., Stage]

@@ -17,11 +17,11 @@ from deltaworks.sources.kinesis.pages import Page
 from deltaworks.sources.kinesis.rows import MAGIC, Rows, taken_apart
 from deltaworks.sources.kinesis.source import KinesisReader
 from deltaworks.sources.records import ReadStatistics, Record
-from tests.fuzz import judging
+from tests.fuzz import event_checks
 from tests.fuzz.cases import Case
 from tests.fuzz.container_inputs import COMPRESSORS
 from tests.fuzz.container_readers import content_of
-from tests.fuzz.judging import Observed, declared, observe, problems
+from tests.fuzz.event_checks import Observed, declared, observe, problems
 from tests.fuzz.plain_readers import BROKEN, NOTHING, exactly, json_values
 from tests.fuzz.targets import Inputs
 from tests.fuzz.text_inputs import JUNK, WRITTEN, json_payloads
@@ -155,7 +155,7 @@ class KafkaTarget:
         return problems(observed, reading, seq=offset)
 
     def counts(self, observed: Observed) -> tuple[int, int]:
-        return judging.counts(observed)
+        return event_checks.counts(observed)
 
 
 def _observed(records: list[Record], spec: Any) -> Observed:
@@ -332,7 +332,7 @@ class KinesisTarget:
         return plain_user_records(message)
 
     def counts(self, observed: Observed) -> tuple[int, int]:
-        return judging.counts(observed)
+        return event_checks.counts(observed)
 
 
 #: A record packed by another implementation, as the producers' documentation has it.

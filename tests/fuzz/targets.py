@@ -16,9 +16,9 @@ from deltaworks.events.formats.registry import framer
 from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.fuzz import judging, plain_readers
+from tests.fuzz import event_checks, plain_readers
 from tests.fuzz.cases import Case
-from tests.fuzz.judging import Observed, declared, observe, problems
+from tests.fuzz.event_checks import Observed, declared, observe, problems
 from tests.fuzz.plain_readers import Reading
 
 Reader = Callable[[bytes], Reading]
@@ -84,7 +84,7 @@ class PayloadTarget:
         return [*observed.notes, *problems(observed, self.by_variant[case.variant].reader(case.data))]
 
     def counts(self, observed: Observed) -> tuple[int, int]:
-        return judging.counts(observed)
+        return event_checks.counts(observed)
 
 
 def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
@@ -139,7 +139,7 @@ class CompressedTarget:
         return problems(observed, self.by_variant[case.variant].reader(content))
 
     def counts(self, observed: Observed) -> tuple[int, int]:
-        return judging.counts(observed)
+        return event_checks.counts(observed)
 
 
 #: Why content that grows beyond the bound is refused; a slow reader stops there too.

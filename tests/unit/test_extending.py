@@ -266,7 +266,7 @@ def test_a_rule_that_is_added_is_judged(project: Path) -> None:
     write(project, *example("Add a rule on answers", 1))
     assert check_project("local", root=project).errors == []
     declared = catalog(project)
-    (rule,) = declared.pipeline("orders").alerts
+    (rule,) = declared.pipeline("orders").rules
     start = datetime(2026, 3, 2, 10, tzinfo=UTC)
     weeks_ago = [start - timedelta(days=7 * week) for week in (1, 2)]
     times = [at + timedelta(minutes=number) for at in weeks_ago for number in range(50)]

@@ -67,7 +67,7 @@ def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) 
 
 def rules_dag(catalog: Catalog) -> DAG | None:
     """The DAG of the process that judges the rules of all pipelines; None where none declares any."""
-    pipelines = {name: spec for name, spec in catalog.pipelines.items() if spec.alerts}
+    pipelines = {name: spec for name, spec in catalog.pipelines.items() if spec.rules}
     if not pipelines:
         return None
     owners = ", ".join(sorted({spec.owner for spec in pipelines.values()}))

@@ -8,10 +8,10 @@ from collections import defaultdict
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
-from deltaworks.rules.backtest import Backtest, Point
-from deltaworks.rules.minutes import start_of
+from deltaworks.rules.backtest import Backtest, ChartPoint
+from deltaworks.rules.messages import bounds_text, labels_text
+from deltaworks.rules.minutes import minute_start
 from deltaworks.rules.subjects import Labels
-from deltaworks.rules.wording import bounds_text, labels_text
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
 #: Points of a line; of more, the most extreme one of each stretch is drawn.
@@ -74,7 +74,7 @@ def _shown(result: Backtest) -> set[Labels]:
 def _lines(result: Backtest, label_sets: set[Labels], what: str) -> list[tuple[object, ...]]:
     sign = 1 if result.rule.fire.is_upper else -1
     width = max(1, (result.last - result.first) // _MOST_POINTS)
-    kept: dict[tuple[Labels, int], tuple[Point, float]] = {}
+    kept: dict[tuple[Labels, int], tuple[ChartPoint, float]] = {}
     for point in result.points:
         value = point.value if what == "value" else point.baseline
         if point.labels not in label_sets or value is None:
@@ -83,7 +83,7 @@ def _lines(result: Backtest, label_sets: set[Labels], what: str) -> list[tuple[o
         if key not in kept or sign * value > sign * kept[key][1]:
             kept[key] = point, value
     return [
-        (start_of(point.minute), labels_text(result.rule, point.labels), value)
+        (minute_start(point.minute), labels_text(result.rule, point.labels), value)
         for point, value in sorted(kept.values(), key=lambda item: item[0].minute)
     ]
 
@@ -93,10 +93,10 @@ def _firing(result: Backtest) -> list[tuple[object, ...]]:
     for episode in result.episodes:
         changes[episode.fired] += 1
         changes[result.last + 1 if episode.ended is None else episode.ended] -= 1
-    rows: list[tuple[object, ...]] = [(start_of(result.first), 0)]
+    rows: list[tuple[object, ...]] = [(minute_start(result.first), 0)]
     number = 0
     for minute in sorted(changes):
-        rows.append((start_of(minute), number))
+        rows.append((minute_start(minute), number))
         number += changes[minute]
-        rows.append((start_of(minute), number))
-    return [*rows, (start_of(result.last), number)]
+        rows.append((minute_start(minute), number))
+    return [*rows, (minute_start(result.last), number)]

@@ -30,7 +30,7 @@ PipelineArgument = Annotated[str, typer.Argument(help="The pipeline.", autocompl
 StreamArgument = Annotated[
     str,
     typer.Argument(
-        help="A pipeline, a relay, or the DAG of what runs without end, such as rules__judging.",
+        help="A pipeline, a relay, or the DAG of what runs without end, such as rules.",
         autocompletion=stream_names,
     ),
 ]

@@ -23,7 +23,7 @@ from deltaworks.specs.catalog import find_by_name
 if TYPE_CHECKING:
     from deltaworks.rules.backtest import Backtest
     from deltaworks.rules.incidents import Detection
-    from deltaworks.rules.states import RuleState
+    from deltaworks.rules.stored_state import RuleState
 
 _SETTINGS = typer.Option(None, "--set", help="Another value of a key, such as fire.above=0.07; several times.")
 _MOST_LISTED = 200
@@ -37,7 +37,7 @@ def rules(
     """List the rules of pipelines and how their figures stand: the state, the value, since when."""
     project = catalog()
     objects = open_objects(project.environment.lake)
-    from deltaworks.rules.states import read_rule_state
+    from deltaworks.rules.stored_state import read_rule_state
 
     listing = Listing(
         ("pipeline", "rule", "labels", "state", "value", "usual", "since", "judged to", "data to", "problem")
@@ -45,7 +45,7 @@ def rules(
     for name, spec in project.pipelines.items():
         if pipeline and name != pipeline:
             continue
-        for rule in spec.alerts:
+        for rule in spec.rules:
             _add(listing, name, rule.name, read_rule_state(objects, name, rule.name), every=every)
     if pipeline:
         project.pipeline(pipeline)
@@ -56,21 +56,29 @@ def _add(listing: Listing, pipeline: str, rule: str, state: RuleState | None, *,
     if state is None:
         listing.add(pipeline, rule, "", "not judged yet", "", "", "", "", "", "")
         return
-    reach = (state.last_minute or "", state.data_to)
-    problem = state.problem or ", ".join(state.conditions)
-    shown = [item for item in state.figures if every or item.phase not in ("ok", "learning") or item.unknown]
+    reach = (state.last_minute or "", state.data_until)
+    problem = state.problem or ", ".join(state.rule_alerts)
+    shown = [item for item in state.series if every or item.phase not in ("ok", "learning") or item.unknown]
     order = ("firing", "recovering", "pending", "ok", "learning")
     for item in sorted(shown, key=lambda item: (order.index(item.phase), [text or "" for text in item.labels])):
         labels = ", ".join(f"{name}={text or ''}" for name, text in zip(state.labels, item.labels, strict=True))
         word = f"{item.phase}, unknown" if item.unknown else item.phase
         listing.add(
-            pipeline, rule, labels, word, _figure(item.value), _figure(item.baseline), item.since, *reach, problem
+            pipeline,
+            rule,
+            labels,
+            word,
+            _figure(item.value),
+            _figure(item.baseline),
+            item.changed_minute,
+            *reach,
+            problem,
         )
-    well = len(state.figures) - len(shown)
-    if well or not state.figures:
-        phases = {item.phase for item in state.figures if item not in shown}
+    well = len(state.series) - len(shown)
+    if well or not state.series:
+        phases = {item.phase for item in state.series if item not in shown}
         word = "learning" if phases == {"learning"} else "ok" if phases else "no figures"
-        listing.add(pipeline, rule, f"{well} of {len(state.figures)}", word, "", "", "", *reach, problem)
+        listing.add(pipeline, rule, f"{well} of {len(state.series)}", word, "", "", "", *reach, problem)
 
 
 def _figure(value: float | None) -> Cell:
@@ -85,7 +93,7 @@ def backtest(
     until: str = typer.Option("", "--to", help="A date or time in UTC, itself not included; without it, now."),
     settings: list[str] = _SETTINGS,
     incidents: Path | None = typer.Option(None, "--incidents", help="A CSV file with from, to, and labels."),
-    as_known: bool = typer.Option(
+    point_in_time: bool = typer.Option(
         False, "--as-known", help="Read the tables as they were when each minute was judged."
     ),
     html: Path | None = typer.Option(None, "--html", help="The file to write a chart to."),
@@ -93,16 +101,18 @@ def backtest(
     """Judge a rule over a time that has passed: its episodes, its notices, how soon it told, what it made up."""
     project = catalog()
     spec = project.pipeline(pipeline)
-    declared = find_by_name(rule, {item.name: item for item in spec.alerts}, "rule")
+    declared = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
     start, end = _span(since, until)
     from deltaworks.rules.backtest import backtest as run
     from deltaworks.rules.incidents import read_incidents
-    from deltaworks.rules.trial_bounds import with_settings
+    from deltaworks.rules.overrides import with_overrides
 
-    tried = with_settings(declared, settings or ())
+    tried = with_overrides(declared, settings or ())
     recorded = read_incidents(incidents) if incidents is not None else None
     began = time.monotonic()
-    result = run(project, pipeline, tried, since=start, until=end, as_known=as_known, keep_points=html is not None)
+    result = run(
+        project, pipeline, tried, since=start, until=end, point_in_time=point_in_time, keep_points=html is not None
+    )
     seconds = time.monotonic() - began
     parts: list[Part] = [_episodes(result), _notices(result)]
     if recorded is not None:
@@ -110,7 +120,7 @@ def backtest(
 
         detected, false = detections(result, recorded)
         parts += [_detections(detected), f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day."]
-    parts += _sentences(result, as_known=as_known, seconds=seconds)
+    parts += _sentences(result, point_in_time=point_in_time, seconds=seconds)
     if html is not None:
         from deltaworks.cli.backtest_chart import backtest_page
 
@@ -138,8 +148,8 @@ def _span_invalid(message: str) -> ConfigError:
 
 
 def _episodes(result: Backtest) -> Listing:
+    from deltaworks.rules.messages import labels_text
     from deltaworks.rules.minutes import minute_text
-    from deltaworks.rules.wording import labels_text
 
     listing = Listing(("labels", "began", "fired", "told", "ended", "minutes", "worst", "held by"), title="episodes")
     for episode in sorted(result.episodes, key=lambda item: item.fired)[:_MOST_LISTED]:
@@ -148,11 +158,11 @@ def _episodes(result: Backtest) -> Listing:
             labels_text(result.rule, episode.labels),
             minute_text(episode.began),
             minute_text(episode.fired),
-            f"{result.judged_at(episode.fired):%Y-%m-%dT%H:%M:%SZ}",
+            f"{result.evaluated_at(episode.fired):%Y-%m-%dT%H:%M:%SZ}",
             "lasts" if episode.ended is None else minute_text(episode.ended),
             count_cell(end - episode.began),
             _figure(episode.worst),
-            episode.held_by,
+            episode.inhibited_by,
         )
     return listing
 
@@ -174,7 +184,7 @@ def _detections(detected: Sequence[Detection]) -> Listing:
     return listing
 
 
-def _sentences(result: Backtest, *, as_known: bool, seconds: float) -> list[str]:
+def _sentences(result: Backtest, *, point_in_time: bool, seconds: float) -> list[str]:
     kinds = Counter(notice.kind for notice in result.notices)
     notices = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "none"
     span = result.days * 86_400 / max(seconds, 1e-9)
@@ -183,7 +193,7 @@ def _sentences(result: Backtest, *, as_known: bool, seconds: float) -> list[str]
         f"{result.minutes:,} minutes judged in {seconds:.1f} s, {span:,.0f} times as fast as they passed. "
         "Nothing was written.",
     ]
-    if not as_known:
+    if not point_in_time:
         lines.append(
             "Of today's data: rows that came late are in it, so that it is optimistic; --as-known reads as of then."
         )

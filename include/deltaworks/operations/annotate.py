@@ -39,7 +39,7 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
     if not options.text.strip():
         raise _invalid("The note has no text.")
     by = options.by or ("" if context.run_id else getpass.getuser())
-    note = keep(open_objects(context.catalog.environment.lake), spec.pipeline, options.text, at=at, by=by)
+    note = keep(open_objects(context.catalog.environment.lake), spec.pipeline, options.text, at=at, author=by)
     return Report(parts=[f"{spec.pipeline}: {note.line}"])
 
 

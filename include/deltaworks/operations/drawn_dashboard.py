@@ -12,9 +12,9 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
 from deltaworks.dashboards.marks import MOST_MARKS, Mark, Marks
 from deltaworks.dashboards.spans import Span
-from deltaworks.rules.annotations import notes_between
-from deltaworks.rules.minutes import parse_minute, start_of
-from deltaworks.rules.states import EpisodeRecord, RuleState, rule_states
+from deltaworks.rules.annotations import annotations_between
+from deltaworks.rules.minutes import minute_start, parse_minute
+from deltaworks.rules.stored_state import EpisodeRecord, RuleState, rule_states
 from deltaworks.specs.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -36,8 +36,11 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
     """
     try:
         # One more than is drawn, so that the page says that there are more.
-        notes = notes_between(objects, pipeline, since=span.since, until=span.until, most=MOST_MARKS + 1)
-        marks = [Mark(kind="note", at=note.at, text=note.text + (f" ({note.by})" if note.by else "")) for note in notes]
+        notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MOST_MARKS + 1)
+        marks = [
+            Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
+            for note in notes
+        ]
         for state in rule_states(objects, pipeline):
             marks += _fired(state)
         return Marks.of(marks, span)
@@ -67,8 +70,8 @@ def _mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
     who = "; ".join(names[:_MOST_LABEL_SETS]) + more
     return Mark(
         kind="rule",
-        at=start_of(min(parse_minute(episode.began) for episode in episodes)),
-        until=None if float("inf") in ends else start_of(int(max(ends))),
+        at=minute_start(min(parse_minute(episode.began) for episode in episodes)),
+        until=None if float("inf") in ends else minute_start(int(max(ends))),
         text=f"{state.rule} fired" + (f": {who}" if who else ""),
     )
 

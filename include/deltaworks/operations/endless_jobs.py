@@ -212,7 +212,7 @@ def _end_by_force(job: EndlessJob, *, connect: Connect, say: Callable[[str], Non
 
 
 def endless_job(catalog: Catalog, name: str, *, to_start: bool) -> EndlessJob:
-    """What runs without end under a name: that of its DAG, `feeds__games` or `rules__judging`; a stream and a relay
+    """What runs without end under a name: that of its DAG, `feeds__games` or `rules`; a stream and a relay
     also under their own. One whose declaration is wrong can be stopped, but not started.
 
     Raises:

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from deltaworks.control import rule_paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
-from deltaworks.rules.process import JudgingProcess
+from deltaworks.rules.process import RuleProcess
 from deltaworks.specs.catalog import Catalog
 
 
-def open_judging(catalog: Catalog, _name: str, on_turn: Callable[[], None]) -> JudgingProcess:
+def open_rule_process(catalog: Catalog, _name: str, on_turn: Callable[[], None]) -> RuleProcess:
     """The process that judges the rules of all pipelines."""
-    return JudgingProcess(catalog, on_turn=on_turn)
+    return RuleProcess(catalog, on_progress=on_turn)
 
 
 RULES = DaemonKind(
@@ -21,7 +21,7 @@ RULES = DaemonKind(
     module="deltaworks.rules",
     help=f"the one process there is: {rule_paths.RULES_PROCESS}",
     control_folder=lambda _name: rule_paths.rules_control(),
-    build=open_judging,
+    build=open_rule_process,
     failure_condition="RULES_FAILED",
     cli_name=lambda _name: rule_paths.RULES_DAG,
 )

@@ -14,8 +14,8 @@ from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError, DeltaworksError
 
 #: How long before an episode a note may lie to be shown with it.
-SHOWN_HOURS = 24
-_MOST_SHOWN = 5
+LOOKBACK_HOURS = 24
+_MAX_LINES = 5
 
 
 class Annotation(Record):
@@ -28,54 +28,56 @@ class Annotation(Record):
     pipeline: str
     text: str
     at: dt.datetime
-    by: str = ""
+    author: str = ""
 
     @property
     def line(self) -> str:
         """The note on one line."""
-        return f"{self.at:%Y-%m-%d %H:%M}Z {self.text}" + (f" ({self.by})" if self.by else "")
+        return f"{self.at:%Y-%m-%d %H:%M}Z {self.text}" + (f" ({self.author})" if self.author else "")
 
 
 def annotate(
-    objects: ObjectStore, pipeline: str, text: str, *, at: dt.datetime | None = None, by: str = ""
+    objects: ObjectStore, pipeline: str, text: str, *, at: dt.datetime | None = None, author: str = ""
 ) -> Annotation:
     """Keep a note. The same text at the same time is one note, however often it is written.
 
     Raises:
         TransientError: the control area does not answer.
     """
-    note = Annotation(pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), by=by)
-    digest = hashlib.sha256(note.text.encode()).hexdigest()[:8]
-    key = rule_paths.pipeline_annotations(pipeline, f"{note.at:%Y%m%dT%H%M%S}-{digest}.json")
-    return RecordStore(objects, Annotation).fix(key, note)
+    annotation = Annotation(
+        pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), author=author
+    )
+    digest = hashlib.sha256(annotation.text.encode()).hexdigest()[:8]
+    key = rule_paths.pipeline_annotations(pipeline, f"{annotation.at:%Y%m%dT%H%M%S}-{digest}.json")
+    return RecordStore(objects, Annotation).fix(key, annotation)
 
 
-def notes_between(
-    objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime, most: int | None = None
+def annotations_between(
+    objects: ObjectStore, pipeline: str, *, since: dt.datetime, until: dt.datetime, max_count: int | None = None
 ) -> list[Annotation]:
     """The notes from one time up to another, the oldest first, of more than `most` the newest. One that cannot be read
     is left out."""
-    return [note for note in _read(objects, pipeline, since, until, most) if since <= note.at < until]
+    return [note for note in _read_annotations(objects, pipeline, since, until, max_count) if since <= note.at < until]
 
 
-def shown_before(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
+def recent_annotation_lines(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
     """The notes of the day before a time, as lines, the newest ones."""
-    notes = notes_between(
-        objects, pipeline, since=at - dt.timedelta(hours=SHOWN_HOURS), until=at + dt.timedelta(minutes=1)
+    notes = annotations_between(
+        objects, pipeline, since=at - dt.timedelta(hours=LOOKBACK_HOURS), until=at + dt.timedelta(minutes=1)
     )
-    return [note.line for note in notes[-_MOST_SHOWN:]]
+    return [note.line for note in notes[-_MAX_LINES:]]
 
 
-def _read(
-    objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime, most: int | None
+def _read_annotations(
+    objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime, max_count: int | None
 ) -> Iterator[Annotation]:
     folder = rule_paths.pipeline_annotations(pipeline)
     first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
     keys = sorted(key for key in objects.list(folder) if first <= key.removeprefix(folder) <= last)
-    for key in keys[-most:] if most else keys:
+    for key in keys[-max_count:] if max_count else keys:
         try:
-            note = RecordStore(objects, Annotation).read(key)
+            annotation = RecordStore(objects, Annotation).read(key)
         except (ContractError, DeltaworksError):
             continue
-        if note is not None:
-            yield note
+        if annotation is not None:
+            yield annotation

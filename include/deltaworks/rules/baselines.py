@@ -17,18 +17,18 @@ import duckdb
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind, RecordStore
-from deltaworks.rules.judge import Episode
+from deltaworks.rules.evaluation import Episode
 from deltaworks.rules.minutes import minute_of
-from deltaworks.rules.observing import RuleQuery
+from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.subjects import Labels
-from deltaworks.rules.verdicts import SPREAD_OF_MAD, Baseline
+from deltaworks.rules.verdicts import MAD_TO_STANDARD_DEVIATION, Baseline
 
 #: An hour of the day is known once so many dates have it.
 MIN_DAYS = 3
 _DAY_MINUTES = 24 * 60
 #: Weeks of minutes of many figures are read for it.
-_BUILD_SECONDS = 300.0
-_TABLE = "temp.main.observed"
+_BUILD_TIMEOUT_SECONDS = 300.0
+_OBSERVATIONS_TABLE = "temp.main.observed"
 
 
 class BaselineRow(Part):
@@ -38,7 +38,7 @@ class BaselineRow(Part):
     hour: int
     value: float
     spread: float
-    by_week: bool
+    is_hour_of_week: bool
 
 
 class DateBaseline(Record):
@@ -69,15 +69,15 @@ class Baselines:
 
     def key(self, date: dt.date) -> str:
         """Where the baseline of a date lies; another SQL, or other labels, have another one."""
-        declared = f"{self._query.text}\0{self._query.rule.model_dump_json(include=_DECIDING)}"
+        declared = f"{self._query.text}\0{self._query.rule.model_dump_json(include=_FINGERPRINTED_KEYS)}"
         digest = hashlib.sha256(declared.encode()).hexdigest()[:12]
         return rule_paths.rule_baseline(self._pipeline, self._query.rule.name, f"{date:%Y-%m-%d}-{digest}")
 
-    def fixed(self, date: dt.date) -> DateBaseline | None:
+    def stored(self, date: dt.date) -> DateBaseline | None:
         """The one on record."""
         return self._records.read(self.key(date))
 
-    def ensure(self, connection: duckdb.DuckDBPyConnection, date: dt.date, firing: Iterable[Episode]) -> None:
+    def ensure(self, connection: duckdb.DuckDBPyConnection, date: dt.date, episodes: Iterable[Episode]) -> None:
         """Have the baseline of a date, which is built where nobody has. Idempotent; the first one built stands.
 
         Raises:
@@ -85,74 +85,80 @@ class Baselines:
         """
         if date in self._dates:
             return
-        record = self.fixed(date)
+        record = self.stored(date)
         if record is None:
-            rows = learned(connection, self._query, date, firing)
+            rows = build_baseline(connection, self._query, date, episodes)
             rule = self._query.rule.name
-            made = DateBaseline(pipeline=self._pipeline, rule=rule, date=date.isoformat(), rows=tuple(rows))
-            record = self._records.fix(self.key(date), made)
+            built = DateBaseline(pipeline=self._pipeline, rule=rule, date=date.isoformat(), rows=tuple(rows))
+            record = self._records.fix(self.key(date), built)
         self._dates = {day: rows for day, rows in self._dates.items() if day > date - dt.timedelta(days=3)}
         self._dates[date] = record.by_hour()
 
-    def usual(self, labels: Labels, minute: int) -> Baseline | None:
+    def at(self, labels: Labels, minute: int) -> Baseline | None:
         """What is usual in a minute of a date that was ensured; None of other dates, and where nothing was learned."""
         date = dt.date(1970, 1, 1) + dt.timedelta(days=minute // _DAY_MINUTES)
         return self._dates.get(date, {}).get((labels, minute % _DAY_MINUTES // 60))
 
 
-def learned(
-    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, firing: Iterable[Episode]
+def build_baseline(
+    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, past_episodes: Iterable[Episode]
 ) -> list[BaselineRow]:
     """The baseline of a date, out of the tables of the connection."""
-    episodes = list(firing)
-    make_table(connection)
+    episodes = list(past_episodes)
+    create_observations_table(connection)
     try:
         rows: list[BaselineRow] = []
         if by_week := same_weekdays(query, date):
             for day in by_week:
-                read_days(connection, query, day, day)
-            rows = rows_of(connection, query, date, episodes)
+                load_observations(connection, query, day, day)
+            rows = baseline_rows(connection, query, date, episodes)
             if _is_complete(connection, rows, len(by_week)):
                 return rows
-        past = days_before(query, date)
-        connection.execute(f"DELETE FROM {_TABLE}")
-        read_days(connection, query, past[0], past[-1])
-        return rows_of(connection, query, date, episodes)
+        past = past_days(query, date)
+        connection.execute(f"DELETE FROM {_OBSERVATIONS_TABLE}")
+        load_observations(connection, query, past[0], past[-1])
+        return baseline_rows(connection, query, date, episodes)
     finally:
-        connection.execute(f"DROP TABLE {_TABLE}")
+        connection.execute(f"DROP TABLE {_OBSERVATIONS_TABLE}")
 
 
-def make_table(connection: duckdb.DuckDBPyConnection) -> None:
+def create_observations_table(connection: duckdb.DuckDBPyConnection) -> None:
     """Make the table that observations of the past are kept in, for as long as the connection is open."""
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE {_TABLE.rpartition('.')[2]} (step BIGINT, labels VARCHAR[], value DOUBLE)"
+        f"CREATE OR REPLACE TEMP TABLE {_OBSERVATIONS_TABLE.rpartition('.')[2]} (step BIGINT, labels VARCHAR[], value DOUBLE)"
     )
 
 
-def read_days(connection: duckdb.DuckDBPyConnection, query: RuleQuery, first: dt.date, last: dt.date) -> None:
+def load_observations(connection: duckdb.DuckDBPyConnection, query: RuleQuery, first: dt.date, last: dt.date) -> None:
     """Add what was observed on dates from one to another."""
-    start, end = _start(first), _start(last) + _DAY_MINUTES - query.rule.step_minutes
-    query.keep(connection, _TABLE, start, end, seconds=_BUILD_SECONDS)
+    start, end = _first_minute(first), _first_minute(last) + _DAY_MINUTES - query.rule.step_minutes
+    query.insert_observations(connection, _OBSERVATIONS_TABLE, start, end, timeout_seconds=_BUILD_TIMEOUT_SECONDS)
 
 
-def rows_of(
-    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, firing: Sequence[Episode]
+def baseline_rows(
+    connection: duckdb.DuckDBPyConnection, query: RuleQuery, date: dt.date, episodes: Sequence[Episode]
 ) -> list[BaselineRow]:
     """The baseline of a date out of what was read: of the hour of the week where weeks suffice, else of the day."""
     declared = query.rule.baseline
     if declared is None:
         return []
     connection.execute("CREATE OR REPLACE TEMP TABLE firing (labels VARCHAR[], began BIGINT, ended BIGINT)")
-    if firing:
-        spans = [(list(item.labels), item.began, item.ended if item.ended is not None else 1 << 40) for item in firing]
+    if episodes:
+        spans = [
+            (list(item.labels), item.began, item.ended if item.ended is not None else 1 << 40) for item in episodes
+        ]
         connection.executemany("INSERT INTO firing VALUES (?, ?, ?)", spans)
-    days = [_start(day) // _DAY_MINUTES for day in days_before(query, date)]
-    weekdays = [_start(day) // _DAY_MINUTES for day in same_weekdays(query, date)]
+    days = [_first_minute(day) // _DAY_MINUTES for day in past_days(query, date)]
+    weekdays = [_first_minute(day) // _DAY_MINUTES for day in same_weekdays(query, date)]
     rows: dict[tuple[Labels, int], BaselineRow] = {}
-    for past, least, by_week in ((days, MIN_DAYS, False), (weekdays, declared.min_weeks, True)):
-        for labels, hour, value, spread in connection.execute(_MEDIANS, [past, least]).fetchall() if past else ():
+    for past, min_days, is_hour_of_week in ((days, MIN_DAYS, False), (weekdays, declared.min_weeks, True)):
+        for labels, hour, value, spread in (
+            connection.execute(_MEDIANS_SQL, [past, min_days]).fetchall() if past else ()
+        ):
             key = (tuple(labels), hour)
-            rows[key] = BaselineRow(labels=key[0], hour=hour, value=value, spread=spread, by_week=by_week)
+            rows[key] = BaselineRow(
+                labels=key[0], hour=hour, value=value, spread=spread, is_hour_of_week=is_hour_of_week
+            )
     return list(rows.values())
 
 
@@ -164,7 +170,7 @@ def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
     return [date - dt.timedelta(days=7 * week) for week in range(declared.weeks, 0, -1)]
 
 
-def days_before(query: RuleQuery, date: dt.date) -> list[dt.date]:
+def past_days(query: RuleQuery, date: dt.date) -> list[dt.date]:
     """The dates of the weeks before, the last of which was over on the day before."""
     weeks = query.rule.baseline.weeks if query.rule.baseline is not None else 0
     return [date - dt.timedelta(days=days) for days in range(7 * weeks + 1, 1, -1)]
@@ -173,19 +179,19 @@ def days_before(query: RuleQuery, date: dt.date) -> list[dt.date]:
 def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineRow], dates: int) -> bool:
     """Whether every figure and hour that these dates had was learned from them, and they had any."""
     seen = connection.execute(
-        f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_TABLE})"
+        f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_OBSERVATIONS_TABLE})"
     ).fetchall()[0][0]
-    return bool(0 < seen <= sum(row.by_week for row in rows))
+    return bool(0 < seen <= sum(row.is_hour_of_week for row in rows))
 
 
-def _start(date: dt.date) -> int:
+def _first_minute(date: dt.date) -> int:
     return minute_of(dt.datetime.combine(date, dt.time(), tzinfo=dt.UTC))
 
 
-_DECIDING = {"labels", "samples", "percentile", "baseline", "step_minutes"}
-_MEDIANS = f"""
-    SELECT labels, (step % {_DAY_MINUTES} // 60)::INT AS hour, median(value), {SPREAD_OF_MAD} * mad(value)
-    FROM {_TABLE} AS observed
+_FINGERPRINTED_KEYS = {"labels", "samples", "percentile", "baseline", "step_minutes"}
+_MEDIANS_SQL = f"""
+    SELECT labels, (step % {_DAY_MINUTES} // 60)::INT AS hour, median(value), {MAD_TO_STANDARD_DEVIATION} * mad(value)
+    FROM {_OBSERVATIONS_TABLE} AS observed
     WHERE list_contains(?, step // {_DAY_MINUTES}) AND NOT EXISTS (
       SELECT 1 FROM firing
       WHERE firing.labels = observed.labels AND step >= firing.began AND step < firing.ended)

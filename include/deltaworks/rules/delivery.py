@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from deltaworks.alerts.raising import raise_alert, read_alert, resolve_alert
 from deltaworks.control.objects import ObjectStore
-from deltaworks.rules.states import TellingRecord
+from deltaworks.rules.stored_state import AlertEvent
 
 
-def deliver(objects: ObjectStore, outbox: Iterable[TellingRecord]) -> None:
+def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
     """Raise and resolve what is told, in order. One that dies in between is followed by another, which begins anew: an
     episode that the alert has already seen the end of is not raised a second time.
 
@@ -17,22 +17,22 @@ def deliver(objects: ObjectStore, outbox: Iterable[TellingRecord]) -> None:
         ConcurrencyError: ALERT_BUSY; TransientError: the control area does not answer. The outbox stays, for another
             try.
     """
-    for telling in outbox:
-        if telling.kind == "resolve":
-            resolve_alert(objects, cause=telling.cause, subject=telling.subject, summary=telling.summary)
-        elif not _is_over(objects, telling):
+    for event in outbox:
+        if event.kind == "resolve":
+            resolve_alert(objects, cause=event.cause, subject=event.subject, summary=event.summary)
+        elif not _was_resolved(objects, event):
             raise_alert(
                 objects,
-                cause=telling.cause,
-                subject=telling.subject,
-                summary=telling.summary,
-                severity=telling.severity,
-                detail=telling.detail,
+                cause=event.cause,
+                subject=event.subject,
+                summary=event.summary,
+                severity=event.severity,
+                detail=event.detail,
             )
 
 
-def _is_over(objects: ObjectStore, telling: TellingRecord) -> bool:
-    stored = read_alert(objects, cause=telling.cause, subject=telling.subject)
+def _was_resolved(objects: ObjectStore, event: AlertEvent) -> bool:
+    stored = read_alert(objects, cause=event.cause, subject=event.subject)
     if stored is None or stored.standing.open:
         return False
-    return stored.detail.get("episode") == telling.detail.get("episode")
+    return stored.detail.get("episode") == event.detail.get("episode")

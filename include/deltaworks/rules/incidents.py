@@ -11,8 +11,8 @@ from pathlib import Path
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
 from deltaworks.rules.backtest import Backtest
-from deltaworks.rules.judge import Episode
-from deltaworks.rules.minutes import start_of
+from deltaworks.rules.evaluation import Episode
+from deltaworks.rules.minutes import minute_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ def read_incidents(file: Path) -> list[Incident]:
         with file.open(encoding="utf-8", newline="") as opened:
             rows = list(csv.DictReader(opened))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise _invalid(file, 1, str(error)) from error
+        raise _invalid_error(file, 1, str(error)) from error
     incidents = []
     for line, row in enumerate(rows, start=2):
-        since, until = (_time(file, line, row, name) for name in ("from", "to"))
+        since, until = (_parse_time(file, line, row, name) for name in ("from", "to"))
         if since >= until:
-            raise _invalid(file, line, "`from` is not before `to`")
+            raise _invalid_error(file, line, "`from` is not before `to`")
         labels = {name: value for name, value in row.items() if name not in ("from", "to", None) and value}
         incidents.append(Incident(since, until, labels))
     return incidents
@@ -63,37 +63,39 @@ def detections(result: Backtest, incidents: Sequence[Incident]) -> tuple[list[De
     An episode is of an incident that it overlaps in time and agrees with in labels; one may be of several.
     """
     detected = []
-    false = [episode for episode in result.episodes if not any(_is_of(result, episode, one) for one in incidents)]
+    false_alarms = [
+        episode for episode in result.episodes if not any(_matches(result, episode, one) for one in incidents)
+    ]
     for incident in incidents:
-        of_it = [episode for episode in result.episodes if _is_of(result, episode, incident)]
-        first = min(of_it, key=lambda episode: episode.fired, default=None)
-        delay = None if first is None else (result.judged_at(first.fired) - incident.since).total_seconds() / 60
+        matching = [episode for episode in result.episodes if _matches(result, episode, incident)]
+        first = min(matching, key=lambda episode: episode.fired, default=None)
+        delay = None if first is None else (result.evaluated_at(first.fired) - incident.since).total_seconds() / 60
         detected.append(Detection(incident, first, delay))
-    return detected, false
+    return detected, false_alarms
 
 
-def _is_of(result: Backtest, episode: Episode, incident: Incident) -> bool:
+def _matches(result: Backtest, episode: Episode, incident: Incident) -> bool:
     names = result.rule.labels
     if any(name in names and episode.labels[names.index(name)] != value for name, value in incident.labels.items()):
         return False
-    ended = dt.datetime.max.replace(tzinfo=dt.UTC) if episode.ended is None else start_of(episode.ended)
-    return start_of(episode.began) < incident.until and ended > incident.since
+    ended = dt.datetime.max.replace(tzinfo=dt.UTC) if episode.ended is None else minute_start(episode.ended)
+    return minute_start(episode.began) < incident.until and ended > incident.since
 
 
-def _time(file: Path, line: int, row: Mapping[str, str | None], name: str) -> dt.datetime:
+def _parse_time(file: Path, line: int, row: Mapping[str, str | None], name: str) -> dt.datetime:
     text = (row.get(name) or "").strip()
     try:
         at = parse_iso(text)
     except ValueError:
         at = None
     if at is None:
-        raise _invalid(file, line, f"`{name}` is {text!r}, no time such as 2026-03-01T22:56")
+        raise _invalid_error(file, line, f"`{name}` is {text!r}, no time such as 2026-03-01T22:56")
     return at
 
 
-def _invalid(file: Path, line: int, why: str) -> ConfigError:
+def _invalid_error(file: Path, line: int, problem: str) -> ConfigError:
     return ConfigError(
         "INCIDENTS_INVALID",
-        f"{file}:{line}: {why}.",
+        f"{file}:{line}: {problem}.",
         hint="Write a CSV file with the columns from and to, times in UTC, and a column for each label that matters.",
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import duckdb
 from deltalake import DeltaTable
 
-from deltaworks.specs.business_alert import RuleSpec
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.ages import TableAge, age_of
@@ -18,28 +18,28 @@ from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.query import connect, table_keys
 
-Opened = Callable[[str], DeltaTable | None]
+OpenTable = Callable[[str], DeltaTable | None]
 _MEMORY_MIB = 1024
 _THREADS = 2
 
 
-class OpenTables:
+class RuleTables:
     """Tables of the lake that stay open between two looks. Used by one thread."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._open: dict[str, DeltaTable] = {}
-        self._fresh: set[str] = set()
+        self._tables: dict[str, DeltaTable] = {}
+        self._refreshed: set[str] = set()
         self._ages: dict[str, tuple[int, TableAge]] = {}
 
-    def look_again(self) -> None:
+    def mark_stale(self) -> None:
         """From here on every table is brought up to date when it is used first."""
-        self._fresh.clear()
+        self._refreshed.clear()
 
-    def opened(self, key: str) -> DeltaTable | None:
+    def open(self, key: str) -> DeltaTable | None:
         """The table at a key as it is now, None where there is none."""
-        table = self._open.get(key)
-        if key in self._fresh:
+        table = self._tables.get(key)
+        if key in self._refreshed:
             return table
         if table is not None:
             try:
@@ -48,16 +48,16 @@ class OpenTables:
             except Exception:
                 table = None
         table = table or self._lake.open(key)
-        self._fresh.add(key)
+        self._refreshed.add(key)
         if table is None:
-            self._open.pop(key, None)
+            self._tables.pop(key, None)
         else:
-            self._open[key] = table
+            self._tables[key] = table
         return table
 
     def age(self, key: str, name: str) -> TableAge | None:
         """The age of the table at a key, None where there is none; its log is read again where it has grown."""
-        table = self.opened(key)
+        table = self.open(key)
         if table is None:
             return None
         version, age = self._ages.get(key, (-1, None))
@@ -68,65 +68,65 @@ class OpenTables:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reach:
+class InputFreshness:
     """How far the tables of a rule reach: to the newest row of the one that lags most, None where one has none.
 
     `absent` are declared tables that nothing has made yet. `kinds` says of each what it is: `cdn_minute (gold)`.
     """
 
     newest_at: dt.datetime | None
-    absent: tuple[str, ...] = ()
-    kinds: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
-def reach_of(spec: PipelineSpec, rule: RuleSpec, tables: OpenTables) -> Reach:
+def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> InputFreshness:
     """How far the tables of a rule reach that bring new rows; reference tables and names do not."""
-    keys, still = table_keys(spec), _still_tables(spec)
+    keys, static_tables = table_keys(spec), _static_tables(spec)
     times: list[dt.datetime | None] = []
-    absent, names = [], tables_behind(spec, rule.reads)
+    missing, names = [], source_tables(spec, rule.reads)
     for name in names:
         age = tables.age(keys[name], name)
         if age is None:
-            absent.append(name)
-        elif name not in still:
+            missing.append(name)
+        elif name not in static_tables:
             times.append(age.newest_row_at)
-    reached = [at for at in times if at is not None]
-    newest_at = min(reached) if reached and len(reached) == len(times) else None
-    return Reach(newest_at, tuple(absent), tuple(f"{name} ({_kind(spec, name)})" for name in names))
+    known_times = [at for at in times if at is not None]
+    newest_at = min(known_times) if known_times and len(known_times) == len(times) else None
+    return InputFreshness(newest_at, tuple(missing), tuple(f"{name} ({_table_kind(spec, name)})" for name in names))
 
 
-def tables_behind(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
+def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
     """The tables behind these names, views being followed to what they read."""
     views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
-    waiting, tables = list(reads), dict[str, None]()
-    while waiting:
-        name = waiting.pop(0)
+    pending, tables = list(reads), dict[str, None]()
+    while pending:
+        name = pending.pop(0)
         if name in views:
-            waiting += [read for read in views[name] if read not in tables]
+            pending += [read for read in views[name] if read not in tables]
         else:
             tables.setdefault(name)
     return list(tables)
 
 
-def connected(
-    catalog: Catalog, spec: PipelineSpec, rules: Collection[RuleSpec], opened: Opened
+def connect_tables(
+    catalog: Catalog, spec: PipelineSpec, rules: Collection[RuleSpec], open_table: OpenTable
 ) -> duckdb.DuckDBPyConnection:
     """A connection that reads what these rules read and nothing else, within bounds."""
-    own = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
+    single_catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
     reads = sorted({read for rule in rules for read in rule.reads})
-    connection, _ = connect(own, statement=" ".join(reads) or "nothing", open_table=opened)
+    connection, _ = connect(single_catalog, statement=" ".join(reads) or "nothing", open_table=open_table)
     restrict_connection(connection, spec.pipeline, memory_mib=_MEMORY_MIB, threads=_THREADS)
     return connection
 
 
-def _still_tables(spec: PipelineSpec) -> set[str]:
+def _static_tables(spec: PipelineSpec) -> set[str]:
     names = {reference.name for reference in spec.references}
     return names | ({spec.mutations.names, spec.mutations.intervals} if spec.mutations is not None else set())
 
 
-def _kind(spec: PipelineSpec, name: str) -> str:
+def _table_kind(spec: PipelineSpec, name: str) -> str:
     if name in {table.name for table in spec.gold.tables}:
         return "gold"
     if name in {*(table.name for table in spec.live), *(table.name for table in spec.keyed_tables)}:
         return "live"
-    return "reference" if name in _still_tables(spec) else "bronze"
+    return "reference" if name in _static_tables(spec) else "bronze"

@@ -13,7 +13,7 @@ def minute_of(at: datetime) -> int:
     return int(at.timestamp() // 60)
 
 
-def start_of(minute: int) -> datetime:
+def minute_start(minute: int) -> datetime:
     """Its start."""
     return _EPOCH + timedelta(minutes=minute)
 
@@ -21,7 +21,7 @@ def start_of(minute: int) -> datetime:
 @lru_cache(maxsize=8192)
 def minute_text(minute: int) -> str:
     """Its start as it is written everywhere: 2024-03-01T22:56Z."""
-    return f"{start_of(minute):%Y-%m-%dT%H:%MZ}"
+    return f"{minute_start(minute):%Y-%m-%dT%H:%MZ}"
 
 
 @lru_cache(maxsize=8192)

@@ -18,57 +18,57 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError
-from deltaworks.rules.inputs import OpenTables
-from deltaworks.rules.pipeline_judge import PipelineJudge
+from deltaworks.rules.inputs import RuleTables
+from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.lake import Lake
 
 _LOGGER = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
-LOOK_SECONDS = 10.0
+EVALUATION_INTERVAL_SECONDS = 10.0
 MAX_RUN_SECONDS = 14_400.0
 #: Longer than any of its turns may take: a baseline's query is ended after 300 s, a rule's after 30.
 STALL_SECONDS = 420.0
 #: What does not answer for longer ends the process, for whoever started it to see.
-_PATIENCE_SECONDS = 300.0
+_MAX_FAILING_SECONDS = 300.0
 
 
 @dataclass(slots=True)
-class JudgingCounts:
+class EvaluationCounts:
     """What a run did: looks that ended well, minutes that were judged."""
 
-    looks: int = 0
-    judged: int = 0
+    rounds: int = 0
+    evaluated: int = 0
 
 
-class JudgingProcess:
+class RuleProcess:
     """One run. `run` returns when its time is over or a stop is asked for, and raises on failure.
 
     Args:
         on_turn: called every few seconds, so that one that hangs is seen.
     """
 
-    def __init__(self, catalog: Catalog, *, on_turn: Callable[[], None] = lambda: None) -> None:
-        self._catalog, self._on_turn = catalog, on_turn
+    def __init__(self, catalog: Catalog, *, on_progress: Callable[[], None] = lambda: None) -> None:
+        self._catalog, self._on_progress = catalog, on_progress
         self._objects = open_objects(catalog.environment.lake)
-        self._tenure = LeasedProcess(
+        self._leased_process = LeasedProcess(
             self._objects,
             rule_paths.rules_control(),
             name=rule_paths.RULES_DAG,
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=MAX_RUN_SECONDS,
-            trigger_seconds=LOOK_SECONDS,
+            trigger_seconds=EVALUATION_INTERVAL_SECONDS,
             stall_seconds=STALL_SECONDS,
         )
-        self._judges: dict[str, PipelineJudge] = {}
-        self._counts = JudgingCounts()
+        self._evaluators: dict[str, PipelineEvaluator] = {}
+        self._counts = EvaluationCounts()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End after the rule in hand. Callable from a signal handler."""
-        self._tenure.stop()
+        self._leased_process.stop()
 
-    def run(self) -> JudgingCounts:
+    def run(self) -> EvaluationCounts:
         """Judge until the end.
 
         Raises:
@@ -77,64 +77,64 @@ class JudgingProcess:
                 was read.
             TransientError: the lake has not answered for minutes.
         """
-        with self._tenure.hold_lease(on_turn=self._on_turn):
-            self._look_until_end(self._catalog)
+        with self._leased_process.hold_lease(on_turn=self._on_progress):
+            self._evaluate_until_end(self._catalog)
         return self._counts
 
-    def _look_until_end(self, catalog: Catalog) -> None:
+    def _evaluate_until_end(self, catalog: Catalog) -> None:
         failing_since: float | None = None
-        tables = OpenTables(Lake(catalog.environment.lake))
+        tables = RuleTables(Lake(catalog.environment.lake))
         stamp = ""
-        while not self._tenure.should_stop:
+        while not self._leased_process.should_stop:
             try:
-                changed = declared_stamp(catalog.root)
+                changed = project_stamp(catalog.root)
                 if changed != stamp:
                     catalog, stamp = load_catalog(skip_invalid=True), changed
-                    self._declare(catalog, self._objects, tables)
-                self._look(tables)
+                    self._load_evaluators(catalog, self._objects, tables)
+                self._evaluate_all(tables)
                 failing_since = None
-                self._tenure.heartbeat.update(state="idle")
+                self._leased_process.heartbeat.update(state="idle")
             except DeltaworksError as error:
                 failing_since = failing_since or time.monotonic()
-                if not error.retryable or time.monotonic() - failing_since > _PATIENCE_SECONDS:
+                if not error.retryable or time.monotonic() - failing_since > _MAX_FAILING_SECONDS:
                     raise
                 _LOGGER.warning("It is tried again: %s", error)
-            self._tenure.pause(LOOK_SECONDS)
+            self._leased_process.pause(EVALUATION_INTERVAL_SECONDS)
 
-    def _declare(self, catalog: Catalog, objects: ObjectStore, tables: OpenTables) -> None:
+    def _load_evaluators(self, catalog: Catalog, objects: ObjectStore, tables: RuleTables) -> None:
         """Take over what is declared now. A pipeline that is wrong is left as it was judged last."""
-        for name in [name for name in self._judges if (("pipeline", name) not in catalog.broken)]:
-            self._judges.pop(name).close()
+        for name in [name for name in self._evaluators if (("pipeline", name) not in catalog.broken)]:
+            self._evaluators.pop(name).close()
         for name, spec in catalog.pipelines.items():
-            self._tenure.record_progress()
-            judge = PipelineJudge(catalog, name, objects, tables)
-            judge.end_what_is_gone()
-            if spec.alerts:
-                self._judges[name] = judge
+            self._leased_process.record_progress()
+            judge = PipelineEvaluator(catalog, name, objects, tables)
+            judge.resolve_removed_rules()
+            if spec.rules:
+                self._evaluators[name] = judge
             else:
                 judge.close()
 
-    def _look(self, tables: OpenTables) -> None:
-        tables.look_again()
-        for name, judge in self._judges.items():
-            if self._has_to_end():
+    def _evaluate_all(self, tables: RuleTables) -> None:
+        tables.mark_stale()
+        for name, judge in self._evaluators.items():
+            if self._should_stop():
                 return
             try:
-                self._counts.judged += judge.look(utc_now(), has_to_end=self._has_to_end)
+                self._counts.evaluated += judge.evaluate(utc_now(), should_stop=self._should_stop)
             except DeltaworksError:
                 raise
             # A table that is torn, a bug in one pipeline: the others are judged all the same.
             except Exception:
                 _LOGGER.exception("The rules of %s could not be judged", name)
-        self._counts.looks += 1
+        self._counts.rounds += 1
 
-    def _has_to_end(self) -> bool:
+    def _should_stop(self) -> bool:
         """Asked before every rule: with hundreds of them a look takes long, and gets on all the same."""
-        self._tenure.record_progress()
-        return self._tenure.stopping.is_set()
+        self._leased_process.record_progress()
+        return self._leased_process.stopping.is_set()
 
 
-def declared_stamp(root: Path) -> str:
+def project_stamp(root: Path) -> str:
     """What changes with any file of what is declared: their number, and the newest of their times."""
     times = [file.stat().st_mtime_ns for file in (root / "include").glob("*/**/*") if file.suffix in (".yaml", ".sql")]
     return f"{len(times)} {max(times, default=0)}"

@@ -19,15 +19,15 @@ TOO_WIDE: Final = "RULE_TOO_WIDE"
 #: Labels of one figure: in the order of the rule's `labels`, null where the answer has none.
 Labels = tuple[str | None, ...]
 #: Label sets that a notice lists; of more it says how many there are.
-MOST_LISTED: Final = 50
-_WRITTEN: Final = {character: f"%{ord(character):02X}" for character in "%,={}"}
+MAX_LISTED_LABEL_SETS: Final = 50
+_ESCAPES: Final = {character: f"%{ord(character):02X}" for character in "%,={}"}
 
 
 def subject_of(pipeline: str, rule: str, names: Sequence[str] = (), labels: Labels = ()) -> str:
     """The subject of a rule's alert."""
     if not names:
         return f"{pipeline}.{rule}"
-    pairs = (f"{name}={_written(value)}" for name, value in zip(names, labels, strict=True))
+    pairs = (f"{name}={_escape(value)}" for name, value in zip(names, labels, strict=True))
     return f"{pipeline}.{rule}{{{','.join(pairs)}}}"
 
 
@@ -71,14 +71,14 @@ class RuleDetail:
     spread: float | None = None
     bounds: str = ""
     reads: Sequence[str] = ()
-    data_to: str = ""
-    before: Sequence[str] = ()
+    data_until: str = ""
+    annotations: Sequence[str] = ()
     next_step: str = ""
 
-    def record(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """The detail as plain data."""
         return asdict(self)
 
 
-def _written(value: str | None) -> str:
-    return "".join(_WRITTEN.get(character, character) for character in value or "")
+def _escape(value: str | None) -> str:
+    return "".join(_ESCAPES.get(character, character) for character in value or "")

@@ -112,7 +112,7 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, 
         for index, dashboard in enumerate(spec.dashboards)
         for number, panel in enumerate(dashboard.panels)
     ]
-    files += [(("alerts", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.alerts)]
+    files += [(("alerts", index, "sql"), f"rule {rule.name!r}", rule.sql) for index, rule in enumerate(spec.rules)]
     files += [
         (("references", index, "file"), f"reference table {reference.name!r}", reference.file)
         for index, reference in enumerate(spec.references)

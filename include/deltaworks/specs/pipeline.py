@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from deltaworks.specs.alert_rule import RuleSpec, rule_problems
 from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
 from deltaworks.specs.base import Bytes, Name, Problem, Spec, exclude_if_default, raise_problems
-from deltaworks.specs.business_alert import RuleSpec, rule_problems
 from deltaworks.specs.dashboards import DashboardSpec, dashboard_problems
 from deltaworks.specs.enrich import (
     ENRICH_CHANGES,
@@ -218,7 +218,7 @@ class PipelineSpec(Spec):
     dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = exclude_if_default(
         (), description="pages of charts over the tables and views"
     )
-    alerts: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
+    rules: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
         (), description="rules on answers: figures judged by the minute, of which people are told"
     )
     feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = exclude_if_default(

@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app, operations, rules
 from deltaworks.errors import ConfigError
-from deltaworks.rules.annotations import shown_before
-from tests.unit.rules.rule_stage import START, RuleStage, rules_project
+from deltaworks.rules.annotations import recent_annotation_lines
+from tests.unit.rules.rule_harness import START, RuleStage, rules_project
 
 LINE = [0.01] * 5 + [0.2] * 6 + [0.01] * 9
 TIMES = ("--from", "2026-03-02T10:00", "--to", "2026-03-02T10:20")
@@ -83,6 +83,6 @@ def test_a_note_is_kept_once(stage: RuleStage) -> None:
         shown = run("annotate", "shop", "price change", "--at", "2026-03-02T08:00", "--by", "sales")
         assert shown.exit_code == 0, shown.output
 
-    assert shown_before(stage.objects, "shop", START) == ["2026-03-02 08:00Z price change (sales)"]
+    assert recent_annotation_lines(stage.objects, "shop", START) == ["2026-03-02 08:00Z price change (sales)"]
     refused = run("annotate", "shop", "price change", "--at", "soon")
     assert isinstance(refused.exception, ConfigError)

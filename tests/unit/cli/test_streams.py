@@ -88,7 +88,7 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
         ("stream__shop", paths.pipeline_control("shop")),
         ("relay__landing", paths.relay_control("landing")),
         ("feeds__shop", outbound_paths.feeds_control("shop")),
-        ("rules__judging", rule_paths.rules_control()),
+        ("rules", rule_paths.rules_control()),
         ("remediation__shift", outbound_paths.remediation_control("shift")),
     ],
 )

@@ -13,7 +13,7 @@ from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
 from deltaworks.operations.drawn_dashboard import drawn_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
-from deltaworks.rules.states import EpisodeRecord, RuleState
+from deltaworks.rules.stored_state import EpisodeRecord, RuleState
 from tests.unit.dashboards.dashboard_stage import SPAN, START, errors, put, shop
 
 
@@ -38,7 +38,7 @@ def test_notes_and_episodes_of_the_pipeline_stand_on_its_charts(tmp_path: Path) 
     catalog = shop(tmp_path)
     put(catalog, "errors_minute", errors())
     objects = LocalObjects(tmp_path / "lake")
-    annotate(objects, "shop", "price change", at=at(3), by="ada")
+    annotate(objects, "shop", "price change", at=at(3), author="ada")
     annotate(objects, "other", "of another pipeline", at=at(3))
     annotate(objects, "shop", "long ago", at=at(-600))
     judged(objects, "errors", episode("a", 5, 9), episode("b", 8, 12), episode(None, 20, None))

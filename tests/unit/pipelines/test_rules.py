@@ -9,15 +9,15 @@ import duckdb
 import pytest
 
 from deltaworks.rules.minutes import minute_of
-from deltaworks.rules.observing import rule_query
-from deltaworks.specs.business_alert import RuleSpec
+from deltaworks.rules.rule_query import rule_query
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.arrow_types import arrow_schema
 
 CATALOG = load_catalog("local", root=PROJECT_ROOT)
-RULES = [(name, rule) for name, spec in CATALOG.pipelines.items() for rule in spec.alerts]
+RULES = [(name, rule) for name, spec in CATALOG.pipelines.items() for rule in spec.rules]
 #: What gold is made of that no declaration says the types of.
 GOLD = {
     "events_per_hour": {"event_date": "date", "hour": "timestamp", "event_name": "string", "events": "long"},
@@ -69,9 +69,9 @@ def test_a_shipped_rule_can_be_asked(pipeline: str, rule: RuleSpec, connection: 
     query = rule_query(rule, (CATALOG.folder(pipeline) / rule.sql).read_text(), connection)
     first = minute_of(START) // rule.step_minutes * rule.step_minutes
 
-    (observed,) = query.observe(connection, first, first)
+    (observed,) = query.read_minutes(connection, first, first)
 
-    assert (observed.minute, list(observed.observations), observed.width) == (first, [], 0)
+    assert (observed.minute, list(observed.rows), observed.width) == (first, [], 0)
     assert rule.description
 
 
@@ -81,7 +81,7 @@ def test_every_pipeline_that_people_watch_ships_rules() -> None:
 
 def test_a_split_is_no_jump_and_a_fall_is(connection: duckdb.DuckDBPyConnection) -> None:
     spec = CATALOG.pipeline("stocks")
-    rule = {item.name: item for item in spec.alerts}["price_jump"]
+    rule = {item.name: item for item in spec.rules}["price_jump"]
     for table in rule.reads:
         connection.register(f"empty_{table}", arrow_schema(columns_of(spec, table)).empty_table())
         connection.execute(f"CREATE TABLE {table} AS SELECT * FROM empty_{table}")
@@ -96,6 +96,6 @@ def test_a_split_is_no_jump_and_a_fall_is(connection: duckdb.DuckDBPyConnection)
     query = rule_query(rule, (CATALOG.folder("stocks") / rule.sql).read_text(), connection)
     day = minute_of(dt.datetime(2026, 3, 3, tzinfo=dt.UTC))
 
-    (observed,) = query.observe(connection, day, day)
+    (observed,) = query.read_minutes(connection, day, day)
 
-    assert {item.labels: round(item.value or 0, 6) for item in observed.observations} == {("A",): 0.02, ("B",): 0.21}
+    assert {item.labels: round(item.value or 0, 6) for item in observed.rows} == {("A",): 0.02, ("B",): 0.21}

@@ -17,8 +17,8 @@ from deltaworks.errors import ConfigError
 from deltaworks.rules.backtest import Backtest, backtest
 from deltaworks.rules.incidents import detections, read_incidents
 from deltaworks.rules.minutes import minute_text
-from deltaworks.rules.trial_bounds import with_settings
-from tests.unit.rules.rule_stage import RATE, START, RuleStage, minute_row, rules_project
+from deltaworks.rules.overrides import with_overrides
+from tests.unit.rules.rule_harness import RATE, START, RuleStage, minute_row, rules_project
 
 BAD, WELL = 0.2, 0.01
 LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
@@ -30,9 +30,9 @@ WEEKLY = RATE.replace(
 
 
 def tried(stage: RuleStage, *settings: str, minutes: int = 20, since: dt.datetime = START, **more: bool) -> Backtest:
-    (rule,) = stage.catalog.pipeline("shop").alerts
+    (rule,) = stage.catalog.pipeline("shop").rules
     until = since + dt.timedelta(minutes=minutes)
-    return backtest(stage.catalog, "shop", with_settings(rule, settings), since=since, until=until, **more)
+    return backtest(stage.catalog, "shop", with_overrides(rule, settings), since=since, until=until, **more)
 
 
 def spans(result: Backtest) -> list[tuple[str, str, str | None]]:
@@ -63,7 +63,7 @@ def test_other_bounds_are_tried_without_being_declared(tmp_path: Path) -> None:
     stage.rates([*LINE, WELL])
 
     assert spans(tried(stage, "fire.above=0.3", "clear=null")) == []
-    assert spans(tried(stage, "for_minutes=5", "keep_minutes=1"))[0][1] == "2026-03-02T10:09Z"
+    assert spans(tried(stage, "for_minutes=5", "keep_firing_minutes=1"))[0][1] == "2026-03-02T10:09Z"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_late_rows_are_in_it_unless_only_what_was_known_is_read(tmp_path: Path) 
         stage, [START + dt.timedelta(minutes=minute + 1) for minute in range(20)] + [START + dt.timedelta(days=1)]
     )
 
-    today, known = tried(stage), tried(stage, as_known=True)
+    today, known = tried(stage), tried(stage, point_in_time=True)
 
     assert spans(today) == [("2026-03-02T10:05Z", "2026-03-02T10:07Z", "2026-03-02T10:15Z")]
     assert (known.episodes, known.optimistic_until) == ([], None)
@@ -110,7 +110,7 @@ def test_where_the_log_does_not_reach_back_it_says_so(tmp_path: Path) -> None:
     DeltaTable(folder).optimize.compact()
     (folder / oldest["path"]).unlink()
 
-    known = tried(stage, as_known=True)
+    known = tried(stage, point_in_time=True)
 
     # All versions but the compacted one need the file that is gone.
     assert known.optimistic_until == START + dt.timedelta(minutes=20, seconds=90)
@@ -175,7 +175,7 @@ def test_a_figure_without_a_past_is_learning(tmp_path: Path) -> None:
 def test_minutes_that_fired_are_left_out_of_what_is_usual(tmp_path: Path) -> None:
     rule = RATE.replace("fire: {above: 0.1}, clear: {above: 0.09}", WEEKLY.partition("labels: [cdn], ")[2][:-1])
     rule = rule.replace("hour_of_week", "hour_of_day, weeks: 1").replace(
-        "step_minutes: 5, for_minutes: 10", "keep_minutes: 1"
+        "step_minutes: 5, for_minutes: 10", "keep_firing_minutes: 1"
     )
     stage = RuleStage(rules_project(tmp_path, rule))
     for day in range(2, 9):

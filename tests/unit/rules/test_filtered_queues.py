@@ -13,7 +13,7 @@ from deltaworks.alerts.sending import send_notices
 from deltaworks.specs.environment import AlertsSpec
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_stage import Aws
-from tests.unit.rules.rule_stage import RATE, RuleStage, rules_project
+from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.report import report, subjects
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.rules import process
-from deltaworks.rules.pipeline_judge import PipelineJudge
-from deltaworks.rules.process import JudgingProcess
-from tests.unit.rules.rule_stage import RATE, RuleStage, rules_project
+from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
+from deltaworks.rules.process import RuleProcess
+from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
 from tests.waiting import eventually
 
 Look = Callable[..., int]
@@ -34,9 +34,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
 
 
 @contextmanager
-def running(stage: RuleStage, *, on_turn: Callable[[], None] = lambda: None) -> Iterator[JudgingProcess]:
+def running(stage: RuleStage, *, on_turn: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
     """The process in a thread of this one, stopped by its flag."""
-    judging = JudgingProcess(stage.catalog, on_turn=on_turn)
+    judging = RuleProcess(stage.catalog, on_progress=on_turn)
     thread = threading.Thread(target=judging.run)
     thread.start()
     try:
@@ -62,19 +62,19 @@ def test_a_look_that_hangs_is_noticed_by_whoever_watches_the_process(
 ) -> None:
     monkeypatch.setattr(process, "STALL_SECONDS", 1.0)
     looks, hangs, goes_on = list[int](), threading.Event(), threading.Event()
-    real: Look = PipelineJudge.look
+    real: Look = PipelineEvaluator.evaluate
 
-    def look(self: PipelineJudge, *arguments: object, **more: object) -> int:
+    def look(self: PipelineEvaluator, *arguments: object, **more: object) -> int:
         looks.append(1)
         if len(looks) == 3:
             hangs.set()
             goes_on.wait(120)
         return real(self, *arguments, **more)
 
-    monkeypatch.setattr(PipelineJudge, "look", look)
+    monkeypatch.setattr(PipelineEvaluator, "look", look)
     turns = list[int]()
     with running(stage, on_turn=lambda: turns.append(1)) as judging:
-        tenure = judging._tenure
+        tenure = judging._leased_process
         assert hangs.wait(60)
         eventually(lambda: tenure.is_stalled, "its bound is over")
         told = read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control()))
@@ -94,8 +94,8 @@ def test_a_look_over_many_rules_gets_on_though_it_takes_longer_than_its_bound(
     monkeypatch.setattr(process, "STALL_SECONDS", 600.0)
     asked = list[float]()
     with running(stage) as judging:
-        tenure = judging._tenure
+        tenure = judging._leased_process
         turn = tenure.record_progress
         monkeypatch.setattr(tenure, "record_progress", lambda: (asked.append(1), turn())[1])
-        eventually(lambda: judging._counts.looks > 2, "it looks")
-    assert len(asked) > 2 * judging._counts.looks, "it turns for every rule"
+        eventually(lambda: judging._counts.rounds > 2, "it looks")
+    assert len(asked) > 2 * judging._counts.rounds, "it turns for every rule"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deltaworks.specs.business_alert import RuleSpec
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.checks.project import check_project
-from tests.unit.rules.rule_stage import RuleStage, rules_project
+from tests.unit.rules.rule_harness import RuleStage, rules_project
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to/write-rules.md").read_text()
 EXAMPLES = dict(re.findall(r"<!-- rule: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))

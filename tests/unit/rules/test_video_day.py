@@ -15,10 +15,10 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.rules.backtest import backtest
-from deltaworks.rules.minutes import parse_minute, start_of
+from deltaworks.rules.minutes import minute_start, parse_minute
 from generator.viewing import Report, Viewer, reports_of
 from tests.unit.pipelines.shipped_lake import ShippedLake
-from tests.unit.rules.rule_stage import RuleStage
+from tests.unit.rules.rule_harness import RuleStage
 
 pytestmark = pytest.mark.integration
 
@@ -88,8 +88,8 @@ def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Pa
             new, at = rows[at:end], end
             data = pa.Table.from_pylist(new, schema=SCHEMA)
             write_deltalake(uri, data, mode="append", partition_by=["event_date"])
-        stage.judge._tables.look_again()
-        stage.judge.look(until)
+        stage.judge._tables.mark_stale()
+        stage.judge.evaluate(until)
         for subject in stage.open():
             told_at.setdefault(subject, minute)
         if unknown_at is None and stage.open("RULE_UNKNOWN"):
@@ -103,13 +103,13 @@ def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Pa
         (began,) = [began for labels, began, *_ in live if labels == (device,)]
         assert (
             DAY + dt.timedelta(minutes=first)
-            <= start_of(parse_minute(began))
+            <= minute_start(parse_minute(began))
             <= DAY + dt.timedelta(minutes=first + minutes)
         )
     assert unknown_at is not None
     assert STOP[0] < unknown_at <= STOP[0] + 20
 
-    rule = {item.name: item for item in lake.catalog.pipeline("video_qos").alerts}["playback_errors"]
+    rule = {item.name: item for item in lake.catalog.pipeline("video_qos").rules}["playback_errors"]
     result = backtest(lake.catalog, "video_qos", rule, since=DAY, until=DAY + dt.timedelta(days=1), keep_points=False)
     again = sorted((item.labels, item.began, item.fired, item.ended) for item in result.episodes)
     minutes_of = [

@@ -53,11 +53,11 @@ def relay_runbook(relay: RelaySpec) -> str:
 
 
 def rules_runbook(pipelines: Mapping[str, PipelineSpec]) -> str:
-    """For `rules__judging`."""
+    """For `rules`."""
     return _runbook(
         "rules",
         rules="; ".join(
-            f"{', '.join(f'`{rule.name}`' for rule in spec.alerts)} of {name}" for name, spec in pipelines.items()
+            f"{', '.join(f'`{rule.name}`' for rule in spec.rules)} of {name}" for name, spec in pipelines.items()
         ),
         owner=", ".join(sorted({spec.owner for spec in pipelines.values()})),
     )

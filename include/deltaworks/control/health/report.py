@@ -91,7 +91,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
         )
         for name, spec in catalog.pipelines.items()
     ]
-    judged = any(spec.alerts for spec in catalog.pipelines.values())
+    judged = any(spec.rules for spec in catalog.pipelines.values())
     rules = [Subject("rules", rule_paths.RULES_PROCESS, rule_paths.rules_control(), HealthLimits())] if judged else []
     feeds = [
         Subject("feeds", name, outbound_paths.feeds_control(name), HealthLimits())

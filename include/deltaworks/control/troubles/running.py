@@ -11,7 +11,7 @@ RUNNING: Final = (
     *raised_as(
         ConcurrencyError,
         Trouble(
-            "RULE_JUDGED_ELSEWHERE",
+            "RULE_EVALUATED_ELSEWHERE",
             "a rule was judged by another process meanwhile",
             "none: what that one wrote is read, and judged on from",
         ),

@@ -239,7 +239,7 @@ class _ProjectChecker:
 
 def _gold_errors(reading: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
     """What is wrong with the SQL of gold tables, views, panels and rules, those left out that were put aside."""
-    if not (spec.gold.tables or spec.views or spec.dashboards or spec.alerts):
+    if not (spec.gold.tables or spec.views or spec.dashboards or spec.rules):
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if reading.is_replaced(("tables", index))}
     skip = {

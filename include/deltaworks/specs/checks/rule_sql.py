@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from deltaworks.specs.alert_rule import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.business_alert import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
 from deltaworks.specs.checks.query_cache import Columns, QueryCache
 from deltaworks.specs.checks.sql_files import read_sql_file
 from deltaworks.specs.pipeline import PipelineSpec
@@ -22,7 +22,7 @@ def rule_errors(
     Args:
         columns: of the tables and views of the pipeline; those it lacks may have any.
     """
-    for index, alert in enumerate(spec.alerts):
+    for index, alert in enumerate(spec.rules):
         path = declared.path.parent / alert.sql
         if not path.is_file():
             continue

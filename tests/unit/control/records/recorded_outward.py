@@ -17,7 +17,7 @@ from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.control.records.store import UnversionedRecord
 from deltaworks.rules.annotations import Annotation
 from deltaworks.rules.baselines import BaselineRow, DateBaseline
-from deltaworks.rules.states import AlertRecord, EpisodeRecord, FigureRecord, RuleState, TellingRecord
+from deltaworks.rules.stored_state import AlertEvent, AlertRecord, EpisodeRecord, RuleState, SeriesRecord
 
 AT = "2026-01-02T03:04:05.678+00:00"
 MINUTE = "2026-01-02T03:04Z"
@@ -77,29 +77,35 @@ OUTWARD: dict[str, UnversionedRecord] = {
         reason="it fell to 520",
     ),
     "annotation": Annotation(
-        pipeline="games", text="price change", at=dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), by="ada"
+        pipeline="games", text="price change", at=dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC), author="ada"
     ),
     "rule_baseline": DateBaseline(
         pipeline="games",
         rule="bookings_low",
         date="2026-01-02",
-        rows=(BaselineRow(labels=("de", None), hour=3, value=12.5, spread=1.5, by_week=True),),
+        rows=(BaselineRow(labels=("de", None), hour=3, value=12.5, spread=1.5, is_hour_of_week=True),),
     ),
     "rule_state": RuleState(
         pipeline="games",
         rule="bookings_low",
         labels=("country",),
         last_minute=MINUTE,
-        figures=(
-            FigureRecord(
-                labels=("de",), phase="firing", began=MINUTE, fired=MINUTE, seen=MINUTE, since=MINUTE, value=3.5
+        series=(
+            SeriesRecord(
+                labels=("de",),
+                phase="firing",
+                began=MINUTE,
+                fired=MINUTE,
+                last_row_minute=MINUTE,
+                changed_minute=MINUTE,
+                value=3.5,
             ),
         ),
         episodes=(EpisodeRecord(labels=("de",), began=MINUTE, fired=MINUTE, worst=2.5),),
-        open=(AlertRecord(subject="games.bookings_low{country=de}", episode=MINUTE, by={}, members=(("de",),)),),
-        conditions={"RULE_UNKNOWN": AT},
+        alerts=(AlertRecord(subject="games.bookings_low{country=de}", episode=MINUTE, labels={}, members=(("de",),)),),
+        rule_alerts={"RULE_UNKNOWN": AT},
         outbox=(
-            TellingRecord(
+            AlertEvent(
                 kind="raise",
                 cause="RULE_FIRING",
                 subject="games.bookings_low{country=de}",
@@ -108,7 +114,7 @@ OUTWARD: dict[str, UnversionedRecord] = {
                 detail={"value": 3.5},
             ),
         ),
-        data_to=AT,
+        data_until=AT,
         problem="",
     ),
 }

@@ -62,7 +62,7 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
     assert first.errors == again.errors == []
     panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
     queries = len(panels) + sum(
-        len(spec.gold.tables) + len(spec.views) + len(spec.alerts) + len(spec.models)
+        len(spec.gold.tables) + len(spec.views) + len(spec.rules) + len(spec.models)
         for spec in first.pipelines.values()
     )
     assert len(were_parsed) == queries

@@ -13,15 +13,15 @@ from typing import Any
 import duckdb
 
 from deltaworks.errors import ContractError
-from deltaworks.rules.judge import Minute
-from deltaworks.rules.minutes import start_of
+from deltaworks.rules.evaluation import MinuteRows
+from deltaworks.rules.minutes import minute_start
 from deltaworks.rules.verdicts import Observation
-from deltaworks.specs.business_alert import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_SETS, MINUTE, SAMPLES, VALUE
-from deltaworks.specs.business_alert import RuleSpec as Rule
+from deltaworks.specs.alert_rule import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_SETS, MINUTE, SAMPLES, VALUE
+from deltaworks.specs.alert_rule import RuleSpec as Rule
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
 
 #: A rule that is asked for a minute and takes longer is broken.
-QUERY_SECONDS = 30.0
+QUERY_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,21 @@ class RuleQuery:
         """How many steps before a minute its value may be made of."""
         return AGGREGATION_MINUTES[-1] - 1 if self.rule.samples is not None else 0
 
-    def observe(
-        self, connection: duckdb.DuckDBPyConnection, first: int, last: int, *, seconds: float = QUERY_SECONDS
-    ) -> Iterator[Minute]:
+    def read_minutes(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        first: int,
+        last: int,
+        *,
+        timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
+    ) -> Iterator[MinuteRows]:
         """Every step from one minute to another, both included and multiples of the step; those without rows too.
 
         Raises:
             ContractError: RULE_BROKEN, the SQL fails, takes too long, or its answer lacks a column.
         """
         steps = range(first, last + 1, self.rule.step_minutes)
-        rows = iter(self._rows(connection, self._observed(), first, last, seconds))
+        rows = iter(self._execute(connection, self._observations_sql(), first, last, timeout_seconds))
         row = next(rows, None)
         for minute in steps:
             observations, width = [], 0
@@ -53,39 +58,43 @@ class RuleQuery:
                 observations.append(Observation(tuple(row[1]), row[2], row[3], row[4] or 1))
                 width = row[5]
                 row = next(rows, None)
-            yield Minute(minute, observations, width)
+            yield MinuteRows(minute, observations, width)
 
-    def keep(self, connection: duckdb.DuckDBPyConnection, table: str, first: int, last: int, *, seconds: float) -> None:
+    def insert_observations(
+        self, connection: duckdb.DuckDBPyConnection, table: str, first: int, last: int, *, timeout_seconds: float
+    ) -> None:
         """Add the observations of a span, which can be long, to a table of the connection: step, labels, value.
 
         Raises:
             ContractError: RULE_BROKEN.
         """
-        query = f"INSERT INTO {table} SELECT step, labels, value FROM ({self._observed()}) WHERE value IS NOT NULL"
-        self._rows(connection, query, first, last, seconds)
+        query = (
+            f"INSERT INTO {table} SELECT step, labels, value FROM ({self._observations_sql()}) WHERE value IS NOT NULL"
+        )
+        self._execute(connection, query, first, last, timeout_seconds)
 
-    def _rows(
-        self, connection: duckdb.DuckDBPyConnection, query: str, first: int, last: int, seconds: float
+    def _execute(
+        self, connection: duckdb.DuckDBPyConnection, query: str, first: int, last: int, timeout_seconds: float
     ) -> list[tuple[Any, ...]]:
         step = self.rule.step_minutes
-        named = {
-            "from": start_of(first - self.lookback_steps * step),
-            "to": start_of(last + step),
+        parameters = {
+            "from": minute_start(first - self.lookback_steps * step),
+            "to": minute_start(last + step),
             "first_step": first,
             "last_step": last,
         }
         try:
-            with query_timeout(connection, seconds):
-                return connection.execute(query, named).fetchall()
+            with query_timeout(connection, timeout_seconds):
+                return connection.execute(query, parameters).fetchall()
         except duckdb.InterruptException as error:
-            raise broken(self.rule, f"it took more than {seconds:.0f} s and was ended") from error
+            raise broken_rule_error(self.rule, f"it took more than {timeout_seconds:.0f} s and was ended") from error
         except duckdb.Error as error:
-            raise broken(self.rule, describe_error(error)) from error
+            raise broken_rule_error(self.rule, describe_error(error)) from error
 
-    def _observed(self) -> str:
+    def _observations_sql(self) -> str:
         """Rows of step, labels, value, samples, steps taken together and width, by step."""
-        parts = self._parts()
-        body = self._percentiles() if self.rule.percentile is not None else self._sums()
+        parts = self._parts_sql()
+        body = self._percentiles_sql() if self.rule.percentile is not None else self._sums_sql()
         return f"""
             WITH parts AS MATERIALIZED ({parts}), valued AS ({body}), ranked AS (
               SELECT *, count(*) OVER (PARTITION BY step) AS width,
@@ -95,7 +104,7 @@ class RuleQuery:
             SELECT step, labels, value, samples, steps, width FROM ranked
             WHERE place <= {MAX_LABEL_SETS} ORDER BY step, place"""
 
-    def _parts(self) -> str:
+    def _parts_sql(self) -> str:
         """The answer by step: of each label set the sum of values weighted by samples, or its buckets."""
         rule = self.rule
         labels = ", ".join(f'"{name}"::VARCHAR' for name in rule.labels)
@@ -114,7 +123,7 @@ class RuleQuery:
             f"WHERE {bounded} AND {present} GROUP BY ALL"
         )
 
-    def _sums(self) -> str:
+    def _sums_sql(self) -> str:
         samples, step = self.rule.samples, self.rule.step_minutes
         if samples is None:
             return "SELECT step, labels, total / n AS value, NULL::DOUBLE AS samples, 1 AS steps FROM parts"
@@ -133,7 +142,7 @@ class RuleQuery:
             f"FROM (SELECT step, labels, {', '.join(sums)} FROM parts)"
         )
 
-    def _percentiles(self) -> str:
+    def _percentiles_sql(self) -> str:
         samples, step, share = self.rule.samples, self.rule.step_minutes, self.rule.percentile
         windows = ", ".join(f"({steps})" for steps in AGGREGATION_MINUTES)
         last = AGGREGATION_MINUTES[-1]
@@ -168,14 +177,14 @@ def rule_query(rule: Rule, text: str, connection: duckdb.DuckDBPyConnection) -> 
     try:
         query, _ = parse_single_select(connection, text)
     except duckdb.Error as error:
-        raise broken(rule, describe_error(error)) from error
+        raise broken_rule_error(rule, describe_error(error)) from error
     return RuleQuery(rule, query)
 
 
-def broken(rule: Rule, why: str) -> ContractError:
+def broken_rule_error(rule: Rule, problem: str) -> ContractError:
     """The error of a rule whose SQL fails."""
     return ContractError(
         "RULE_BROKEN",
-        f"The rule {rule.name!r} cannot be judged: {rule.sql}: {why}.",
+        f"The rule {rule.name!r} cannot be judged: {rule.sql}: {problem}.",
         hint="Mend the SQL; the minutes that wait are judged then.",
     )

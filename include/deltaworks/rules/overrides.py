@@ -9,14 +9,14 @@ import yaml
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.base import suggest_name
-from deltaworks.specs.business_alert import RuleSpec
 
 #: What a trial may not change: it would be another rule.
-_FIXED = ("name", "sql", "reads")
+_FIXED_KEYS = ("name", "sql", "reads")
 
 
-def with_settings(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
+def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
     """The rule with some of its keys set, each as `key=value` or `key.below=value`; `null` takes one away.
 
     Raises:
@@ -27,15 +27,17 @@ def with_settings(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
         path, separator, text = setting.partition("=")
         keys = path.strip().split(".")
         if not separator or not path:
-            raise _invalid(f"{setting!r} has no value", "Write --set fire.above=0.07.")
-        if keys[0] not in RuleSpec.model_fields or keys[0] in _FIXED:
-            settable = [name for name in RuleSpec.model_fields if name not in _FIXED]
-            raise _invalid(f"there is no key {keys[0]!r} to set", f"{suggest_name(keys[0], settable).capitalize()}.")
+            raise _invalid_error(f"{setting!r} has no value", "Write --set fire.above=0.07.")
+        if keys[0] not in RuleSpec.model_fields or keys[0] in _FIXED_KEYS:
+            settable = [name for name in RuleSpec.model_fields if name not in _FIXED_KEYS]
+            raise _invalid_error(
+                f"there is no key {keys[0]!r} to set", f"{suggest_name(keys[0], settable).capitalize()}."
+            )
         node = data
         for key in keys[:-1]:
             below = node.setdefault(key, {})
             if not isinstance(below, dict):
-                raise _invalid(f"{key!r} has nothing below it", f"Write --set {key}=….")
+                raise _invalid_error(f"{key!r} has nothing below it", f"Write --set {key}=….")
             node = below
         value = yaml.safe_load(text)
         if value is None:
@@ -47,8 +49,10 @@ def with_settings(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise _invalid(f"{place}: {first['msg']}", "Mend what --set says; the declaration is as it was.") from error
+        raise _invalid_error(
+            f"{place}: {first['msg']}", "Mend what --set says; the declaration is as it was."
+        ) from error
 
 
-def _invalid(what: str, hint: str) -> ConfigError:
-    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be tried so: {what}.", hint=hint)
+def _invalid_error(problem: str, hint: str) -> ConfigError:
+    return ConfigError("RULE_SETTING_INVALID", f"The rule cannot be tried so: {problem}.", hint=hint)

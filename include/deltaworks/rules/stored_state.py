@@ -14,30 +14,30 @@ from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Part, Record, RecordKind
 from deltaworks.errors import DeltaworksError
-from deltaworks.rules.judge import Episode, Figure, Judging
-from deltaworks.rules.machine import FigureState, Phase
+from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series
 from deltaworks.rules.minutes import minute_text, parse_minute
+from deltaworks.rules.open_alerts import OpenAlert
+from deltaworks.rules.series_state import Phase, SeriesState
 from deltaworks.rules.subjects import Labels
-from deltaworks.rules.telling import OpenAlert
 from deltaworks.rules.verdicts import Baseline, Observation
-from deltaworks.specs.business_alert import RuleSpec
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.environment import Severity
 
 #: Ended episodes that are kept, the newest ones, and for how long: baselines leave their minutes out.
-MOST_EPISODES = 500
+MAX_EPISODES = 500
 
 
-class FigureRecord(Part):
+class SeriesRecord(Part):
     """One label set. Minutes are written by their start, `seen` of the last row, `since` of the last change."""
 
     labels: tuple[str | None, ...]
     phase: Phase
-    count: int = 0
+    steps: int = 0
     began: str | None = None
     fired: str | None = None
     unknown: bool = False
-    seen: str = ""
-    since: str = ""
+    last_row_minute: str = ""
+    changed_minute: str = ""
     value: float | None = None
     samples: float | None = None
     baseline: float | None = None
@@ -52,7 +52,7 @@ class EpisodeRecord(Part):
     fired: str
     ended: str | None = None
     worst: float | None = None
-    held_by: str = ""
+    inhibited_by: str = ""
 
 
 class AlertRecord(Part):
@@ -60,12 +60,12 @@ class AlertRecord(Part):
 
     subject: str
     episode: str
-    by: dict[str, str | None]
+    labels: dict[str, str | None]
     members: tuple[tuple[str | None, ...], ...]
     is_storm: bool = False
 
 
-class TellingRecord(Part):
+class AlertEvent(Part):
     """What the alerts are still to be told: an alert to be raised, or resolved."""
 
     kind: Literal["raise", "resolve"]
@@ -93,39 +93,41 @@ class RuleState(Record):
     rule: str
     labels: tuple[str, ...] = ()
     last_minute: str | None = None
-    figures: tuple[FigureRecord, ...] = ()
+    series: tuple[SeriesRecord, ...] = ()
     episodes: tuple[EpisodeRecord, ...] = ()
-    open: tuple[AlertRecord, ...] = ()
-    conditions: dict[str, str] = Field(default_factory=dict)
-    outbox: tuple[TellingRecord, ...] = ()
-    data_to: str = ""
+    alerts: tuple[AlertRecord, ...] = ()
+    rule_alerts: dict[str, str] = Field(default_factory=dict)
+    outbox: tuple[AlertEvent, ...] = ()
+    data_until: str = ""
     problem: str = ""
 
-    def judging(self, rule: RuleSpec) -> Judging:
+    def evaluation(self, rule: RuleSpec) -> RuleEvaluation:
         """The rule as it stands, to be judged further."""
-        judging = Judging(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
-        for figure in self.figures:
-            judging.figures[figure.labels] = _figure(figure)
+        evaluation = RuleEvaluation(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
+        for series in self.series:
+            evaluation.series[series.labels] = _series_from_record(series)
         for episode in self.episodes:
             if episode.ended is None:
-                judging.firing[episode.labels] = episode_of(episode)
-        return judging
+                evaluation.firing[episode.labels] = episode_from_record(episode)
+        return evaluation
 
     def open_alerts(self) -> dict[str, OpenAlert]:
         """The alerts that people know of, by subject."""
         return {
-            item.subject: OpenAlert(item.subject, item.episode, item.by, frozenset(item.members), item.is_storm)
-            for item in self.open
+            item.subject: OpenAlert(item.subject, item.episode, item.labels, frozenset(item.members), item.is_storm)
+            for item in self.alerts
         }
 
-    def with_judged(self, judging: Judging, ended: Sequence[Episode], alerts: Sequence[OpenAlert]) -> Self:
+    def with_evaluation(
+        self, evaluation: RuleEvaluation, ended: Sequence[Episode], alerts: Sequence[OpenAlert]
+    ) -> Self:
         """The state after minutes were judged, which ended these episodes."""
         before = [episode for episode in self.episodes if episode.ended is not None]
-        over = [*before, *map(_episode_record, ended)][-MOST_EPISODES:]
+        ended_records = [*before, *map(_episode_record, ended)][-MAX_EPISODES:]
         return self.replace(
-            last_minute=None if judging.last_minute is None else minute_text(judging.last_minute),
-            figures=tuple(_figure_record(labels, figure) for labels, figure in judging.figures.items()),
-            episodes=(*over, *map(_episode_record, judging.firing.values())),
+            last_minute=None if evaluation.last_minute is None else minute_text(evaluation.last_minute),
+            figures=tuple(_series_record(labels, figure) for labels, figure in evaluation.series.items()),
+            episodes=(*ended_records, *map(_episode_record, evaluation.firing.values())),
             open=tuple(_alert_record(alert) for alert in alerts),
         )
 
@@ -153,35 +155,35 @@ def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState
     return None if item is None else RuleState.decode(item.data, key=key)
 
 
-def episode_of(record: EpisodeRecord) -> Episode:
+def episode_from_record(record: EpisodeRecord) -> Episode:
     """An episode out of its record."""
     ended = None if record.ended is None else parse_minute(record.ended)
     return Episode(
-        record.labels, parse_minute(record.began), parse_minute(record.fired), ended, record.worst, record.held_by
+        record.labels, parse_minute(record.began), parse_minute(record.fired), ended, record.worst, record.inhibited_by
     )
 
 
-def _figure(record: FigureRecord) -> Figure:
+def _series_from_record(record: SeriesRecord) -> Series:
     began, fired = (None if text is None else parse_minute(text) for text in (record.began, record.fired))
-    state = FigureState(record.phase, record.count, began, fired, record.unknown)
-    last = Observation(record.labels, record.value, record.samples) if record.seen else None
+    state = SeriesState(record.phase, record.steps, began, fired, record.unknown)
+    last = Observation(record.labels, record.value, record.samples) if record.last_row_minute else None
     usual = None if record.baseline is None else Baseline(record.baseline, record.spread or 0.0)
-    seen, since = (parse_minute(text) if text else 0 for text in (record.seen, record.since))
-    return Figure(state, seen, since, last, usual)
+    seen, since = (parse_minute(text) if text else 0 for text in (record.last_row_minute, record.changed_minute))
+    return Series(state, seen, since, last, usual)
 
 
-def _figure_record(labels: Labels, figure: Figure) -> FigureRecord:
-    state, last, usual = figure.state, figure.last, figure.usual
+def _series_record(labels: Labels, series: Series) -> SeriesRecord:
+    state, last, usual = series.state, series.last_row, series.baseline
     # Built as they are: there may be a hundred thousand a minute, and all come from a figure.
-    return FigureRecord.model_construct(
+    return SeriesRecord.model_construct(
         labels=labels,
         phase=state.phase,
         count=state.steps,
-        began=_text(state.began),
-        fired=_text(state.fired),
+        began=_minute_text_or_none(state.began),
+        fired=_minute_text_or_none(state.fired),
         unknown=state.unknown,
-        seen=_text(figure.seen) or "",
-        since=_text(figure.since) or "",
+        seen=_minute_text_or_none(series.last_row_minute) or "",
+        since=_minute_text_or_none(series.changed_minute) or "",
         value=None if last is None else last.value,
         samples=None if last is None else last.samples,
         baseline=None if usual is None else usual.value,
@@ -194,9 +196,9 @@ def _episode_record(episode: Episode) -> EpisodeRecord:
         labels=episode.labels,
         began=minute_text(episode.began),
         fired=minute_text(episode.fired),
-        ended=_text(episode.ended),
+        ended=_minute_text_or_none(episode.ended),
         worst=episode.worst,
-        held_by=episode.held_by,
+        inhibited_by=episode.inhibited_by,
     )
 
 
@@ -205,11 +207,11 @@ def _alert_record(alert: OpenAlert) -> AlertRecord:
     return AlertRecord(
         subject=alert.subject,
         episode=alert.episode,
-        by=cast(dict[str, str | None], dict(alert.by)),
+        labels=cast(dict[str, str | None], dict(alert.labels)),
         members=members,
         is_storm=alert.is_storm,
     )
 
 
-def _text(minute: int | None) -> str | None:
+def _minute_text_or_none(minute: int | None) -> str | None:
     return minute_text(minute) if minute else None

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from deltalake import DeltaTable
 
 from deltaworks.errors import ContractError
-from deltaworks.rules.inputs import Opened, tables_behind
-from deltaworks.specs.business_alert import RuleSpec
+from deltaworks.rules.inputs import OpenTable, source_tables
+from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
@@ -18,18 +18,18 @@ from deltaworks.tables.query import table_keys
 from deltaworks.tables.versions import Versions
 
 
-class KnownTables:
+class TableHistory:
     """The tables that rules read, with the times of their commits."""
 
     def __init__(self, lake: Lake, spec: PipelineSpec, rules: Sequence[RuleSpec]) -> None:
         self._lake = lake
         keys = table_keys(spec)
-        self._keys = [keys[name] for name in tables_behind(spec, [read for rule in rules for read in rule.reads])]
-        self._commits = {key: self._times(key) for key in self._keys}
+        self._keys = [keys[name] for name in source_tables(spec, [read for rule in rules for read in rule.reads])]
+        self._commits = {key: self._readable_commits(key) for key in self._keys}
         self._versions = {key: Versions(lake, key, name=key) for key, times in self._commits.items() if times}
-        self._open: dict[str, tuple[int, DeltaTable]] = {}
+        self._open_versions: dict[str, tuple[int, DeltaTable]] = {}
 
-    def at(self, time: dt.datetime) -> Mapping[str, int] | None:
+    def versions_at(self, time: dt.datetime) -> Mapping[str, int] | None:
         """The version of each table at a time; None where the log of one does not reach back so far, or its files are
         gone. A table that was not there yet is left out."""
         versions: dict[str, int] = {}
@@ -42,25 +42,25 @@ class KnownTables:
                 return None
         return versions
 
-    def are_there(self, versions: Mapping[str, int]) -> bool:
+    def has_all_tables(self, versions: Mapping[str, int]) -> bool:
         """Whether all tables were there already."""
         return len(versions) == len(self._keys)
 
-    def opener(self, versions: Mapping[str, int]) -> Opened:
+    def opener(self, versions: Mapping[str, int]) -> OpenTable:
         """Opens the tables at their versions, others as they are now."""
 
-        def opened(key: str) -> DeltaTable | None:
+        def open_table(key: str) -> DeltaTable | None:
             version = versions.get(key)
             if version is None:
                 return self._lake.open(key)
-            before = self._open.get(key)
+            before = self._open_versions.get(key)
             if before is None or before[0] != version:
-                self._open[key] = version, self._versions[key].open(version)
-            return self._open[key][1]
+                self._open_versions[key] = version, self._versions[key].open(version)
+            return self._open_versions[key][1]
 
-        return opened
+        return open_table
 
-    def _times(self, key: str) -> list[tuple[dt.datetime, int]]:
+    def _readable_commits(self, key: str) -> list[tuple[dt.datetime, int]]:
         table = self._lake.open(key)
         if table is None:
             return []
@@ -68,11 +68,11 @@ class KnownTables:
         commits = list(commit_history(self._lake, key, newest=table.version()))
         readable = sorted((item.version, item.at) for item in commits if item.version >= versions.oldest)
         # VACUUM removes files of the oldest versions first, so that those that are whole are the newest ones.
-        first = bisect_left(readable, True, key=lambda item: _is_whole(versions, item[0]))
+        first = bisect_left(readable, True, key=lambda item: _is_readable(versions, item[0]))
         return sorted((at, version) for version, at in readable[first:])
 
 
-def _is_whole(versions: Versions, version: int) -> bool:
+def _is_readable(versions: Versions, version: int) -> bool:
     try:
         return versions.missing_files_error(version) is None
     except ContractError:

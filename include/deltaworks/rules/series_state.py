@@ -19,19 +19,19 @@ class Verdict(IntEnum):
     """What one minute says of a figure."""
 
     #: All bounds of `fire` are crossed.
-    BEYOND = 0
+    BREACHED = 0
     #: Those of `fire` are not, those of `clear` are.
     BETWEEN = 1
     CLEAR = 2
     #: There are rows, of too few samples.
-    FEW = 3
+    TOO_FEW_SAMPLES = 3
     #: There is nothing yet to compare with.
     LEARNING = 4
     #: There is no row.
-    ABSENT = 5
+    NO_ROW = 5
 
 
-class FigureState(NamedTuple):
+class SeriesState(NamedTuple):
     """Where a figure is. Minutes are counted since 1970.
 
     `steps` is how many judged minutes have led on from its phase: beyond the bounds while pending, clear while
@@ -46,40 +46,46 @@ class FigureState(NamedTuple):
     unknown: bool = False
 
 
-START: Final = FigureState()
-OK: Final = FigureState("ok")
+START: Final = SeriesState()
+OK: Final = SeriesState("ok")
 
 
-def step(
-    before: FigureState, verdict: Verdict, minute: int, *, for_steps: int, keep_steps: int, no_data: NoData = "unknown"
-) -> FigureState:
+def next_state(
+    before: SeriesState,
+    verdict: Verdict,
+    minute: int,
+    *,
+    for_steps: int,
+    keep_firing_steps: int,
+    no_data: NoData = "unknown",
+) -> SeriesState:
     """The state after one more minute.
 
     Args:
         for_steps: so many minutes beyond the bounds, one after the other, fire.
-        keep_steps: so many clear ones, one after the other, end it.
+        keep_firing_steps: so many clear ones, one after the other, end it.
         no_data: what a minute without a row means.
     """
-    if verdict is Verdict.ABSENT:
+    if verdict is Verdict.NO_ROW:
         if no_data == "ok":
             verdict = Verdict.CLEAR
         else:
             return before if no_data == "hold" or before.unknown else before._replace(unknown=True)
-    if verdict is Verdict.FEW:
+    if verdict is Verdict.TOO_FEW_SAMPLES:
         return before
     if before.fired is None:
         return _not_firing(before, verdict, minute, for_steps)
     if verdict is Verdict.CLEAR:
         steps = before.steps + 1
-        return OK if steps >= keep_steps else FigureState("recovering", steps, before.began, before.fired)
+        return OK if steps >= keep_firing_steps else SeriesState("recovering", steps, before.began, before.fired)
     if verdict is Verdict.LEARNING:
         return before._replace(unknown=False)
-    return FigureState("firing", 0, before.began, before.fired)
+    return SeriesState("firing", 0, before.began, before.fired)
 
 
-def _not_firing(before: FigureState, verdict: Verdict, minute: int, for_steps: int) -> FigureState:
-    if verdict is Verdict.BEYOND:
+def _not_firing(before: SeriesState, verdict: Verdict, minute: int, for_steps: int) -> SeriesState:
+    if verdict is Verdict.BREACHED:
         steps = before.steps + 1
         began = minute if before.began is None else before.began
-        return FigureState("firing", 0, began, minute) if steps >= for_steps else FigureState("pending", steps, began)
+        return SeriesState("firing", 0, began, minute) if steps >= for_steps else SeriesState("pending", steps, began)
     return START if verdict is Verdict.LEARNING else OK

@@ -8,25 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.rules.machine import START, FigureState, NoData, Verdict, step
+from deltaworks.rules.series_state import START, NoData, SeriesState, Verdict, next_state
 from tests.unit.rules.oracle import slow_episodes
 
 B, E, C, F, L, A = (
-    Verdict.BEYOND,
+    Verdict.BREACHED,
     Verdict.BETWEEN,
     Verdict.CLEAR,
-    Verdict.FEW,
+    Verdict.TOO_FEW_SAMPLES,
     Verdict.LEARNING,
-    Verdict.ABSENT,
+    Verdict.NO_ROW,
 )
 
 
 def states(
-    verdicts: Sequence[Verdict], *, for_steps: int = 3, keep_steps: int = 2, no_data: NoData = "unknown"
-) -> list[FigureState]:
+    verdicts: Sequence[Verdict], *, for_steps: int = 3, keep_firing_steps: int = 2, no_data: NoData = "unknown"
+) -> list[SeriesState]:
     state, passed = START, []
     for minute, verdict in enumerate(verdicts):
-        state = step(state, verdict, minute, for_steps=for_steps, keep_steps=keep_steps, no_data=no_data)
+        state = next_state(
+            state, verdict, minute, for_steps=for_steps, keep_firing_steps=keep_firing_steps, no_data=no_data
+        )
         passed.append(state)
     return passed
 
@@ -77,11 +79,13 @@ def test_an_episode_keeps_the_minutes_it_began_and_fired() -> None:
     st.sampled_from(["unknown", "hold", "ok"]),
 )
 def test_episodes_are_those_that_a_reader_of_the_whole_line_sees(
-    verdicts: list[Verdict], for_steps: int, keep_steps: int, no_data: NoData
+    verdicts: list[Verdict], for_steps: int, keep_firing_steps: int, no_data: NoData
 ) -> None:
     seen: list[tuple[int, int, int | None]] = []
     before = START
-    for minute, state in enumerate(states(verdicts, for_steps=for_steps, keep_steps=keep_steps, no_data=no_data)):
+    for minute, state in enumerate(
+        states(verdicts, for_steps=for_steps, keep_firing_steps=keep_firing_steps, no_data=no_data)
+    ):
         if state.fired is not None and before.fired is None:
             assert state.began is not None
             seen.append((state.began, state.fired, None))
@@ -89,4 +93,4 @@ def test_episodes_are_those_that_a_reader_of_the_whole_line_sees(
             seen[-1] = (*seen[-1][:2], minute)
         before = state
 
-    assert seen == slow_episodes(verdicts, for_steps=for_steps, keep_steps=keep_steps, no_data=no_data)
+    assert seen == slow_episodes(verdicts, for_steps=for_steps, keep_firing_steps=keep_firing_steps, no_data=no_data)

@@ -142,11 +142,15 @@ class RuleSpec(Spec):
     fire: BoundsSpec
     clear: BoundsSpec | None = Field(default=None, description="without it the bounds of `fire`")
     for_minutes: int = Field(default=3, ge=1, le=10_080, description="so long all bounds must be crossed")
-    keep_minutes: int = Field(default=5, ge=1, le=10_080, description="so long it must be clear before it is over")
+    keep_firing_minutes: int = Field(
+        default=5, ge=1, le=10_080, description="so long it must be clear before it is over"
+    )
     step_minutes: Literal[1, 5, 15, 60, 1440] = Field(default=1, description="how far apart the judged minutes lie")
-    settle_seconds: int = Field(default=90, ge=0, le=864_000, description="after so long a minute is judged")
+    evaluation_delay_seconds: int = Field(default=90, ge=0, le=864_000, description="after so long a minute is judged")
     stale_seconds: int | None = Field(
-        default=None, ge=60, description="newest data older than this are `unknown`; without it settle_seconds"
+        default=None,
+        ge=60,
+        description="newest data older than this are `unknown`; without it evaluation_delay_seconds",
     )
     no_data: Literal["unknown", "hold", "ok"] = "unknown"
     severity: Severity = "warning"
@@ -170,14 +174,14 @@ class RuleSpec(Spec):
         return -(-self.for_minutes // self.step_minutes)
 
     @property
-    def keep_steps(self) -> int:
+    def keep_firing_steps(self) -> int:
         """How many clear ones one after the other end it."""
-        return -(-self.keep_minutes // self.step_minutes)
+        return -(-self.keep_firing_minutes // self.step_minutes)
 
     @property
     def unknown_after_seconds(self) -> int:
         """Newest data older than this say nothing of now."""
-        stale = self.settle_seconds if self.stale_seconds is None else self.stale_seconds
+        stale = self.evaluation_delay_seconds if self.stale_seconds is None else self.stale_seconds
         return stale + 60 * self.step_minutes
 
     def _bound_problems(self) -> Iterator[Problem]:
@@ -212,12 +216,12 @@ class RuleSpec(Spec):
                 yield place, f"{name!r} is no label of this rule; {suggest_name(name, self.labels)}"
 
     def _step_problems(self) -> Iterator[Problem]:
-        for key in ("for_minutes", "keep_minutes"):
+        for key in ("for_minutes", "keep_firing_minutes"):
             minutes = getattr(self, key)
             if minutes % self.step_minutes and minutes != type(self).model_fields[key].default:
                 yield (key,), f"minutes are judged every {self.step_minutes}; write a multiple of that"
-        if self.stale_seconds is not None and self.stale_seconds < self.settle_seconds:
-            yield ("stale_seconds",), f"a minute is judged after {self.settle_seconds} s; write no less"
+        if self.stale_seconds is not None and self.stale_seconds < self.evaluation_delay_seconds:
+            yield ("stale_seconds",), f"a minute is judged after {self.evaluation_delay_seconds} s; write no less"
         if self.percentile is not None and self.samples is None:
             yield ("samples",), "a percentile of few values says nothing; declare how many it needs"
 
@@ -239,7 +243,7 @@ def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator
         readable: the tables and views that rules may read.
     """
     first: dict[str, int] = {}
-    for index, alert in enumerate(pipeline.alerts):
+    for index, alert in enumerate(pipeline.rules):
         if alert.name in first:
             others: tuple[KeyPath, ...] = (("alerts", first[alert.name], "name"),)
             yield ("alerts", index, "name"), f"rule {alert.name} is declared twice; rename one", others
@@ -266,9 +270,9 @@ def _private_label_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec)
 
 def _delay_problems(pipeline: PipelineSpec, index: int, alert: RuleSpec) -> Iterator[Problem]:
     slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, alert)), default=None)
-    if slowest is not None and alert.settle_seconds < slowest[0]:
+    if slowest is not None and alert.evaluation_delay_seconds < slowest[0]:
         text = f"{slowest[1]!r} is brought up to date every {slowest[0]:g} s"
-        yield ("alerts", index, "settle_seconds"), f"{text}: a minute is whole only after that; write no less"
+        yield ("alerts", index, "evaluation_delay_seconds"), f"{text}: a minute is whole only after that; write no less"
 
 
 def _source_tables(pipeline: PipelineSpec, alert: RuleSpec) -> set[str]:
@@ -311,15 +315,15 @@ def _schedule_seconds(schedule: str) -> float:
 
 
 def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    names = [alert.name for alert in pipeline.alerts]
-    for index, alert in enumerate(pipeline.alerts):
+    names = [alert.name for alert in pipeline.rules]
+    for index, alert in enumerate(pipeline.rules):
         for position, name in enumerate(alert.unless):
             if name not in names:
                 text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
                 yield ("alerts", index, "unless", position), text
-    circle = find_cycle([_InhibitionNode(alert) for alert in pipeline.alerts])
+    circle = find_cycle([_InhibitionNode(alert) for alert in pipeline.rules])
     if circle:
-        places = {alert.name: ("alerts", index, "unless") for index, alert in enumerate(pipeline.alerts)}
+        places = {alert.name: ("alerts", index, "unless") for index, alert in enumerate(pipeline.rules)}
         head, *others = sorted(places[name] for name in {*circle})
         text = f"rules hold each other back in a circle: {' unless '.join(circle)}; leave one out"
         yield head, text, tuple(others)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.business_alert import refresh_seconds
+from deltaworks.specs.alert_rule import refresh_seconds
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
-from tests.unit.rules.rule_stage import RATE, RATE_SQL, rules_project
+from tests.unit.rules.rule_harness import RATE, RATE_SQL, rules_project
 
 BASED = RATE.replace(
     "fire: {above: 0.1}, clear: {above: 0.09}",
@@ -30,9 +30,14 @@ def refused(folder: Path, *rules: str, **options: str) -> str:
 
 
 def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
-    (rule,) = rules_project(tmp_path, BASED).pipeline("shop").alerts
+    (rule,) = rules_project(tmp_path, BASED).pipeline("shop").rules
 
-    assert (rule.for_minutes, rule.keep_minutes, rule.settle_seconds, rule.no_data) == (3, 5, 90, "unknown")
+    assert (rule.for_minutes, rule.keep_firing_minutes, rule.evaluation_delay_seconds, rule.no_data) == (
+        3,
+        5,
+        90,
+        "unknown",
+    )
     assert rule.baseline is not None
     assert (rule.baseline.weeks, rule.baseline.min_weeks, rule.together.start) == (4, 2, 20)
     assert mistakes(tmp_path) == []
@@ -59,10 +64,18 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
         ("labels: [cdn]", "labels: [cdn], unless: [rate]", "rules hold each other back in a circle: rate unless rate"),
         ("labels: [cdn]", "labels: [cdn], step_minutes: 15, for_minutes: 20", "write a multiple of that"),
         ("labels: [cdn]", "labels: [cdn], stale_seconds: 60", "a minute is judged after 90 s; write no less"),
-        ("labels: [cdn]", "labels: [cdn], percentile: 0.95, setle_seconds: 5", "did you mean 'settle_seconds'?"),
+        (
+            "labels: [cdn]",
+            "labels: [cdn], percentile: 0.95, setle_seconds: 5",
+            "did you mean 'evaluation_delay_seconds'?",
+        ),
         ("reads: [errors_minute]", "reads: [errors_minutes]", "did you mean 'errors_minute'?"),
         ("alerts/rate.sql", "alerts/rates.sql", "did you mean 'alerts/rate.sql'?"),
-        ("reads: [errors_minute]", "reads: [orders], settle_seconds: 30", "'orders' is brought up to date every 60 s"),
+        (
+            "reads: [errors_minute]",
+            "reads: [orders], evaluation_delay_seconds: 30",
+            "'orders' is brought up to date every 60 s",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_judged_is_refused(tmp_path: Path, before: str, after: str, said: str) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from deltaworks.alerts.raising import read_alert
 from deltaworks.errors import ConcurrencyError
-from deltaworks.rules import delivery, rule_judge
+from deltaworks.rules import delivery, rule_evaluator
 from deltaworks.rules.annotations import annotate
-from deltaworks.rules.states import RuleState
-from tests.unit.rules.rule_stage import RATE, START, RuleStage, minute_row, rules_project
+from deltaworks.rules.stored_state import RuleState
+from tests.unit.rules.rule_harness import RATE, START, RuleStage, minute_row, rules_project
 
 BAD, WELL = 0.2, 0.01
 #: Well for five minutes, bad for six, well again.
@@ -80,11 +80,11 @@ def test_whoever_is_second_writes_nothing(stage: RuleStage) -> None:
     stage.rates([*LINE, WELL])
     for judge in (stage.judge, other):
         stage.look(LAG, judge)
-    (second,) = other.judges
+    (second,) = other.evaluators
     stage.look(8 + LAG)
     before = stage.state()
 
-    with pytest.raises(ConcurrencyError, match="RULE_JUDGED_ELSEWHERE"):
+    with pytest.raises(ConcurrencyError, match="RULE_EVALUATED_ELSEWHERE"):
         second._write(second.state.replace(problem="of the second one"))
     assert stage.state() == before
     assert second.state == before
@@ -101,7 +101,7 @@ def test_one_that_stood_still_takes_no_minute_back(
     for minute in range(len(LINE)):
         stage.look(minute + LAG)
     if not protected:
-        monkeypatch.setattr(rule_judge.RuleJudge, "_write", _write_over)
+        monkeypatch.setattr(rule_evaluator.RuleEvaluator, "_write", _write_over)
 
     stage.look(8 + LAG, still)
 
@@ -109,7 +109,7 @@ def test_one_that_stood_still_takes_no_minute_back(
     assert episodes(stage.state()) == [("10:05", "10:07", "10:15" if protected else None)]
 
 
-def _write_over(judge: rule_judge.RuleJudge, state: RuleState) -> None:
+def _write_over(judge: rule_evaluator.RuleEvaluator, state: RuleState) -> None:
     """Write a state over whatever is there."""
     judge._objects.put(judge._key, state.encode())
     judge._state = state
@@ -128,7 +128,7 @@ def test_one_that_dies_between_writing_and_telling_is_followed_by_one_that_tells
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(rule_judge, "deliver", killed)
+        patched.setattr(rule_evaluator, "deliver", killed)
         with pytest.raises(KeyboardInterrupt):
             stage.look(19 + LAG)
     assert len(stage.state().outbox) == 2
@@ -142,7 +142,7 @@ def test_one_that_dies_between_writing_and_telling_is_followed_by_one_that_tells
 
 def test_an_episode_that_was_told_to_its_end_is_not_raised_again_after_the_cooldown(stage: RuleStage) -> None:
     watched(stage, LINE)
-    (judge,) = stage.judge.judges
+    (judge,) = stage.judge.evaluators
     subject = "shop.rate{cdn=a}"
     stored = read_alert(stage.objects, cause="RULE_FIRING", subject=subject)
     assert stored is not None
@@ -160,8 +160,8 @@ def test_an_episode_that_was_told_to_its_end_is_not_raised_again_after_the_coold
     assert judge.state.outbox == ()
 
 
-def _telling(stored: object) -> rule_judge.TellingRecord:
-    return rule_judge.TellingRecord(
+def _telling(stored: object) -> rule_evaluator.AlertEvent:
+    return rule_evaluator.AlertEvent(
         kind="raise",
         cause="RULE_FIRING",
         subject=stored.subject,  # type: ignore[attr-defined]
@@ -210,7 +210,7 @@ def test_flapping_around_the_bound_for_an_hour_is_one_episode(stage: RuleStage) 
 
 
 def test_without_a_second_bound_the_same_hour_is_many_episodes(tmp_path: Path) -> None:
-    rule = RATE.replace(", clear: {above: 0.09}", ", for_minutes: 1, keep_minutes: 1")
+    rule = RATE.replace(", clear: {above: 0.09}", ", for_minutes: 1, keep_firing_minutes: 1")
     stage = RuleStage(rules_project(tmp_path, rule))
     state = watched(stage, [WELL, *[0.095, 0.11, 0.095] * 20, WELL], looks=[*range(0, 60, 5), 61])
 
@@ -268,7 +268,9 @@ def test_many_at_once_are_told_as_one(tmp_path: Path) -> None:
 
 def test_a_rule_is_held_back_while_another_one_fires_for_the_same_labels(tmp_path: Path) -> None:
     first = RATE.replace("name: rate", "name: origin")
-    second = RATE.replace("fire: ", "unless: [origin], fire: ").replace("above: 0.1}", "above: 0.1}, keep_minutes: 12")
+    second = RATE.replace("fire: ", "unless: [origin], fire: ").replace(
+        "above: 0.1}", "above: 0.1}, keep_firing_minutes: 12"
+    )
     stage = RuleStage(rules_project(tmp_path, first, second))
     for cdn, line in (("a", LINE), ("b", [WELL] * 20)):
         stage.rates([*line, WELL], cdn=cdn)
@@ -278,7 +280,7 @@ def test_a_rule_is_held_back_while_another_one_fires_for_the_same_labels(tmp_pat
     # The other one is over before this one, of which people are told then.
     assert stage.told()[0] == ("raised", "shop.origin{cdn=a}")
     (episode,) = stage.state("rate").episodes
-    assert episode.held_by == "origin"
+    assert episode.inhibited_by == "origin"
     assert stage.told() == [
         ("raised", "shop.origin{cdn=a}"),
         ("resolved", "shop.origin{cdn=a}"),
@@ -291,11 +293,11 @@ def test_more_than_a_thousand_label_sets_are_too_many(stage: RuleStage) -> None:
     stage.look(LAG)
 
     assert stage.told("RULE_TOO_WIDE") == [("raised", "shop.rate")]
-    assert len(stage.state().figures) == 1_000
+    assert len(stage.state().series) == 1_000
 
 
 def test_a_notice_says_what_was_changed_before(stage: RuleStage) -> None:
-    annotate(stage.objects, "shop", "price change", at=START - dt.timedelta(hours=2), by="sales")
+    annotate(stage.objects, "shop", "price change", at=START - dt.timedelta(hours=2), author="sales")
     annotate(stage.objects, "shop", "too long ago", at=START - dt.timedelta(days=2))
     watched(stage, LINE)
 
@@ -309,7 +311,7 @@ def test_a_rule_that_is_gone_ends_what_it_told(tmp_path: Path) -> None:
     assert stage.open() == ["shop.rate{cdn=a}"]
 
     other = RuleStage(rules_project(tmp_path, RATE.replace("name: rate", "name: other")))
-    other.judge.end_what_is_gone()
+    other.judge.resolve_removed_rules()
 
     assert other.open() == []
 

@@ -15,9 +15,9 @@ from deltaworks.alerts.notice import Notice
 from deltaworks.alerts.raising import alerts
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.rules.inputs import OpenTables
-from deltaworks.rules.pipeline_judge import PipelineJudge
-from deltaworks.rules.states import RuleState, read_rule_state
+from deltaworks.rules.inputs import RuleTables
+from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
+from deltaworks.rules.stored_state import RuleState, read_rule_state
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.made_tables import ORDERS, SHOP, project
@@ -77,10 +77,10 @@ class RuleStage:
         self.objects = open_objects(self.catalog.environment.lake)
         self.judge = self.another()
 
-    def another(self) -> PipelineJudge:
+    def another(self) -> PipelineEvaluator:
         """A judge that knows nothing but what is on record."""
         lake = Lake(self.catalog.environment.lake)
-        return PipelineJudge(self.catalog, self.pipeline, self.objects, OpenTables(lake))
+        return PipelineEvaluator(self.catalog, self.pipeline, self.objects, RuleTables(lake))
 
     def put(self, rows: Iterable[Mapping[str, Any]], table: str = "errors_minute") -> None:
         """Append rows to the table."""
@@ -92,11 +92,11 @@ class RuleStage:
         """A rate for each minute from `first` on; None leaves a minute out."""
         self.put(minute_row(first + at, rate, cdn) for at, rate in enumerate(rates) if rate is not None)
 
-    def look(self, minute: float, judge: PipelineJudge | None = None) -> int:
+    def look(self, minute: float, judge: PipelineEvaluator | None = None) -> int:
         """Judge as of so many minutes after START; how many rules were judged further."""
         judge = judge or self.judge
-        judge._tables.look_again()
-        return judge.look(START + dt.timedelta(minutes=minute))
+        judge._tables.mark_stale()
+        return judge.evaluate(START + dt.timedelta(minutes=minute))
 
     def state(self, rule: str = "rate") -> RuleState:
         """What is on record of a rule."""
@@ -106,7 +106,7 @@ class RuleStage:
 
     def phases(self, rule: str = "rate") -> dict[str, str]:
         """The phase of each label set."""
-        return {",".join(text or "-" for text in item.labels): item.phase for item in self.state(rule).figures}
+        return {",".join(text or "-" for text in item.labels): item.phase for item in self.state(rule).series}
 
     def notices(self, cause: str = "RULE_FIRING") -> list[Notice]:
         """All notices of a cause, in their order."""

@@ -1,0 +1,137 @@
+"""What people read of a rule: its bounds, its figures and its alerts in words, and the detail of its notices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from deltaworks.rules.evaluation import RuleEvaluation, Series
+from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.open_alerts import AlertDecision, OpenAlert
+from deltaworks.rules.stored_state import AlertEvent
+from deltaworks.rules.subjects import FIRING, MAX_LISTED_LABEL_SETS, Labels, RuleDetail
+from deltaworks.specs.alert_rule import BoundsSpec, RuleSpec
+
+_BOUND_TEXTS: Mapping[str, str] = {
+    "above": "above {0:g}",
+    "below": "below {0:g}",
+    "above_baseline": "above {0:g} times the baseline",
+    "below_baseline": "below {0:g} times the baseline",
+    "spreads": "{0:g} spreads away from it",
+    "and_above_by": "above it by {0:g}",
+    "and_below_by": "below it by {0:g}",
+}
+
+
+def bounds_text(bounds: BoundsSpec) -> str:
+    """Bounds in words: above 1.1 times the baseline and above it by 20."""
+    return " and ".join(_BOUND_TEXTS[name].format(value) for name, value in bounds.named_bounds.items())
+
+
+def labels_text(rule: RuleSpec, labels: Labels) -> str:
+    """A label set in words: cdn a, region eu; `all` of a rule without labels."""
+    pairs = (f"{name} {'unknown' if value is None else value}" for name, value in zip(rule.labels, labels, strict=True))
+    return ", ".join(pairs) or "all"
+
+
+def format_number(value: float | None) -> str:
+    """A figure with as many digits as say something."""
+    return "?" if value is None else f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def alert_event(
+    decision: AlertDecision,
+    evaluation: RuleEvaluation,
+    *,
+    reads: Sequence[str],
+    data_until: str,
+    annotations: Sequence[str] = (),
+) -> AlertEvent:
+    """What the alert is told of a rule that fires, or does no more."""
+    alert, rule = decision.alert, evaluation.rule
+    detail = RuleDetail(
+        pipeline=alert.episode.partition(".")[0], rule=rule.name, episode=alert.episode, labels=dict(alert.labels)
+    )
+    if decision.kind == "resolve":
+        over = f"{rule.name} is over: {_describe_members(alert)}, as of {minute_text(decision.minute)}."
+        return AlertEvent(
+            kind="resolve", cause=FIRING, subject=alert.subject, severity=None, summary=over, detail=detail.as_dict()
+        )
+    worst_labels, worst = _worst_series(evaluation, alert)
+    episode = evaluation.firing[worst_labels]
+    last, baseline = worst.last_row, worst.baseline
+    value = last.value if last is not None and last.value is not None else episode.worst
+    detail = RuleDetail(
+        pipeline=detail.pipeline,
+        rule=rule.name,
+        episode=alert.episode,
+        labels=dict(alert.labels),
+        label_sets=_listed_label_sets(rule, evaluation, alert),
+        label_sets_count=len(alert.members),
+        minute=minute_text(decision.minute),
+        began=minute_text(episode.began),
+        fired=minute_text(episode.fired),
+        value=value,
+        samples=None if last is None else last.samples,
+        baseline=None if baseline is None else baseline.value,
+        spread=None if baseline is None else baseline.spread,
+        bounds=bounds_text(rule.fire),
+        reads=list(reads),
+        data_until=data_until,
+        annotations=list(annotations),
+        next_step=rule.runbook,
+    )
+    return AlertEvent(
+        kind="raise",
+        cause=FIRING,
+        subject=alert.subject,
+        severity=rule.severity,
+        summary=_summary(rule, alert, worst_labels, detail),
+        detail=detail.as_dict(),
+    )
+
+
+def _summary(rule: RuleSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
+    compared = "" if detail.baseline is None else f", usual is {format_number(detail.baseline)}"
+    of = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
+    sentences = [
+        f"{rule.description.rstrip('.') or rule.name}: {_describe_members(alert)} at {format_number(detail.value)}{of}{compared}; "
+        f"it is to be told when {detail.bounds} for {rule.for_minutes} minutes.",
+        f"Beyond it since {detail.began}; data of {', '.join(detail.reads)} reach to {detail.data_until or '?'}.",
+    ]
+    if detail.annotations:
+        sentences.append(f"Before that: {'; '.join(detail.annotations)}.")
+    if rule.runbook:
+        sentences.append(rule.runbook)
+    return " ".join(sentences)
+
+
+def _describe_members(alert: OpenAlert) -> str:
+    if not alert.is_storm:
+        return _describe_labels(alert.labels)
+    within = f" of {_describe_labels(alert.labels)}" if alert.labels else ""
+    return f"{len(alert.members)} at once{within}"
+
+
+def _describe_labels(by: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in by.items()) or "all"
+
+
+def _worst_series(evaluation: RuleEvaluation, alert: OpenAlert) -> tuple[Labels, Series]:
+    """The label set with the most extreme value, of the members that fire."""
+    sign = 1 if evaluation.rule.fire.is_upper else -1
+    members = sorted(
+        (labels for labels in alert.members if labels in evaluation.firing),
+        key=lambda labels: [text or "" for text in labels],
+    )
+
+    def extreme(labels: Labels) -> float:
+        last = evaluation.series[labels].last_row
+        return sign * last.value if last is not None and last.value is not None else float("-inf")
+
+    labels = max(members, key=extreme)
+    return labels, evaluation.series[labels]
+
+
+def _listed_label_sets(rule: RuleSpec, evaluation: RuleEvaluation, alert: OpenAlert) -> list[dict[str, str | None]]:
+    members = sorted(alert.members & evaluation.firing.keys(), key=lambda labels: [text or "" for text in labels])
+    return [dict(zip(rule.labels, labels, strict=True)) for labels in members[:MAX_LISTED_LABEL_SETS]]

@@ -1,0 +1,134 @@
+"""Which alerts the figures of a rule come to: one a label set, one for a storm, none while another rule holds it back.
+
+Pure, and stepped with the minutes: the same episodes give the same alerts, whoever judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from deltaworks.rules.evaluation import Episode, RuleEvaluation
+from deltaworks.rules.minutes import minute_text
+from deltaworks.rules.subjects import Labels, subject_of
+from deltaworks.specs.alert_rule import RuleSpec
+
+#: The rule that fires in a minute with labels these share with, and so holds this one back; None where none does.
+InhibitedBy = Callable[[Labels, int], str | None]
+
+
+def never_inhibited(_labels: Labels, _minute: int) -> str | None:
+    """Of rules without `unless`."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAlert:
+    """An alert that people know of. `by` are the labels of its subject, `members` the label sets it is of."""
+
+    subject: str
+    episode: str
+    labels: Mapping[str, str | None]
+    members: frozenset[Labels]
+    is_storm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlertDecision:
+    """People are to be told that an alert was raised in a minute, or is over."""
+
+    kind: Literal["raise", "resolve"]
+    minute: int
+    alert: OpenAlert
+
+
+@dataclass(slots=True)
+class OpenAlerts:
+    """The open alerts of one rule, by subject."""
+
+    pipeline: str
+    rule: RuleSpec
+    by_subject: dict[str, OpenAlert] = field(default_factory=dict)
+
+    def update(
+        self, evaluation: RuleEvaluation, minute: int, inhibited_by: InhibitedBy = never_inhibited
+    ) -> list[AlertDecision]:
+        """What people are to be told after a minute was judged. Episodes that are held back are marked so."""
+        decisions = self._resolve_ended(evaluation, minute)
+        unreported = self._unreported_episodes(evaluation, minute, inhibited_by)
+        for by, episodes in self._group_by_storm_labels(unreported).items():
+            decisions += self._raise_alerts(evaluation, minute, by, episodes)
+        return decisions
+
+    def resolve_all(self, minute: int) -> list[AlertDecision]:
+        """End every open alert: the rule is gone, or another one now."""
+        decisions = [AlertDecision("resolve", minute, alert) for alert in self.by_subject.values()]
+        self.by_subject.clear()
+        return decisions
+
+    def _resolve_ended(self, evaluation: RuleEvaluation, minute: int) -> list[AlertDecision]:
+        decisions = []
+        for subject, alert in list(self.by_subject.items()):
+            still_firing = frozenset(labels for labels in alert.members if labels in evaluation.firing)
+            if not still_firing:
+                decisions.append(AlertDecision("resolve", minute, alert))
+                del self.by_subject[subject]
+            elif still_firing != alert.members:
+                self.by_subject[subject] = replace(alert, members=still_firing)
+        return decisions
+
+    def _unreported_episodes(self, evaluation: RuleEvaluation, minute: int, inhibited_by: InhibitedBy) -> list[Episode]:
+        covered = {labels for alert in self.by_subject.values() for labels in alert.members}
+        unreported = []
+        for labels, episode in evaluation.firing.items():
+            if labels in covered:
+                continue
+            inhibitor = inhibited_by(labels, minute)
+            if inhibitor is None:
+                unreported.append(episode)
+            elif not episode.inhibited_by:
+                evaluation.firing[labels] = replace(episode, held_by=inhibitor)
+        return unreported
+
+    def _group_by_storm_labels(self, episodes: list[Episode]) -> dict[Labels, list[Episode]]:
+        positions = self._storm_label_positions()
+        groups: dict[Labels, list[Episode]] = {}
+        for episode in episodes:
+            groups.setdefault(tuple(episode.labels[place] for place in positions), []).append(episode)
+        return groups
+
+    def _raise_alerts(
+        self, evaluation: RuleEvaluation, minute: int, storm_labels: Labels, episodes: list[Episode]
+    ) -> list[AlertDecision]:
+        subject = subject_of(self.pipeline, self.rule.name, self.rule.together.by, storm_labels)
+        storm = self.by_subject.get(subject)
+        new_members = frozenset(episode.labels for episode in episodes)
+        if storm is not None and storm.is_storm:
+            self.by_subject[subject] = replace(storm, members=storm.members | new_members)
+            return []
+        positions = self._storm_label_positions()
+        firing_count = sum(tuple(labels[place] for place in positions) == storm_labels for labels in evaluation.firing)
+        if firing_count >= self.rule.together.start:
+            names = dict(zip(self.rule.together.by, storm_labels, strict=True))
+            return [
+                self._raise_alert(OpenAlert(subject, _episode_id(subject, minute), names, new_members, True), minute)
+            ]
+        decisions = []
+        for episode in episodes:
+            own = subject_of(self.pipeline, self.rule.name, self.rule.labels, episode.labels)
+            names = dict(zip(self.rule.labels, episode.labels, strict=True))
+            alert = OpenAlert(own, _episode_id(own, episode.fired), names, frozenset({episode.labels}))
+            decisions.append(self._raise_alert(alert, minute))
+        return decisions
+
+    def _raise_alert(self, alert: OpenAlert, minute: int) -> AlertDecision:
+        self.by_subject[alert.subject] = alert
+        return AlertDecision("raise", minute, alert)
+
+    def _storm_label_positions(self) -> list[int]:
+        return [self.rule.labels.index(name) for name in self.rule.together.by]
+
+
+def _episode_id(subject: str, minute: int) -> str:
+    return f"{subject}@{minute_text(minute)}"

@@ -1,0 +1,180 @@
+"""Judges the rules of one pipeline, each after those that could hold it back, over tables that are opened once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from graphlib import TopologicalSorter
+
+import duckdb
+
+from deltaworks.control import rule_paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.rules.delivery import deliver
+from deltaworks.rules.evaluation import RuleEvaluation
+from deltaworks.rules.inputs import RuleTables, connect_tables, input_freshness
+from deltaworks.rules.messages import alert_event
+from deltaworks.rules.open_alerts import OpenAlerts
+from deltaworks.rules.rule_alerts import RuleAlerts
+from deltaworks.rules.rule_evaluator import RuleEvaluator
+from deltaworks.rules.rule_query import broken_rule_error, rule_query
+from deltaworks.rules.stored_state import rule_states
+from deltaworks.specs.alert_rule import RuleSpec
+from deltaworks.specs.catalog import Catalog
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class PipelineEvaluator:
+    """The rules of one pipeline as it is declared. Used by one thread."""
+
+    def __init__(self, catalog: Catalog, pipeline: str, objects: ObjectStore, tables: RuleTables) -> None:
+        self._catalog = catalog
+        self._spec = catalog.pipeline(pipeline)
+        self._objects = objects
+        self._tables = tables
+        self._parser = duckdb.connect(":memory:")
+        self._rules = {rule.name: rule for rule in self._spec.rules}
+        self._evaluators: dict[str, RuleEvaluator] = {}
+        self._query_problems: dict[str, str] = {}
+        for rule in inhibitors_first(self._spec.rules):
+            self._add_evaluator(rule)
+
+    @property
+    def evaluators(self) -> Iterable[RuleEvaluator]:
+        """What judges each rule, in the order in which they are judged."""
+        return self._evaluators.values()
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        self._parser.close()
+
+    def evaluate(self, now: dt.datetime, *, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Judge every rule as far as its data reach; how many were judged further. A rule that fails says so itself
+        and stands in the way of no other.
+
+        Raises:
+            TransientError: the lake or the control area does not answer.
+        """
+        evaluated = 0
+        with _Connections(self._catalog, self._spec.pipeline, self._tables, [*self._rules.values()]) as connections:
+            for evaluator in self._evaluators.values():
+                if should_stop():
+                    break
+                try:
+                    evaluated += self._evaluate_rule(evaluator, connections, now)
+                except ConcurrencyError as error:
+                    _LOGGER.info("%s", error)
+        return evaluated
+
+    def resolve_removed_rules(self) -> None:
+        """End the alerts of rules that are declared no more, and forget them."""
+        for state in rule_states(self._objects, self._spec.pipeline):
+            if state.rule in self._rules:
+                continue
+            placeholder = RuleSpec.model_validate(
+                {"name": state.rule, "reads": ["gone"], "sql": "", "labels": state.labels, "fire": {"above": 0}}
+            )
+            decisions = OpenAlerts(self._spec.pipeline, placeholder, state.open_alerts()).resolve_all(0)
+            evaluation = RuleEvaluation(placeholder)
+            events = [alert_event(telling, evaluation, reads=(), data_until="") for telling in decisions]
+            events += RuleAlerts(self._spec.pipeline, placeholder, dict(state.rule_alerts)).resolve_all()
+            deliver(self._objects, [*state.outbox, *events])
+            self._objects.delete(rule_paths.rule_state(self._spec.pipeline, state.rule))
+
+    def _add_evaluator(self, rule: RuleSpec) -> None:
+        file = self._catalog.folder(self._spec.pipeline) / rule.sql
+        try:
+            query = rule_query(rule, file.read_text(encoding="utf-8"), self._parser)
+        except (OSError, UnicodeDecodeError) as error:
+            self._query_problems[rule.name] = broken_rule_error(rule, str(error)).message
+            query = rule_query(rule, "SELECT 1", self._parser)
+        except ContractError as error:
+            self._query_problems[rule.name] = error.message
+            query = rule_query(rule, "SELECT 1", self._parser)
+        self._evaluators[rule.name] = RuleEvaluator(self._objects, self._spec.pipeline, query)
+
+    def _evaluate_rule(self, evaluator: RuleEvaluator, connections: _Connections, now: dt.datetime) -> bool:
+        rule = evaluator.rule
+        evaluator.is_current = False
+        freshness = input_freshness(self._spec, rule, self._tables)
+        if rule.name in self._query_problems:
+            evaluator.report_not_evaluated(freshness, now, problem=self._query_problems[rule.name])
+            return False
+        inhibitors = [self._evaluators[name] for name in rule.unless]
+        due = (
+            evaluator.due_minutes(freshness, now, inhibitors_until=_evaluated_until(inhibitors))
+            if not freshness.missing
+            else None
+        )
+        if due is None:
+            evaluator.report_not_evaluated(freshness, now)
+            evaluator.is_current = (
+                bool(evaluator.state.last_minute) and "RULE_UNKNOWN" not in evaluator.state.rule_alerts
+            )
+            return False
+        try:
+            connection = connections.connection_for(rule)
+            evaluator.evaluate(connection, due, freshness, now, inhibitors)
+            evaluator.build_next_baseline(connection, now)
+        except ContractError as error:
+            if error.condition != "RULE_BROKEN":
+                raise
+            evaluator.report_not_evaluated(freshness, now, problem=error.message)
+            return False
+        evaluator.is_current = True
+        return True
+
+
+class _Connections:
+    """One connection for all rules, which opens their tables once; where that fails, one a rule."""
+
+    def __init__(self, catalog: Catalog, pipeline: str, tables: RuleTables, rules: list[RuleSpec]) -> None:
+        self._catalog, self._spec, self._tables, self._rules = catalog, catalog.pipeline(pipeline), tables, rules
+        self._exit_stack = ExitStack()
+        self._shared: duckdb.DuckDBPyConnection | None = None
+        self._is_per_rule = False
+
+    def __enter__(self) -> _Connections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit_stack.close()
+
+    def connection_for(self, rule: RuleSpec) -> duckdb.DuckDBPyConnection:
+        """A connection that reads what the rule reads.
+
+        Raises:
+            ContractError: RULE_BROKEN, a table of it cannot be opened.
+        """
+        if self._shared is None and not self._is_per_rule:
+            try:
+                self._shared = self._connect(self._rules)
+            # A table of another rule that cannot be opened.
+            except duckdb.Error:
+                self._is_per_rule = True
+        if self._shared is not None:
+            return self._shared
+        try:
+            return self._connect([rule])
+        except duckdb.Error as error:
+            raise broken_rule_error(rule, str(error)) from error
+
+    def _connect(self, rules: list[RuleSpec]) -> duckdb.DuckDBPyConnection:
+        return self._exit_stack.enter_context(connect_tables(self._catalog, self._spec, rules, self._tables.open))
+
+
+def inhibitors_first(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
+    """The rules, each after those that could hold it back."""
+    declared = {rule.name: rule for rule in rules}
+    sorter = TopologicalSorter({name: rule.unless for name, rule in declared.items()})
+    return [declared[name] for name in sorter.static_order() if name in declared]
+
+
+def _evaluated_until(inhibitors: list[RuleEvaluator]) -> int | None:
+    """The minute up to which it is known whether one of these fires; those whose data end hold nobody up."""
+    minutes = [judge.last_minute for judge in inhibitors if judge.is_current]
+    return min((minute for minute in minutes if minute is not None), default=None)

@@ -1,0 +1,277 @@
+"""Judges one rule further: the minutes that have become whole since it was judged last, each once.
+
+What a minute came to, and what is to be told of it, is one conditional write. Whoever is second reads what the first
+one wrote and judges on from there, so that a restart, a second process or an outage changes no episode and no notice.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from deltaworks.control import rule_paths
+from deltaworks.control.objects import ObjectStore
+from deltaworks.errors import ConcurrencyError
+from deltaworks.rules.annotations import recent_annotation_lines
+from deltaworks.rules.baselines import Baselines
+from deltaworks.rules.delivery import deliver
+from deltaworks.rules.evaluation import Episode, RuleEvaluation
+from deltaworks.rules.inputs import InputFreshness
+from deltaworks.rules.messages import alert_event
+from deltaworks.rules.minutes import minute_of, minute_start, parse_minute
+from deltaworks.rules.open_alerts import OpenAlerts
+from deltaworks.rules.rule_alerts import RuleAlerts
+from deltaworks.rules.rule_query import RuleQuery
+from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_record
+from deltaworks.rules.subjects import Labels
+from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
+
+#: After an outage minutes are judged that lie at most this far back; of older ones nothing is known.
+CATCH_UP_MINUTES = 360
+_CATCH_UP_STEPS = 30
+#: From this hour on (UTC) the baseline of the next date is built.
+_BASELINE_HOUR = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Minutes to be judged, both included; `skipped` is the last of those that lie too far back."""
+
+    first: int
+    last: int
+    skipped: int | None = None
+
+
+class RuleEvaluator:
+    """One rule of a pipeline, with what is on record of it. Used by one thread; others may judge the same rule."""
+
+    def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
+        self.rule: RuleSpec = query.rule
+        self.query = query
+        self._objects = objects
+        self._pipeline = pipeline
+        self._key = rule_paths.rule_state(pipeline, query.rule.name)
+        self._baselines = Baselines(objects, pipeline, query)
+        self._etag: str | None = None
+        self._state: RuleState | None = None
+        #: The state, made ready to be judged further; None where it has to be made of what is on record.
+        self._evaluation: RuleEvaluation | None = None
+        #: Whether it was judged to the end of its data at the last look, so that rules that wait for it need not.
+        self.is_current = False
+
+    @property
+    def state(self) -> RuleState:
+        """What is on record, as it was read or written last."""
+        if self._state is None:
+            item = self._objects.get(self._key)
+            self._etag = None if item is None else item.etag
+            fresh = RuleState(pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels)
+            self._state = fresh if item is None else RuleState.decode(item.data, key=self._key)
+        return self._state
+
+    @property
+    def last_minute(self) -> int | None:
+        """The minute judged last; None before the first."""
+        last = self.state.last_minute
+        return None if last is None else parse_minute(last)
+
+    def due_minutes(
+        self, freshness: InputFreshness, now: dt.datetime, *, inhibitors_until: int | None = None
+    ) -> Due | None:
+        """Which minutes have become whole, None where none has.
+
+        Args:
+            no_further: the last minute that a rule was judged for that could hold this one back.
+        """
+        step, newest_at = self.rule.step_minutes, freshness.newest_at
+        if newest_at is None:
+            return None
+        settled = minute_of(now - dt.timedelta(seconds=self.rule.evaluation_delay_seconds)) - step
+        # A day's rows come at once; of anything finer the last minute is whole once there are rows behind it.
+        last_complete = minute_of(newest_at) - (0 if step == 1440 else step)
+        last = min(settled, last_complete) // step * step
+        last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
+        previous = self.last_minute if self._has_same_labels else None
+        if previous is None:
+            return Due(last, last)
+        if last <= previous:
+            return None
+        max_minutes = max(CATCH_UP_MINUTES // step, _CATCH_UP_STEPS) * step
+        if last - previous > max_minutes:
+            return Due(last - max_minutes + step, last, last - max_minutes)
+        return Due(previous + step, last)
+
+    def evaluate(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        due: Due,
+        freshness: InputFreshness,
+        now: dt.datetime,
+        inhibitors: Sequence[RuleEvaluator] = (),
+    ) -> None:
+        """Judge what is due, and tell of it.
+
+        Raises:
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE, another process was first; nothing of this is lost or told twice.
+            ContractError: RULE_BROKEN; no minute counts as judged.
+        """
+        state, outbox = self._starting_state()
+        # Nobody else's from here on: what was judged and not written is to be judged again.
+        evaluation, self._evaluation = self._evaluation or state.evaluation(self.rule), None
+        open_alerts = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
+        rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
+        if due.skipped is not None:
+            outbox += rule_alerts.report_skipped(evaluation.last_minute, due.skipped, now)
+            evaluation.skip_to(due.skipped)
+        self._ensure_baselines(connection, due, state)
+        ended: list[Episode] = []
+        widest = 0
+        for minute_rows in self.query.read_minutes(connection, due.first, due.last):
+            ended += evaluation.evaluate(minute_rows, self._baselines.at)
+            widest = max(widest, minute_rows.width)
+            for decision in open_alerts.update(evaluation, minute_rows.minute, _InhibitorLookup(self.rule, inhibitors)):
+                annotations = self._recent_annotations(decision.minute) if decision.kind == "raise" else ()
+                record = alert_event(
+                    decision,
+                    evaluation,
+                    reads=freshness.labels,
+                    data_until=_format_time(freshness.newest_at),
+                    annotations=annotations,
+                )
+                outbox.append(record)
+        outbox += rule_alerts.check_width(widest if widest > MAX_LABEL_SETS else 0, now)
+        outbox += rule_alerts.report_working(now)
+        if due.skipped is None:
+            outbox += rule_alerts.check_unknown(evaluation, freshness, now)
+        new_state = state.with_evaluation(evaluation, ended, list(open_alerts.by_subject.values()))
+        self._write(self._updated_state(new_state, outbox, rule_alerts, freshness))
+        self._evaluation = evaluation
+        self.deliver()
+
+    def report_not_evaluated(self, freshness: InputFreshness, now: dt.datetime, *, problem: str = "") -> None:
+        """Tell what has to be told though no minute can be judged: the data end, or the SQL fails.
+
+        Raises:
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
+        """
+        state, outbox = self._starting_state()
+        rule_alerts = RuleAlerts(self._pipeline, self.rule, dict(state.rule_alerts))
+        if problem:
+            outbox += rule_alerts.report_broken(problem, now)
+        elif not freshness.missing:
+            outbox += rule_alerts.check_unknown(self._evaluation or state.evaluation(self.rule), freshness, now)
+        problem = problem or (f"{', '.join(freshness.missing)} is not there yet" if freshness.missing else "")
+        new_state = self._updated_state(state.replace(problem=problem), outbox, rule_alerts, freshness)
+        if new_state.replace(data_to=state.data_until) != state:
+            self._write(new_state)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Hand over what is to be told, and take it off the list.
+
+        Raises:
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE; TransientError: the control area does not answer.
+        """
+        state = self.state
+        if state.outbox:
+            deliver(self._objects, state.outbox)
+            self._write(state.replace(outbox=()))
+
+    def build_next_baseline(self, connection: duckdb.DuckDBPyConnection, now: dt.datetime) -> None:
+        """Build the baseline of the next date, in the evening. Idempotent.
+
+        Raises:
+            ContractError: RULE_BROKEN.
+        """
+        if self._needs_learned_baseline and now.hour >= _BASELINE_HOUR:
+            self._baselines.ensure(connection, now.date() + dt.timedelta(days=1), self._episodes())
+
+    def fired_at(self, rule: RuleSpec, labels: Labels, minute: int) -> bool:
+        """Whether this one fired in a minute with the labels that another rule shares with it."""
+        shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
+        for episode in self._episodes():
+            during = episode.fired <= minute and (episode.ended is None or minute < episode.ended)
+            if during and all(episode.labels[own] == labels[other] for own, other in shared):
+                return True
+        return False
+
+    @property
+    def _has_same_labels(self) -> bool:
+        return self.state.labels == self.rule.labels
+
+    @property
+    def _needs_learned_baseline(self) -> bool:
+        return self.rule.baseline is not None and self.rule.baseline.is_historical
+
+    def _episodes(self) -> list[Episode]:
+        return [episode_from_record(record) for record in self.state.episodes]
+
+    def _starting_state(self) -> tuple[RuleState, list[AlertEvent]]:
+        """The state to go on from. Other labels are another rule: what was open of the old one ends."""
+        state, outbox = self.state, list(self.state.outbox)
+        if self._has_same_labels:
+            return state, outbox
+        decisions = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
+        evaluation = RuleEvaluation(self.rule)
+        outbox += [alert_event(telling, evaluation, reads=(), data_until="") for telling in decisions.resolve_all(0)]
+        fresh = RuleState(
+            pipeline=self._pipeline, rule=self.rule.name, labels=self.rule.labels, rule_alerts=state.rule_alerts
+        )
+        return fresh, outbox
+
+    def _ensure_baselines(self, connection: duckdb.DuckDBPyConnection, due: Due, state: RuleState) -> None:
+        if not self._needs_learned_baseline:
+            return
+        date, last = minute_start(due.first).date(), minute_start(due.last).date()
+        while date <= last:
+            self._baselines.ensure(connection, date, [episode_from_record(record) for record in state.episodes])
+            date += dt.timedelta(days=1)
+
+    def _recent_annotations(self, minute: int) -> list[str]:
+        return recent_annotation_lines(self._objects, self._pipeline, minute_start(minute))
+
+    def _updated_state(
+        self, state: RuleState, outbox: Sequence[AlertEvent], rule_alerts: RuleAlerts, freshness: InputFreshness
+    ) -> RuleState:
+        return state.replace(
+            outbox=tuple(outbox),
+            conditions=rule_alerts.raised,
+            data_to=_format_time(freshness.newest_at),
+            problem=state.problem,
+        )
+
+    def _write(self, state: RuleState) -> None:
+        data = state.encode()
+        if self._etag is None:
+            written = self._objects.put_if_absent(self._key, data)
+            self._etag = self._objects.etag(self._key) if written else None
+        else:
+            self._etag = self._objects.put_if_match(self._key, data, self._etag)
+        if self._etag is None:
+            self._state = self._evaluation = None
+            raise ConcurrencyError(
+                "RULE_EVALUATED_ELSEWHERE",
+                f"The rule {self._pipeline}.{self.rule.name} was judged by another process meanwhile.",
+                hint="Nothing is lost: what that one wrote is read, and judged on from.",
+            )
+        self._state = state
+
+
+class _InhibitorLookup:
+    """Which of the rules that hold another one back fires."""
+
+    def __init__(self, rule: RuleSpec, inhibitors: Sequence[RuleEvaluator]) -> None:
+        self._rule, self._inhibitors = rule, inhibitors
+
+    def __call__(self, labels: Labels, minute: int) -> str | None:
+        for holder in self._inhibitors:
+            if holder.fired_at(self._rule, labels, minute):
+                return holder.rule.name
+        return None
+
+
+def _format_time(at: dt.datetime | None) -> str:
+    return "" if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
