@@ -1,4 +1,4 @@
-"""The job of the operation `fill_vault`: `python spark_jobs/fill_vault.py --namespace NAME`."""
+"""The job of the operation `ingest_vault`: `python spark_jobs/ingest_vault.py --namespace NAME`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from deltaworks.operations.job import main
 
 if __name__ == "__main__":
-    sys.exit(main("fill_vault"))
+    sys.exit(main("ingest_vault"))

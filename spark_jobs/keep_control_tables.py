@@ -1,4 +1,4 @@
-"""The job of the operation `keep_control_tables`: `python spark_jobs/keep_control_tables.py --pipeline NAME`."""
+"""The job of the operation `compact_control_tables`: `python spark_jobs/compact_control_tables.py --pipeline NAME`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from deltaworks.operations.job import main
 
 if __name__ == "__main__":
-    sys.exit(main("keep_control_tables"))
+    sys.exit(main("compact_control_tables"))

@@ -1,4 +1,4 @@
-"""The job of the operation `keep_vault`: `python spark_jobs/keep_vault.py --namespace NAME`."""
+"""The job of the operation `maintain_vault`: `python spark_jobs/maintain_vault.py --namespace NAME`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from deltaworks.operations.job import main
 
 if __name__ == "__main__":
-    sys.exit(main("keep_vault"))
+    sys.exit(main("maintain_vault"))

@@ -1,4 +1,4 @@
-"""The job of the operation `learn_input`: `python spark_jobs/learn_input.py --pipeline NAME`."""
+"""The job of the operation `learn_input_rate`: `python spark_jobs/learn_input_rate.py --pipeline NAME`."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from deltaworks.operations.job import main
 
 if __name__ == "__main__":
-    sys.exit(main("learn_input"))
+    sys.exit(main("learn_input_rate"))

@@ -34,7 +34,7 @@ from tests.waiting import eventually
 STREAM, SNAPSHOT = "stream__games", "snapshot_health__games"
 #: Operations of collectors, personal data, mutations, models and feeds, of which the project has none.
 NOT_OFFERED = {
-    *("find_lost_events", "fill_vault", "keep_vault", "reveal", "erase"),
+    *("find_lost_events", "ingest_vault", "maintain_vault", "reveal", "erase"),
     *("mutate_tables", "purge_deleted", "train_model", "replay_feed"),
 }
 OFFERED = [declared for declared in OPERATIONS.values() if declared.name not in NOT_OFFERED]
@@ -139,7 +139,7 @@ def test_people_who_change_things_at_once_are_all_answered(ada: Client, dag_ids:
     asked = sorted(dag_ids)[:8]
 
     def pause(dag_id: str) -> None:
-        with Client(ada.login, patient=False) as api:
+        with Client(ada.login, should_retry=False) as api:
             for paused in (True, False, True):
                 api.pause_all_like(dag_id, paused=paused)
 
@@ -201,10 +201,10 @@ def test_what_nothing_in_the_project_is_declared_for_has_no_dag(dag_ids: set[str
 def test_the_form_of_every_operation_takes_the_options_of_its_command(
     ada: Client, project: Path, declared: Operation
 ) -> None:
-    model = declared.options()
+    model = declared.options_model()
     values = required_options(model, "purchase")
 
-    run = ada.trigger(declared.dag_id(subject_of(declared)), conf=in_airflow.form_of(model.model_validate(values)))
+    run = ada.trigger(declared.dag_id(subject_of(declared)), conf=in_airflow.form_values(model.model_validate(values)))
 
     assert set(run.conf) == {field.name for field in option_fields(model)}
     tasks = [task.task_id for task in ada.task_instances(run.dag_id, run.run_id)]
@@ -250,7 +250,7 @@ def test_a_run_of_an_operation_is_followed_to_its_end(
         "games",
         {},
         wait_minutes=1,
-        say=as_an_administrator_ends_it,
+        echo=as_an_administrator_ends_it,
         connect=lambda: AirflowApi(ada.login),
     )
 

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.environment import ApprovalsSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
@@ -35,7 +35,7 @@ class Question:
             task_id="approve",
             subject="vacuum shop?",
             body="| orders | 7 |",
-            operation=operation("vacuum_tables"),
+            operation=get_operation("vacuum_tables"),
             spec=SHOP,
             environment=environment,
             count_task_id="count",
@@ -87,7 +87,7 @@ def test_a_default_answer_is_refused(answer: str) -> None:
 
     with pytest.raises(ValueError, match="no default answer"):
         OperationApproval(
-            task_id="approve", subject="Delete?", body="", operation=operation("restore"), spec=SHOP,
+            task_id="approve", subject="Delete?", body="", operation=get_operation("restore"), spec=SHOP,
             environment=ENVIRONMENT, count_task_id="count", defaults=answer,
         )  # fmt: skip
 

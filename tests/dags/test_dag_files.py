@@ -66,8 +66,8 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
         "optimize_tables",
         "vacuum_tables",
         "remove_orphans",
-        "keep_control_tables",
-        "learn_input",
+        "compact_control_tables",
+        "learn_input_rate",
         "annotate",
         "silence_alert",
     ]
@@ -202,8 +202,8 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
         "optimize_tables",
         "vacuum_tables",
         "remove_orphans",
-        "keep_control_tables",
-        "learn_input",
+        "compact_control_tables",
+        "learn_input_rate",
     ]
     always.append("snapshot_health")
     assert order == [*always, "rebuild_gold", "record_night"]

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from deltaworks.operations import drawn_dashboard as drawing
+from deltaworks.operations import dashboard_data as drawing
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server

@@ -30,7 +30,7 @@ from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.troubles import ALERTS, alerts_of_verdicts
-from deltaworks.operations.airflow_answers import DagRun, TaskInstance
+from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -323,11 +323,11 @@ def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that
 
 def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
     """The context of a VACUUM by hand, as its DAG has it."""
-    from deltaworks.operations.registry import operation
+    from deltaworks.operations.registry import get_operation
 
     context = context_of(objects)
     context["ti"].dag_id = "vacuum_tables__games"
-    task = SimpleNamespace(task_id="vacuum_tables", operation=operation("vacuum_tables"), values=fixed)
+    task = SimpleNamespace(task_id="vacuum_tables", operation=get_operation("vacuum_tables"), values=fixed)
     task.downstream_task_ids = set()
     return context | {"task": task, "params": form}
 

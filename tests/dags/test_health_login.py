@@ -40,7 +40,7 @@ def test_without_a_connection_the_environment_says_where_airflow_is(monkeypatch:
         monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
         declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
 
-        with airflow_api(declared, retries=False) as api:
+        with airflow_api(declared, should_retry=False) as api:
             api.pause("stream__games")
 
         assert server.paused["stream__games"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deltaworks.operations.base import Operation
-from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from tests.dags.test_mutation_dags import CRM, ENVIRONMENT
@@ -46,14 +46,14 @@ def dag_of(declared: Operation) -> Any:
 
 @pytest.fixture(scope="module")
 def restore() -> Any:
-    return dag_of(operation("restore"))
+    return dag_of(get_operation("restore"))
 
 
 @pytest.mark.parametrize("declared", APPROVED, ids=lambda declared: declared.name)
 def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
     dag = dag_of(declared)
 
-    steps = ["count", "requested", "approve", declared.name, *(["rebuild_gold"] if declared.gold_follows else [])]
+    steps = ["count", "requested", "approve", declared.name, *(["rebuild_gold"] if declared.rebuilds_gold else [])]
     assert [task.task_id for task in dag.topological_sort()] == steps
     assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, *[1] * (len(steps) - 1)]
     assert dag.get_task("approve").defaults is None
@@ -145,15 +145,15 @@ def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operati
     dag = dag_of(declared)
 
     assert f"`deltaworks {declared.command} {SUBJECTS[declared.scope]}" in dag.doc_md
-    assert declared.neighbours() in dag.doc_md
+    assert declared.concurrency_note() in dag.doc_md
     assert ("approve" in dag.doc_md) == (declared.approval or declared.name == "reveal")
 
 
 def test_the_page_of_a_reprocess_says_which_tables_it_cannot_replace() -> None:
     from deltaworks.airflow.operation_dags import operation_dag
 
-    crm = operation_dag(operation("reprocess"), PipelineSpec.model_validate(CRM), ENVIRONMENT)
-    shop = dag_of(operation("reprocess"))
+    crm = operation_dag(get_operation("reprocess"), PipelineSpec.model_validate(CRM), ENVIRONMENT)
+    shop = dag_of(get_operation("reprocess"))
 
     assert "Mutations change `activities`" in crm.doc_md
     assert "REPROCESS_MUTABLE" in crm.doc_md
@@ -161,7 +161,7 @@ def test_the_page_of_a_reprocess_says_which_tables_it_cannot_replace() -> None:
 
 
 def test_the_form_of_a_reprocess_selects_records_and_a_time_of_arrival() -> None:
-    form = dag_of(operation("reprocess")).params
+    form = dag_of(get_operation("reprocess")).params
 
     assert form.get_param("offsets").schema["type"] == ["null", "array"]
     assert form.get_param("arrived").schema["type"] == ["null", "string"]

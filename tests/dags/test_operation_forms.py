@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.operations.base import Operation
-from deltaworks.operations.job import parser_of
+from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
@@ -35,7 +35,7 @@ def form_of(declared: Operation) -> Any:
 
 
 def fields_of(declared: Operation) -> dict[str, OptionField]:
-    return {field.name: field for field in option_fields(declared.options())}
+    return {field.name: field for field in option_fields(declared.options_model())}
 
 
 def options_from(declared: Operation, form: dict[str, Any]) -> Options:
@@ -44,9 +44,9 @@ def options_from(declared: Operation, form: dict[str, Any]) -> Options:
 
     task: Any = operation_task(declared.name, "shop", ENVIRONMENT, from_form=True)
     arguments = [f"--{declared.scope}", "shop", *task.option_arguments({"params": form})]
-    words = vars(parser_of(declared).parse_args(arguments))
+    words = vars(build_parser(declared).parse_args(arguments))
     del words[declared.scope]
-    return read_options(declared.options(), {name: value for name, value in words.items() if value is not None})
+    return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})
 
 
 def plain(options: Options) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def plain(options: Options) -> dict[str, Any]:
 
 def defaults(declared: Operation) -> dict[str, Any]:
     form = {name: param.value for name, param in form_of(declared).items()}
-    return form | required_options(declared.options(), "orders")
+    return form | required_options(declared.options_model(), "orders")
 
 
 @each_operation
@@ -94,7 +94,7 @@ def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declar
             if empty != "":
                 assert form[name].resolve(empty) == empty, name
             assert options_from(declared, defaults(declared) | {name: empty}) == expected, name
-    assert expected == read_options(declared.options(), required_options(declared.options(), "orders"))
+    assert expected == read_options(declared.options_model(), required_options(declared.options_model(), "orders"))
 
 
 @each_operation

@@ -21,7 +21,7 @@ from deltaworks.airflow.continuous_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
 from deltaworks.specs.share_conf import launch_settings
@@ -247,7 +247,7 @@ def test_params_become_arguments_only_where_they_say_something(project: Path, co
     connect("local[2]")
 
     def submitted(params: dict[str, Any], **fixed: Any) -> list[str]:
-        task = job(project, operation=operation("rebuild_gold"), from_form=True, values=fixed)
+        task = job(project, operation=get_operation("rebuild_gold"), from_form=True, values=fixed)
         command = command_of(task, params)
         return command[command.index("--pipeline") + 2 :]
 
@@ -259,7 +259,9 @@ def test_params_become_arguments_only_where_they_say_something(project: Path, co
 
 def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(project: Path, connect: Any) -> None:
     connect("local[2]")
-    task = job(project, job="optimize_tables", operation=operation("optimize_tables"), values={"minutes": "{{ x }}"})
+    task = job(
+        project, job="optimize_tables", operation=get_operation("optimize_tables"), values={"minutes": "{{ x }}"}
+    )
 
     with pytest.raises(ConfigError, match="OPTION_INVALID"):
         task.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
@@ -315,7 +317,7 @@ def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
 ) -> None:
     connect("local[2]")
     submitted, instance = spark_submit(""), FakeInstance(pushed={})
-    task = job(project, operation=operation("rebuild_gold"), try_without_spark="True")
+    task = job(project, operation=get_operation("rebuild_gold"), try_without_spark="True")
     asked = submitted.with_name("asked.json")
     task.application = str(submitted.with_name("look.py"))
     Path(task.application).write_text(f"import json, sys\njson.dump(sys.argv[1:], open({str(asked)!r}, 'w'))\n{look}\n")

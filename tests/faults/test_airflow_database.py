@@ -130,7 +130,7 @@ def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, flo
     with stage.people() as people:
         people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
         while time.monotonic() - returned < patience_seconds:
-            if people.dag_run(names.HEALTH_DAG_ID, run_id).finished:
+            if people.dag_run(names.HEALTH_DAG_ID, run_id).is_finished:
                 return landed, returned, time.monotonic() - returned
             time.sleep(1)
     return landed, returned, None

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from deltaworks.operations.base import APPROVE_TASK
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from tests.integration.airflow_people import People
 from tests.integration.airflow_stage import wait
 
@@ -158,7 +158,7 @@ class Console:
         assert answer.status_code == 303, answer.text
         run_id = answer.headers["location"].rpartition("/")[2]
         _, _, name, subject = path.split("/")
-        dag_id = operation(name).dag_id(subject)
+        dag_id = get_operation(name).dag_id(subject)
 
         def ended() -> bool:
             seen = self._run(path, run_id)["seen"]

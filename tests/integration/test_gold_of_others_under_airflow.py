@@ -14,8 +14,8 @@ import pytest
 
 from deltaworks.airflow import names
 from deltaworks.control import paths
-from deltaworks.operations.airflow_answers import DagRun
-from deltaworks.operations.applicable import why_not
+from deltaworks.operations.airflow_resources import DagRun
+from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
@@ -181,8 +181,10 @@ def test_what_a_pipeline_can_never_do_has_no_dag(stage: Stage, people: People) -
 
     for name, spec in stage.catalog.pipelines.items():
         offered = {item.name for item in OPERATIONS.values() if f"{item.name}__{name}" in dags}
-        expected = {item.name for item in OPERATIONS.values() if item.scope == "pipeline" and not why_not(item, spec)}
-        assert offered == expected - {item.name for item in OPERATIONS.values() if item.dag}
+        expected = {
+            item.name for item in OPERATIONS.values() if item.scope == "pipeline" and not unavailable_reason(item, spec)
+        }
+        assert offered == expected - {item.name for item in OPERATIONS.values() if item.dag_prefix}
     assert {"reprocess__clicks", "recover_files__clicks", "restore__digest", "refresh_gold__digest"} <= dags
     absent = {"reprocess__digest", "recover_files__digest", "mutations__digest", "mutations__clicks", "clean__landing"}
     assert not dags & absent

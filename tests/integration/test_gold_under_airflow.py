@@ -12,7 +12,7 @@ from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.gold.inputs import BUILT_FROM
 from deltaworks.gold.shadow import find_shadows
-from deltaworks.operations.airflow_answers import DagRun
+from deltaworks.operations.airflow_resources import DagRun
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from sandbox.stack.environment import process_environment

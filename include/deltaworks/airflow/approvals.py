@@ -23,7 +23,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
-from deltaworks.operations.approved import figures, refuse_approver, requested
+from deltaworks.operations.approval_checks import check_approver, counted_bounds, requested_options
 from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.options import read_options
 from deltaworks.specs.environment import EnvironmentSpec
@@ -100,7 +100,7 @@ class OperationApproval(ApprovalOperator):
 
     def execute(self, context: Context) -> None:
         """Keep the question with its figures, and ask."""
-        run, model = context["dag_run"], self.operation.options()
+        run, model = context["dag_run"], self.operation.options_model()
         params = context["params"]
         options = read_options(model, {name: params.get(name) for name in model.model_fields})
         count_results = context["ti"].xcom_pull(task_ids=self._count_task_id, key=RESULTS_KEY) or []
@@ -111,8 +111,8 @@ class OperationApproval(ApprovalOperator):
             requested_by=run.triggering_user_name or "",
             asked_at=iso_now(),
             shown=self.body or "",
-            options=requested(self.operation, options),
-            bounds=figures(self.operation, options, count_results),
+            options=requested_options(self.operation, options),
+            bounds=counted_bounds(self.operation, options, count_results),
         )
         self._approvals().ask(question)
         self.assigned_users = self._assignees(question)
@@ -126,7 +126,7 @@ class OperationApproval(ApprovalOperator):
             approval = self._approvals().answer(
                 self.operation.name, context["dag_run"].run_id, approver_id=person["id"], approved_by=person["name"]
             )
-            refuse_approver(approval, self.approvers, self_approval=self.self_approval)
+            check_approver(approval, self.approvers, self_approval=self.self_approval)
         return answer
 
     def _assignees(self, question: Approval) -> Any:

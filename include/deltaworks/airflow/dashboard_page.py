@@ -128,10 +128,10 @@ def _render(
 ) -> str:
     # Loaded at the first page: they load DuckDB and Arrow, every component of Airflow loads the plugin, and one serves.
     from deltaworks.dashboards.page import dashboard_page
-    from deltaworks.operations.drawn_dashboard import drawn_dashboard
+    from deltaworks.operations.dashboard_data import load_dashboard
 
     set_environment_keys(catalog.environment)
-    answer = drawn_dashboard(catalog, pipeline, dashboard, span)
+    answer = load_dashboard(catalog, pipeline, dashboard, span)
     links = f'<nav><a href="{_escape(server_path("/deltaworks/dashboards"))}">all dashboards</a></nav>'
     return dashboard_page(answer, refresh_seconds=refresh_seconds, links=links)
 

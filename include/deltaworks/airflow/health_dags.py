@@ -155,7 +155,7 @@ class CheckStreamsOperator(BaseOperator):
         if not notes:
             return
         try:
-            with airflow_api(environment, retries=False) as api:
+            with airflow_api(environment, should_retry=False) as api:
                 write_notes(notes, api)
         except DeltaworksError as error:
             if error.condition == "AIRFLOW_CONNECTION_MISSING":
@@ -194,7 +194,7 @@ class CheckStreamsOperator(BaseOperator):
             self.log.error("Hung streams are not restarted: %s", error)
 
 
-def airflow_api(environment: EnvironmentSpec, *, retries: bool = True) -> AirflowApi:
+def airflow_api(environment: EnvironmentSpec, *, should_retry: bool = True) -> AirflowApi:
     """A client of this Airflow's own API: by its connection, or as the environment declares it where there is none.
 
     Args:
@@ -204,7 +204,7 @@ def airflow_api(environment: EnvironmentSpec, *, retries: bool = True) -> Airflo
         ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams are left to people; AIRFLOW_CONNECTION_INVALID.
     """
     from deltaworks.operations.airflow_api import AirflowApi
-    from deltaworks.operations.airflow_login import CONNECTION_FIELDS, airflow_login, login_of_connection
+    from deltaworks.operations.airflow_login import CONNECTION_FIELDS, airflow_login, login_from_connection
 
     source = f"the connection {names.AIRFLOW_CONNECTION}"
     try:
@@ -213,8 +213,8 @@ def airflow_api(environment: EnvironmentSpec, *, retries: bool = True) -> Airflo
         login = airflow_login(environment)
     else:
         fields = {name: getattr(connection, name) for name in CONNECTION_FIELDS}
-        login = login_of_connection(fields, connection.extra_dejson, source=source)
-    return AirflowApi(login, timeout_seconds=30.0 if retries else 10.0, patient=retries)
+        login = login_from_connection(fields, connection.extra_dejson, source=source)
+    return AirflowApi(login, timeout_seconds=30.0 if should_retry else 10.0, should_retry=should_retry)
 
 
 def _states(records: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -118,7 +118,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
     pipeline = dag_id.partition("__")[2]
     if declared is None or declared.scope != "pipeline" or dag_id != declared.dag_id(pipeline):
         return []
-    options = declared.options().model_fields
+    options = declared.options_model().model_fields
     form = context.get("params") or {}
     # As its job has them: what the DAG fixes wins over the form, and is text where it was a template.
     options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}

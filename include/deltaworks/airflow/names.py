@@ -91,7 +91,7 @@ def gold_dag_id(pipeline: str) -> str:
 
 def operation_dag_id(operation: str, subject: str) -> str:
     """The DAG that runs an operation: the one of its schedule where it has one."""
-    return registry.operation(operation).dag_id(subject)
+    return registry.get_operation(operation).dag_id(subject)
 
 
 def mutation_dag_id(pipeline: str) -> str:

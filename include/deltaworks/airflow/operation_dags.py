@@ -23,9 +23,9 @@ from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, p
 from deltaworks.airflow.operation_forms import operation_form, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import operation_runbook
-from deltaworks.operations.applicable import limits, why_not
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK, RESULTS_KEY, Operation
-from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.availability import restrictions, unavailable_reason
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -75,10 +75,10 @@ def operation_task(
         from_form: take the other options from the params of their names.
         settings: further arguments of the operator, over those that all jobs have.
     """
-    declared = operation(name)
+    declared = get_operation(name)
     options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
     share = environment.shares.of(declared.job_class)
-    if declared.at_once:
+    if declared.runs_immediately:
         settings = (
             pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT} | settings
         )
@@ -97,7 +97,7 @@ def operation_task(
         job=name,
         environment=environment,
         arguments=[f"--{declared.scope}", subject],
-        niceness=0 if declared.at_once else share.niceness,
+        niceness=0 if declared.runs_immediately else share.niceness,
         **options,
         **{**process_settings(share), **settings},
     )
@@ -143,7 +143,7 @@ def available_operations(spec: PipelineSpec) -> list[Operation]:
     offered = pipeline_operations(
         mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
     )
-    return [declared for declared in offered if why_not(declared, spec) is None]
+    return [declared for declared in offered if unavailable_reason(declared, spec) is None]
 
 
 def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
@@ -158,16 +158,16 @@ def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Opera
         declared
         for declared in OPERATIONS.values()
         if declared.scope == "pipeline"
-        and not declared.dag
-        and (mutable or not declared.for_mutable)
-        and (gold or not declared.for_gold)
-        and (feeds or not declared.for_feeds)
+        and not declared.dag_prefix
+        and (mutable or not declared.needs_mutations)
+        and (gold or not declared.needs_gold)
+        and (feeds or not declared.needs_feeds)
     ]
 
 
 def relay_operations() -> list[Operation]:
     """The operations of a relay that have a DAG of their own."""
-    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag]
+    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_prefix]
 
 
 def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
@@ -177,16 +177,18 @@ def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, enviro
     with DAG(
         dag_id=declared.dag_id(name),
         description=declared.summary,
-        doc_md=operation_runbook(declared, name, subject.owner, limits="" if spec is None else limits(declared, spec)),
+        doc_md=operation_runbook(
+            declared, name, subject.owner, limits="" if spec is None else restrictions(declared, spec)
+        ),
         **manual_dag_settings(name, subject.owner, tags=("operation", declared.family)),
     ) as dag:
-        if declared.asks and spec is not None:
+        if declared.waits_for_approval and spec is not None:
             steps = _approval_tasks(declared, spec, environment)
-            if declared.gold_follows and spec.gold.tables:
+            if declared.rebuilds_gold and spec.gold.tables:
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
-            limit: dict[str, Any] = {} if declared.at_once else {"execution_timeout": _EXECUTION_TIMEOUT}
+            limit: dict[str, Any] = {} if declared.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
             operation_task(declared.name, name, environment, from_form=True, **limit)
     set_form(dag, operation_form(declared, spec))
     return dag
@@ -199,7 +201,7 @@ def _approval_tasks(declared: Operation, spec: PipelineSpec, environment: Enviro
         operation_task(
             declared.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
         ),
-        ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_not_dry_run, **process_settings(share)),
+        ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
         OperationApproval(
             task_id=APPROVE_TASK,
             subject=f"{declared.command} {subject}?",

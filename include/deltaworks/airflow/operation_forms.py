@@ -28,7 +28,7 @@ def operation_form(declared: Operation, spec: PipelineSpec | None = None) -> dic
     Args:
         spec: the pipeline whose tables are offered; None for a relay.
     """
-    return {field.name: option_param(field, spec) for field in option_fields(declared.options())}
+    return {field.name: option_param(field, spec) for field in option_fields(declared.options_model())}
 
 
 def set_form(dag: DAG, form: Mapping[str, Param]) -> None:

@@ -20,7 +20,7 @@ from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.airflow.spark_pods import spark_pod_settings
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations.base import RESULTS_KEY, Operation
-from deltaworks.operations.options import arguments_of, read_options
+from deltaworks.operations.options import read_options, to_arguments
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.share_conf import Launch, launch_settings, master_kind
@@ -49,10 +49,10 @@ class _OptionArguments:
         if self.operation is None:
             return []
         params = context.get("params") or {}
-        model = self.operation.options()
+        model = self.operation.options_model()
         form = {name: params.get(name) for name in model.model_fields} if self.from_form else {}
         options = read_options(model, {name: value for name, value in (form | dict(self.values)).items()})
-        return arguments_of(options)
+        return to_arguments(options)
 
 
 class SparkJobHook(SparkSubmitHook):

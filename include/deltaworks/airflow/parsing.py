@@ -18,7 +18,7 @@ from deltaworks.specs.project import load_catalog, pipeline_files
 #: DAGs of groups of streams and of namespaces of personal data, whose pipelines have other names than the DAG says.
 _MULTI_PIPELINE_KINDS = {
     GROUP_KIND,
-    *(item.dag or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
+    *(item.dag_prefix or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
 }
 
 

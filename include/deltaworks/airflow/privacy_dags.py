@@ -14,7 +14,7 @@ from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_setting
 from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task
 from deltaworks.airflow.operation_forms import operation_form, set_form
 from deltaworks.airflow.runbooks import namespace_runbook
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, REQUESTED_TASK, Operation
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, Operation
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -84,7 +84,7 @@ def reveal_dag(
                 from_form=True,
                 execution_timeout=timedelta(hours=1),
             ),
-            ShortCircuitOperator(task_id=REQUESTED_TASK, python_callable=is_not_dry_run, **process_settings(share)),
+            ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
             OperationApproval(
                 task_id=APPROVE_TASK,
                 subject=f"{declared.command} {namespace}?",

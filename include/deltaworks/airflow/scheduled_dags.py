@@ -25,7 +25,7 @@ from deltaworks.airflow.runbooks import (
 )
 from deltaworks.airflow.timetables import GoldTimetable
 from deltaworks.operations.base import RESULTS_KEY
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutationsSpec
@@ -59,7 +59,7 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         rebuild_gold_task(
             spec, environment, from_form=True, values={"dates": DATES_TEMPLATE}, try_without_spark=_IS_AUTOMATIC_RUN
         )
-    set_form(dag, operation_form(operation("rebuild_gold"), spec))
+    set_form(dag, operation_form(get_operation("rebuild_gold"), spec))
     return dag
 
 
@@ -115,7 +115,7 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 def _maintenance_form(spec: PipelineSpec) -> dict[str, Param]:
     return {
-        "tables": operation_form(operation("optimize_tables"), spec)["tables"],
+        "tables": operation_form(get_operation("optimize_tables"), spec)["tables"],
         "round": optional_choice(
             ["daily", "weekly"],
             unset_label="(as declared for this weekday)",
@@ -144,8 +144,8 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list
         steps += _optimize_tasks(spec, environment)
     steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES_OPTION | _DRY_RUN_OPTION))
     steps.append(operation_task("remove_orphans", pipeline, environment, values=_DRY_RUN_OPTION))
-    steps.append(operation_task("keep_control_tables", pipeline, environment, values=_DRY_RUN_OPTION))
-    steps.append(operation_task("learn_input", pipeline, environment))
+    steps.append(operation_task("compact_control_tables", pipeline, environment, values=_DRY_RUN_OPTION))
+    steps.append(operation_task("learn_input_rate", pipeline, environment))
     steps.append(operation_task("snapshot_health", pipeline, environment, values={"list_folders": True}))
     if spec.gold.tables:
         steps.append(rebuild_gold_task(spec, environment, try_without_spark="True"))
@@ -219,7 +219,7 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         operation_task(
             "mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
         )
-    set_form(dag, operation_form(operation("mutate_tables"), spec))
+    set_form(dag, operation_form(get_operation("mutate_tables"), spec))
     return dag
 
 
@@ -233,21 +233,21 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
         **job_dag_settings(spec.owner, tags=("models", spec.pipeline, *spec.tags), hours=12),
     ) as dag:
         operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
-    set_form(dag, operation_form(operation("train_model"), spec))
+    set_form(dag, operation_form(get_operation("train_model"), spec))
     return dag
 
 
 def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """The DAG that looks every hour for events which a collector of the pipeline acknowledged and that are nowhere."""
     with DAG(
-        dag_id=operation("find_lost_events").dag_id(spec.pipeline),
+        dag_id=get_operation("find_lost_events").dag_id(spec.pipeline),
         description=f"Whether every event collected for {spec.pipeline} is in its tables",
         doc_md=lost_events_runbook(spec),
         schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
         **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=1),
     ) as dag:
         operation_task("find_lost_events", spec.pipeline, environment, from_form=True)
-    set_form(dag, operation_form(operation("find_lost_events"), spec))
+    set_form(dag, operation_form(get_operation("find_lost_events"), spec))
     return dag
 
 
@@ -267,7 +267,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
 
 def _clean_form(declared: CleanSpec) -> dict[str, Param]:
     """The form of the operation; a run on schedule does what the relay declares."""
-    form = operation_form(operation("clean_source"))
+    form = operation_form(get_operation("clean_source"))
     dry_run = form["dry_run"]
     form["dry_run"] = Param(declared.dry_run, description=dry_run.description, **dry_run.schema)
     return form

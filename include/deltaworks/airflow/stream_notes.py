@@ -86,4 +86,4 @@ def write_notes(notes: Iterable[tuple[str, str, str]], api: AirflowApi) -> None:
         TransientError, ConfigError: Airflow does not answer, or refuses.
     """
     for dag_id, run_id, text in notes:
-        api.note_run(dag_id, run_id, text)
+        api.set_run_note(dag_id, run_id, text)

@@ -30,8 +30,8 @@ def collect(
     """
     from collector.sinks.opening import open_ways
     from deltaworks.control.objects import open_objects
-    from deltaworks.operations.collecting import Collecting
-    from deltaworks.operations.collector_strips import open_strips
+    from deltaworks.operations.collector_redaction import open_redaction
+    from deltaworks.operations.collector_run import CollectorRun
 
     project = catalog(needs=None)
     spec = project.collector(name)
@@ -45,11 +45,11 @@ def collect(
     spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": running})
     line(f"The collector {name} takes events of {', '.join(running)}; its spool is {spool.absolute()}.")
     objects = open_objects(project.environment.lake)
-    collecting = Collecting(
+    collecting = CollectorRun(
         spec=spec,
         ways=open_ways(spec, project, close_seconds=close_seconds or None),
         objects=objects,
-        strips=open_strips(spec, project, objects),
+        redaction=open_redaction(spec, project, objects),
         root=spool.absolute(),
         beat_seconds=beat_seconds,
     )

@@ -35,9 +35,9 @@ def dashboard(
     declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
     span = span_of(declared, since=since, until=until)
     # Loaded here: it loads DuckDB and Arrow.
-    from deltaworks.operations.drawn_dashboard import drawn_dashboard
+    from deltaworks.operations.dashboard_data import load_dashboard
 
-    answer = drawn_dashboard(project, pipeline, declared, span)
+    answer = load_dashboard(project, pipeline, declared, span)
     parts: list[Part] = [_panels(answer)]
     if html is not None:
         from deltaworks.dashboards.page import dashboard_page

@@ -116,7 +116,7 @@ def _write(project: Catalog, inferred: InferredPipeline) -> None:
 def _say(inferred: InferredPipeline, *, error: bool = False) -> None:
     """What was chosen, and what of the sample the pipeline does not land."""
     proposal, sample = inferred.proposal, inferred.sample
-    looked = "" if sample.whole else ", of the beginning of the files"
+    looked = "" if sample.is_complete else ", of the beginning of the files"
     line(f"{proposal.events:,} events of {sample.source.format} were looked at{looked}.", error=error)
     name = "one name for all" if proposal.type is None else f"type {proposal.type.text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.text}"

@@ -35,13 +35,13 @@ def operation_command(declared: Operation) -> Callable[..., None]:
         if not in_airflow:
             if wait_minutes is not None:
                 raise typer.BadParameter("--wait-minutes is of a run with --in-airflow")
-            show_report(run_operation(declared, catalog(), subject, values, say=say), form=form)
+            show_report(run_operation(declared, catalog(), subject, values, echo=say), form=form)
             return
         # Nothing of it is needed by a run here.
         from deltaworks.operations.in_airflow import run_in_airflow
 
         minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
-        report = run_in_airflow(declared, catalog(needs=None), subject, values, wait_minutes=minutes, say=say)
+        report = run_in_airflow(declared, catalog(needs=None), subject, values, wait_minutes=minutes, echo=say)
         show_report(report, form=form)
 
     return _with_options(command, declared)
@@ -55,7 +55,7 @@ def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..
 
 
 def _with_options(command: Callable[..., None], declared: Operation) -> Callable[..., None]:
-    fields = option_fields(declared.options())
+    fields = option_fields(declared.options_model())
     complete = pipeline_names if declared.scope == "pipeline" else None
     subject = inspect.Parameter(
         declared.scope,
@@ -69,7 +69,7 @@ def _with_options(command: Callable[..., None], declared: Operation) -> Callable
     parameters += form_parameters()
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = f"{declared.summary}\n\n{declared.neighbours()}" if declared.command else declared.summary
+    command.__doc__ = f"{declared.summary}\n\n{declared.concurrency_note()}" if declared.command else declared.summary
     return command
 
 
@@ -119,6 +119,6 @@ def show_report(report: Report, *, form: Form = "table") -> None:
         show([part for part in report.parts if isinstance(part, str)], form="csv")
         data([plain_record(result) for result in report.results])
     else:
-        show(report.readable(), form=form)
+        show(report.displayed_parts(), form=form)
     if report.exit_code:
         raise typer.Exit(report.exit_code)

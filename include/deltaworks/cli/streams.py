@@ -10,11 +10,11 @@ import typer
 from deltaworks.cli.completion import StreamArgument
 from deltaworks.cli.context import catalog
 from deltaworks.cli.output import line
-from deltaworks.operations.airflow_api import airflow_of
-from deltaworks.operations.endless_jobs import (
+from deltaworks.operations.airflow_api import airflow_client
+from deltaworks.operations.continuous_jobs import (
     Connect,
-    EndlessJob,
-    endless_job,
+    ContinuousJob,
+    continuous_job,
     group_job,
     restart_job,
     start_job,
@@ -33,13 +33,13 @@ def stop(
 ) -> None:
     """Stop a pipeline's stream, a relay or a group, after the batch under way, and keep it stopped."""
     job, connect = _chosen(name, group, to_start=False)
-    stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, say=line)
+    stop_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=line)
 
 
 def start(name: StreamArgument = "", group: str = GROUP_OPTION) -> None:
     """Let what was stopped continue where it ended, or call off the wait of a stream that keeps failing."""
     job, connect = _chosen(name, group, to_start=True)
-    start_job(job, connect=connect, say=line)
+    start_job(job, connect=connect, echo=line)
 
 
 def restart(
@@ -50,10 +50,10 @@ def restart(
 ) -> None:
     """End a stream, a relay or a group after the batch under way, and let it run again as it is declared now."""
     job, connect = _chosen(name, group, to_start=True)
-    restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, say=line)
+    restart_job(job, by=getpass.getuser(), reason=reason, wait_seconds=wait_seconds, connect=connect, echo=line)
 
 
-def _chosen(name: str, group: str, *, to_start: bool) -> tuple[EndlessJob, Connect]:
+def _chosen(name: str, group: str, *, to_start: bool) -> tuple[ContinuousJob, Connect]:
     """What is named, one of a pipeline, a relay and a group, and the way to the Airflow that runs it.
 
     Raises:
@@ -66,5 +66,5 @@ def _chosen(name: str, group: str, *, to_start: bool) -> tuple[EndlessJob, Conne
         raise typer.BadParameter(
             "give the name of a pipeline, a relay or a DAG without end, or --group with that of a group"
         )
-    job = group_job(project, group) if group else endless_job(project, name, to_start=to_start)
-    return job, functools.partial(airflow_of, project.environment)
+    job = group_job(project, group) if group else continuous_job(project, name, is_start=to_start)
+    return job, functools.partial(airflow_client, project.environment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def alert_dag(catalog: Catalog, subject: str) -> str:
     namespace, separator, _ = subject.partition(" ")
     if separator and namespace in catalog.namespaces:
         # A request to be erased: what is due of it is for who may see the requests.
-        return operation("erase").dag_id(namespace)
+        return get_operation("erase").dag_id(namespace)
     pipeline = pipeline_of(catalog, subject)
     if pipeline and words[0] != "relay":
         return stream_dag_id(pipeline, group_of(catalog, pipeline))

@@ -17,7 +17,7 @@ from deltaworks.console.turn import waiting
 #: How long a page waits for the child, and for one that another page has started.
 DEADLINE_SECONDS: Final = 5.0
 _TURN_SECONDS: Final = 1.0
-CHILD: Final = (sys.executable, "-m", "deltaworks.operations.cold_reads")
+CHILD: Final = (sys.executable, "-m", "deltaworks.operations.table_reads")
 _MOST_BYTES = 1 << 20
 _turn = threading.Lock()
 
@@ -37,7 +37,7 @@ def read_cold(
     """Have the child read something. Never raises; the child is gone when this returns.
 
     Args:
-        read, values: as `deltaworks.operations.cold_reads` has them.
+        read, values: as `deltaworks.operations.table_reads` has them.
     """
     with waiting():
         return _read(json.dumps({"read": read, **values}), command, seconds)

@@ -46,7 +46,7 @@ class ControlTableResult:
     reason: str = ""
 
 
-def keep_control_tables(
+def compact_control_tables(
     catalog: Catalog, pipeline: str, *, dry_run: bool = True, fewest_files: int = FEWEST_FILES
 ) -> list[ControlTableResult]:
     """Merge the small files of a pipeline's control tables, and delete those merged a week ago.

@@ -18,7 +18,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 
-def learn_input(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputNorm:
+def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputNorm:
     """Compute and store the norm of a pipeline's input. Idempotent; safe beside the stream."""
     catalog.pipeline(pipeline)
     now = now or utc_now()

@@ -14,16 +14,16 @@ from urllib.parse import quote
 import httpx
 
 from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.operations.airflow_answers import Dag, DagRun, ImportProblem, TaskInstance
+from deltaworks.operations.airflow_errors import NOT_FOUND, dag_id_in_path, dag_unknown_error
 from deltaworks.operations.airflow_login import airflow_login
-from deltaworks.operations.airflow_refusals import NOT_FOUND, dag_in, dag_unknown
 from deltaworks.operations.airflow_requests import AirflowRequests
+from deltaworks.operations.airflow_resources import Dag, DagImportError, DagRun, TaskInstance
 from deltaworks.specs.environment import EnvironmentSpec
 
-_PAGE = 100
+_PAGE_SIZE = 100
 
 
-def airflow_of(environment: EnvironmentSpec) -> AirflowApi:
+def airflow_client(environment: EnvironmentSpec) -> AirflowApi:
     """A client of the Airflow that runs an environment.
 
     Raises:
@@ -39,28 +39,28 @@ class AirflowApi(AirflowRequests):
         """Every DAG that is not stale, by name."""
         dags: list[dict[str, Any]] = []
         while True:
-            page = self._get("/dags", limit=_PAGE, offset=len(dags), order_by="dag_id")
+            page = self._get("/dags", limit=_PAGE_SIZE, offset=len(dags), order_by="dag_id")
             dags += page["dags"]
             if not page["dags"] or len(dags) >= page["total_entries"]:
-                return tuple(Dag.of(item) for item in dags)
+                return tuple(Dag.from_api(item) for item in dags)
 
     def dag(self, dag_id: str) -> Dag | None:
         """The DAG, or None while Airflow does not know it."""
-        answer = self._request("GET", _dag(dag_id), missing_ok=True)
-        return None if answer is None else Dag.of(answer)
+        answer = self._request("GET", _dag_path(dag_id), missing_ok=True)
+        return None if answer is None else Dag.from_api(answer)
 
-    def import_errors(self) -> tuple[ImportProblem, ...]:
+    def import_errors(self) -> tuple[DagImportError, ...]:
         """The DAG files that do not import."""
-        answer = self._get("/importErrors", limit=_PAGE)
-        return tuple(ImportProblem(i["filename"], i["stack_trace"]) for i in answer["import_errors"])
+        answer = self._get("/importErrors", limit=_PAGE_SIZE)
+        return tuple(DagImportError(i["filename"], i["stack_trace"]) for i in answer["import_errors"])
 
     def pause(self, dag_id: str) -> None:
         """Let no new run start; running ones continue."""
-        self._request("PATCH", _dag(dag_id), json={"is_paused": True})
+        self._request("PATCH", _dag_path(dag_id), json={"is_paused": True})
 
     def unpause(self, dag_id: str) -> None:
         """Let runs start again."""
-        self._request("PATCH", _dag(dag_id), json={"is_paused": False})
+        self._request("PATCH", _dag_path(dag_id), json={"is_paused": False})
 
     def pause_all(self, *, paused: bool = True) -> None:
         """Pause every DAG that is not stale, or unpause it, by one request."""
@@ -70,36 +70,36 @@ class AirflowApi(AirflowRequests):
         """Start a run. With the same `run_id` twice there is still one run."""
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}__{uuid.uuid4().hex[:6]}"
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
-        answer = self._request("POST", f"{_dag(dag_id)}/dagRuns", json=body, conflict_ok=True)
-        return self.dag_run(dag_id, run_id) if answer is None else DagRun.of(answer)
+        answer = self._request("POST", f"{_dag_path(dag_id)}/dagRuns", json=body, conflict_ok=True)
+        return self.dag_run(dag_id, run_id) if answer is None else DagRun.from_api(answer)
 
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
         """One run as it is now."""
-        return DagRun.of(self._get(_run(dag_id, run_id)))
+        return DagRun.from_api(self._get(_run_path(dag_id, run_id)))
 
     def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
         """The latest runs, newest first."""
-        answer = self._get(f"{_dag(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
-        return tuple(DagRun.of(item) for item in answer["dag_runs"])
+        answer = self._get(f"{_dag_path(dag_id)}/dagRuns", limit=limit, order_by="-run_after")
+        return tuple(DagRun.from_api(item) for item in answer["dag_runs"])
 
-    def note_run(self, dag_id: str, run_id: str, text: str) -> None:
+    def set_run_note(self, dag_id: str, run_id: str, text: str) -> None:
         """Set the note of a run, at most 1,000 characters of Markdown. Nothing happens where there is no such run."""
         body, mask = {"note": text}, {"update_mask": "note"}
-        self._request("PATCH", _run(dag_id, run_id), params=mask, json=body, missing_ok=True)
+        self._request("PATCH", _run_path(dag_id, run_id), params=mask, json=body, missing_ok=True)
 
     def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
         """The tasks of a run."""
-        answer = self._get(f"{_run(dag_id, run_id)}/taskInstances", limit=_PAGE)
-        return tuple(TaskInstance.of(item) for item in answer["task_instances"])
+        answer = self._get(f"{_run_path(dag_id, run_id)}/taskInstances", limit=_PAGE_SIZE)
+        return tuple(TaskInstance.from_api(item) for item in answer["task_instances"])
 
     def clear_task(self, dag_id: str, run_id: str, task_id: str) -> None:
         """Have a task run again in its run. One that runs is killed first."""
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
-        self._request("POST", f"{_dag(dag_id)}/clearTaskInstances", json={**body, "reset_dag_runs": True})
+        self._request("POST", f"{_dag_path(dag_id)}/clearTaskInstances", json={**body, "reset_dag_runs": True})
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
         """What a task left under a key; None where it left nothing."""
-        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
         answer = self._request("GET", path, missing_ok=True)
         value = None if answer is None else answer["value"]
         if isinstance(value, str):
@@ -110,7 +110,7 @@ class AirflowApi(AirflowRequests):
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> tuple[str, ...]:
         """The lines of a task's log; none where there is no log to be read."""
-        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
+        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
         answer = self._request("GET", path, params={"full_content": True}, missing_ok=True) or {"content": []}
         return tuple(str(line["event"] if isinstance(line, dict) else line) for line in answer["content"])
 
@@ -121,7 +121,7 @@ class AirflowApi(AirflowRequests):
             TransientError: DAG_RUN_TIMEOUT.
         """
         end = time.monotonic() + timeout_seconds
-        while not (run := self.dag_run(dag_id, run_id)).finished:
+        while not (run := self.dag_run(dag_id, run_id)).is_finished:
             if time.monotonic() > end:
                 raise TransientError(
                     "DAG_RUN_TIMEOUT",
@@ -139,25 +139,25 @@ class AirflowApi(AirflowRequests):
         """The page of a run."""
         return f"{self.dag_link(dag_id)}/runs/{quote(run_id, safe='')}"
 
-    def question_link(self, dag_id: str, run_id: str, task_id: str) -> str:
+    def approval_link(self, dag_id: str, run_id: str, task_id: str) -> str:
         """The page on which a person answers what a task asks."""
         return f"{self.run_link(dag_id, run_id)}/tasks/{quote(task_id)}/required_actions"
 
-    def _refused(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
-        if response.status_code == NOT_FOUND and (dag_id := dag_in(path)):
+    def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+        if response.status_code == NOT_FOUND and (dag_id := dag_id_in_path(path)):
             dags = self.dags()
             if dag_id not in {dag.dag_id for dag in dags}:
-                problems: tuple[ImportProblem, ...] = ()
+                problems: tuple[DagImportError, ...] = ()
                 # Seeing them takes a permission of its own.
                 with suppress(DeltaworksError):
                     problems = self.import_errors()
-                return dag_unknown(self.login, dag_id, dags, problems)
-        return super()._refused(method, path, response)
+                return dag_unknown_error(self.login, dag_id, dags, problems)
+        return super()._error_for(method, path, response)
 
 
-def _dag(dag_id: str) -> str:
+def _dag_path(dag_id: str) -> str:
     return f"/dags/{quote(dag_id)}"
 
 
-def _run(dag_id: str, run_id: str) -> str:
-    return f"{_dag(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+def _run_path(dag_id: str, run_id: str) -> str:
+    return f"{_dag_path(dag_id)}/dagRuns/{quote(run_id, safe='')}"

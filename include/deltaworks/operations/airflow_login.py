@@ -45,7 +45,7 @@ class AirflowLogin:
         """What links for people begin with."""
         return self.public_url or self.url
 
-    def certificates(self) -> ssl.SSLContext | bool:
+    def tls_verification(self) -> ssl.SSLContext | bool:
         """What httpx checks certificates with.
 
         Raises:
@@ -69,7 +69,7 @@ def airflow_login(environment: EnvironmentSpec, variables: Mapping[str, str] = o
         ConfigError: AIRFLOW_CONNECTION_MISSING where neither does; AIRFLOW_CONNECTION_INVALID, REFERENCE_UNRESOLVED.
     """
     if variables.get(CONNECTION_VARIABLE):
-        return login_of_variable(variables[CONNECTION_VARIABLE])
+        return login_from_variable(variables[CONNECTION_VARIABLE])
     if environment.airflow is not None:
         return declared_login(environment.airflow, environment.environment)
     raise ConfigError(
@@ -100,23 +100,23 @@ def declared_login(spec: AirflowSpec, environment: str) -> AirflowLogin:
     )
 
 
-def login_of_variable(value: str) -> AirflowLogin:
+def login_from_variable(value: str) -> AirflowLogin:
     """The login of a connection as its variable has it: JSON, or Airflow's URI.
 
     Raises:
         ConfigError: AIRFLOW_CONNECTION_INVALID.
     """
     try:
-        fields = json.loads(value) if value.lstrip().startswith("{") else _fields_of_uri(value)
+        fields = json.loads(value) if value.lstrip().startswith("{") else _fields_from_uri(value)
         extra = fields.get("extra") or {}
         extra = json.loads(extra) if isinstance(extra, str) else extra
     except ValueError as error:
         raise _invalid(CONNECTION_VARIABLE, f"it is neither JSON nor a URI ({error})") from error
     fields = {name: fields.get(name) for name in CONNECTION_FIELDS}
-    return login_of_connection(fields, extra, source=CONNECTION_VARIABLE)
+    return login_from_connection(fields, extra, source=CONNECTION_VARIABLE)
 
 
-def login_of_connection(fields: Mapping[str, Any], extra: Mapping[str, Any], *, source: str) -> AirflowLogin:
+def login_from_connection(fields: Mapping[str, Any], extra: Mapping[str, Any], *, source: str) -> AirflowLogin:
     """The login of a connection of Airflow, of type `http`.
 
     Args:
@@ -148,7 +148,7 @@ def login_of_connection(fields: Mapping[str, Any], extra: Mapping[str, Any], *, 
     )
 
 
-def _fields_of_uri(value: str) -> dict[str, Any]:
+def _fields_from_uri(value: str) -> dict[str, Any]:
     parts = urlsplit(value)
     if not parts.scheme or not parts.netloc:
         raise ValueError("no scheme and host")

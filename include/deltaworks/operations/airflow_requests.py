@@ -9,9 +9,9 @@ import httpx
 from tenacity import RetryCallState, retry, retry_if_exception_type, wait_exponential_jitter
 
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.operations.airflow_answers import Health
+from deltaworks.operations.airflow_errors import FORBIDDEN, request_error
 from deltaworks.operations.airflow_login import AirflowLogin
-from deltaworks.operations.airflow_refusals import FORBIDDEN, refusal
+from deltaworks.operations.airflow_resources import Health
 
 _API = "/api/v2"
 _RETRY_SECONDS = 30.0
@@ -20,7 +20,7 @@ _BUSY_RETRY_SECONDS = 120.0
 _HEALTH_SECONDS = 10.0
 _UNAUTHORIZED = 401
 #: What Airflow says, with the status of a lacking permission, of a token that another secret has signed.
-_UNSIGNED = "Invalid JWT token"
+_INVALID_SIGNATURE = "Invalid JWT token"
 _NOT_FOUND = 404
 _CONFLICT = 409
 _SERVER_ERROR = 500
@@ -34,7 +34,7 @@ class _Busy(_Unavailable):
     """The server is there, and did not answer in time."""
 
 
-def _patience_is_over(tries: RetryCallState) -> bool:
+def _is_retry_time_over(tries: RetryCallState) -> bool:
     if not tries.args[0].patient:
         return True
     busy = tries.outcome is not None and isinstance(tries.outcome.exception(), _Busy)
@@ -49,14 +49,14 @@ class AirflowRequests:
     that the environment's variables name, if any; one with http:// is near, and asked directly.
     """
 
-    def __init__(self, login: AirflowLogin, *, timeout_seconds: float = 30.0, patient: bool = True) -> None:
-        self.patient = patient
+    def __init__(self, login: AirflowLogin, *, timeout_seconds: float = 30.0, should_retry: bool = True) -> None:
+        self.patient = should_retry
         self.login = login
         self._client = httpx.Client(
             base_url=login.url,
             timeout=timeout_seconds,
             trust_env=login.url.startswith("https://"),
-            verify=login.certificates(),
+            verify=login.tls_verification(),
         )
         self._authorized = False
         if login.token:
@@ -83,8 +83,8 @@ class AirflowRequests:
         try:
             answer = self._client.get(f"{_API}/monitor/health", timeout=_HEALTH_SECONDS).raise_for_status().json()
         except (httpx.HTTPError, ValueError) as error:
-            raise self._unreachable(error) from error
-        return Health.of(answer)
+            raise self._unreachable_error(error) from error
+        return Health.from_api(answer)
 
     def _get(self, path: str, **params: Any) -> Any:
         return self._request("GET", path, params=params)
@@ -102,11 +102,11 @@ class AirflowRequests:
         try:
             response = self._send(method, path, **options)
         except _Unavailable as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable_error(error) from error
         if (missing_ok and response.status_code == _NOT_FOUND) or (conflict_ok and response.status_code == _CONFLICT):
             return None
         if response.is_error:
-            raise self._refused(method, path, response)
+            raise self._error_for(method, path, response)
         try:
             if response.is_redirect:
                 raise ValueError(f"it leads on to {response.headers.get('location')}")
@@ -118,14 +118,14 @@ class AirflowRequests:
                 hint=f"Check the address in {self.login.source}: it is that of Airflow's pages, without /api.",
             ) from error
 
-    def _refused(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
+    def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
         """The error for an answer that is one. A client that can look further says more."""
-        return refusal(self.login, method, path, status=response.status_code, detail=_detail(response))
+        return request_error(self.login, method, path, status=response.status_code, detail=_detail(response))
 
     @retry(
         retry=retry_if_exception_type(_Unavailable),
         wait=wait_exponential_jitter(initial=0.3, max=3),
-        stop=_patience_is_over,
+        stop=_is_retry_time_over,
         reraise=True,
     )
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
@@ -133,51 +133,51 @@ class AirflowRequests:
             if not self._authorized:
                 self._log_in()
             response = self._client.request(method, _API + path, **options)
-            if _token_is_over(response):
+            if _is_token_rejected(response):
                 # A login gets another one.
                 self._log_in()
                 response = self._client.request(method, _API + path, **options)
         except httpx.ReadTimeout as error:
             raise _Busy(f"no answer to {method} {path} within {self._client.timeout.read:.0f} s") from error
         except httpx.TransportError as error:
-            self._check_trusted(error)
+            self._raise_if_untrusted(error)
             raise _Unavailable(str(error) or type(error).__name__) from error
-        if _token_is_over(response):
-            raise self._login_refused(f"the token it had just given: {_detail(response)}")
+        if _is_token_rejected(response):
+            raise self._login_error(f"the token it had just given: {_detail(response)}")
         if response.status_code >= _SERVER_ERROR:
             raise _Unavailable(f"{response.status_code} {response.text[:200]}")
         return response
 
     def _log_in(self) -> None:
         if self.login.token:
-            raise self._login_refused("the token; its time may be over")
+            raise self._login_error("the token; its time may be over")
         credentials = {"username": self.login.username, "password": self.login.password}
         response = self._client.post("/auth/token", json=credentials)
         if response.status_code >= _SERVER_ERROR:
             raise _Unavailable(f"{response.status_code} {response.text[:200]}")
         if response.status_code == _NOT_FOUND:
-            raise self._login_refused("every login: its auth manager gives no tokens at /auth/token")
+            raise self._login_error("every login: its auth manager gives no tokens at /auth/token")
         try:
             token = "" if response.is_error else response.json()["access_token"]
         except (ValueError, KeyError, TypeError):
             token = ""
         if not token:
-            raise self._login_refused(f"the login of {self.login.username}: {response.status_code}")
+            raise self._login_error(f"the login of {self.login.username}: {response.status_code}")
         self._authorize(token)
 
     def _authorize(self, token: str) -> None:
         self._client.headers["Authorization"] = f"Bearer {token}"
         self._authorized = True
 
-    def _login_refused(self, what: str) -> ConfigError:
+    def _login_error(self, reason: str) -> ConfigError:
         return ConfigError(
             "AIRFLOW_LOGIN_REFUSED",
-            f"Airflow at {self.login.url} refused {what}.",
+            f"Airflow at {self.login.url} refused {reason}.",
             hint=f"Check {'token' if self.login.token else 'username and password'} in {self.login.source}, and the "
             "value of the variable it names; the password of the embedded stack is printed by `deltaworks status`.",
         )
 
-    def _check_trusted(self, error: httpx.TransportError) -> None:
+    def _raise_if_untrusted(self, error: httpx.TransportError) -> None:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise ConfigError(
                 "AIRFLOW_UNTRUSTED",
@@ -185,7 +185,7 @@ class AirflowRequests:
                 hint=f"Name the PEM file of the authority that signed it as `ca` in {self.login.source}.",
             ) from error
 
-    def _unreachable(self, error: Exception) -> TransientError:
+    def _unreachable_error(self, error: Exception) -> TransientError:
         return TransientError(
             "AIRFLOW_UNREACHABLE",
             f"Airflow at {self.login.url} gives no usable answer: {error}.",
@@ -194,9 +194,9 @@ class AirflowRequests:
         )
 
 
-def _token_is_over(response: httpx.Response) -> bool:
+def _is_token_rejected(response: httpx.Response) -> bool:
     """Whether Airflow does not take the token: its time is over, or it was signed by the secret before a restart."""
-    unsigned = response.status_code == FORBIDDEN and _detail(response) == _UNSIGNED
+    unsigned = response.status_code == FORBIDDEN and _detail(response) == _INVALID_SIGNATURE
     return unsigned or response.status_code == _UNAUTHORIZED
 
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 Scope = Literal["pipeline", "relay", "namespace"]
 #: The jobs of a pipeline that an operation may run beside.
-Neighbour = Literal["stream", "maintenance", "mutations", "gold"]
+PipelineJob = Literal["stream", "maintenance", "mutations", "gold"]
 #: The class of job by the family of an operation; of others it is `maintenance`.
 _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
-ALL_JOBS: tuple[Neighbour, ...] = ("stream", "maintenance", "mutations", "gold")
+ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold")
 #: The tasks before one that needs an approval: it is counted, whether more is requested is seen, and a person asked.
-COUNT_TASK, REQUESTED_TASK, APPROVE_TASK = "count", "requested", "approve"
+COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "requested", "approve"
 #: What a job did, record by record, as its task keeps it: for an approval, a report, the next task.
 RESULTS_KEY = "results"
 
@@ -74,15 +74,15 @@ class Operation:
     approval: bool = False
     bounds: Mapping[str, str] = field(default_factory=dict, hash=False)
     unattended: bool = False
-    at_once: bool = False
-    gold_follows: bool = False
-    beside: tuple[Neighbour, ...] = ALL_JOBS
+    runs_immediately: bool = False
+    rebuilds_gold: bool = False
+    concurrent_with: tuple[PipelineJob, ...] = ALL_JOBS
     family: str = "operations"
-    for_mutable: bool = False
-    for_gold: bool = False
-    for_feeds: bool = False
-    for_models: bool = False
-    dag: str = ""
+    needs_mutations: bool = False
+    needs_gold: bool = False
+    needs_feeds: bool = False
+    needs_models: bool = False
+    dag_prefix: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
         """The function that does it. Imports its module, and so whatever that needs."""
@@ -90,16 +90,16 @@ class Operation:
         loaded: Callable[[OperationContext, Any], Report] = getattr(importlib.import_module(module), function)
         return loaded
 
-    def options(self) -> type[Options]:
+    def options_model(self) -> type[Options]:
         """The model of its options. Its module imports engines inside functions only, so this is light."""
-        return _options_of(self.load())
+        return _options_model(self.load())
 
     def dag_id(self, subject: str) -> str:
         """The DAG that runs it for a pipeline or a relay."""
-        return f"{self.dag or self.name}__{subject}"
+        return f"{self.dag_prefix or self.name}__{subject}"
 
     @property
-    def asks(self) -> bool:
+    def waits_for_approval(self) -> bool:
         """Whether its DAG counts first, and then asks a person."""
         return self.approval and self.scope == "pipeline"
 
@@ -109,27 +109,27 @@ class Operation:
         Args:
             gold: whether its pipeline declares gold tables.
         """
-        if not self.asks:
+        if not self.waits_for_approval:
             return [self.name]
-        follows = ["rebuild_gold"] if self.gold_follows and gold else []
-        return [COUNT_TASK, REQUESTED_TASK, APPROVE_TASK, self.name, *follows]
+        follows = ["rebuild_gold"] if self.rebuilds_gold and gold else []
+        return [COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK, self.name, *follows]
 
     @property
     def job_class(self) -> JobClass:
         """By which class its jobs have their share of the cluster and their pool."""
         return _JOB_CLASSES.get(self.family, "maintenance")
 
-    def neighbours(self) -> str:
+    def concurrency_note(self) -> str:
         """What it may run beside, as a sentence."""
-        if self.beside == ALL_JOBS:
+        if self.concurrent_with == ALL_JOBS:
             return "It may run beside the stream and every other job."
-        if not self.beside:
+        if not self.concurrent_with:
             return "The stream and all jobs of the pipeline have to be stopped."
-        return f"It may run beside: {', '.join(self.beside)}."
+        return f"It may run beside: {', '.join(self.concurrent_with)}."
 
 
 @functools.cache
-def _options_of(function: Callable[..., Any]) -> type[Options]:
+def _options_model(function: Callable[..., Any]) -> type[Options]:
     parameter = list(inspect.signature(function).parameters.values())[1]
     model: type[Options] = inspect.getmodule(function).__dict__[parameter.annotation]
     return model
@@ -149,7 +149,7 @@ class Report:
     results: Sequence[DataclassInstance] = ()
     exit_code: int = 0
 
-    def readable(self) -> list[str | Listing]:
+    def displayed_parts(self) -> list[str | Listing]:
         """What people read of it."""
         if self.parts or not self.results:
             return list(self.parts)
@@ -172,7 +172,7 @@ class OperationContext:
     subject: str
     run_id: str = ""
     nightly: bool = False
-    say: Callable[[str], None] = print
+    echo: Callable[[str], None] = print
     _session: SparkSession | None = None
 
     def spark(self) -> SparkSession:

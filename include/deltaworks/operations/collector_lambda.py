@@ -17,7 +17,7 @@ from typing import Any
 from collector.handler import Gateway
 from collector.sinks.opening import open_ways
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.operations.collector_strips import RELOAD_SECONDS, SuppressionReload, open_strips
+from deltaworks.operations.collector_redaction import RELOAD_SECONDS, SuppressionReload, open_redaction
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.project import load_catalog
@@ -30,13 +30,13 @@ def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     return _gateway().handle(event)
 
 
-def stripping_gateway(
+def redacting_gateway(
     spec: CollectorSpec,
     catalog: Catalog,
     lake: ObjectStore,
     *,
     monotonic: Callable[[], float] = time.monotonic,
-    **more: Any,
+    **gateway_options: Any,
 ) -> Gateway:
     """The gateway of a collector with what strips the sources that have personal data.
 
@@ -46,24 +46,24 @@ def stripping_gateway(
     Raises:
         DeltaworksError: as `open_ways` and `open_strips`.
     """
-    strips = open_strips(spec, catalog, lake)
-    reload = _Reload(SuppressionReload(strips, lake), monotonic)
-    ways = more.pop("ways", None) or open_ways(spec, catalog)
-    return Gateway(spec, ways, strips=strips.by_source, vault=strips.vault, before=reload, **more)
+    redaction = open_redaction(spec, catalog, lake)
+    reload = _PeriodicReload(SuppressionReload(redaction, lake), monotonic)
+    ways = gateway_options.pop("ways", None) or open_ways(spec, catalog)
+    return Gateway(spec, ways, strips=redaction.by_source, vault=redaction.vault, before=reload, **gateway_options)
 
 
-class _Reload:
+class _PeriodicReload:
     """Reads the lists of erased subjects again with a request, once a minute: between requests nothing runs."""
 
     def __init__(self, reload: SuppressionReload, monotonic: Callable[[], float]) -> None:
         self._reload = reload
         self._monotonic = monotonic
-        self._at = monotonic()
+        self._reloaded_at = monotonic()
 
     def __call__(self) -> None:
-        if self._monotonic() - self._at < RELOAD_SECONDS:
+        if self._monotonic() - self._reloaded_at < RELOAD_SECONDS:
             return
-        self._at = self._monotonic()
+        self._reloaded_at = self._monotonic()
         try:
             self._reload.reload()
         except Exception:  # the list it has stands; the parser behind it drops what it does not know of
@@ -75,4 +75,4 @@ def _gateway() -> Gateway:
     root = Path(os.environ.get("LAMBDA_TASK_ROOT", Path.cwd()))
     catalog = load_catalog(root=root, skip_invalid=True)
     spec = catalog.collector(os.environ.get("COLLECTOR") or next(iter(catalog.collectors), "edge"))
-    return stripping_gateway(spec, catalog, open_objects(catalog.environment.lake))
+    return redacting_gateway(spec, catalog, open_objects(catalog.environment.lake))

@@ -65,7 +65,7 @@ def control(context: OperationContext, options: ControlOptions) -> Report:
         TransientError: STREAM_STILL_RUNNING, or what Airflow said to a pause; the stop flag stays.
         ContractError: what a resumed table failed with again.
     """
-    return _VERBS[options.verb](context, options)
+    return _HANDLERS[options.verb](context, options)
 
 
 def control_relay(context: OperationContext, options: RelayControlOptions) -> Report:
@@ -79,14 +79,14 @@ def control_relay(context: OperationContext, options: RelayControlOptions) -> Re
     )
 
 
-def _endless(context: OperationContext, options: ControlOptions) -> Report:
+def _control_job(context: OperationContext, options: ControlOptions) -> Report:
     pipeline = context.subject
-    jobs = {"": pipeline, "stream": pipeline}
+    job_names = {"": pipeline, "stream": pipeline}
     if context.catalog.pipeline(pipeline).feeds:
-        jobs["feeds"] = f"feeds__{pipeline}"
-    name = jobs.get(options.target or "")
+        job_names["feeds"] = f"feeds__{pipeline}"
+    name = job_names.get(options.target or "")
     if name is None:
-        raise _target_invalid(context, options, f"{pipeline} runs: {', '.join(filter(None, jobs))}")
+        raise _target_invalid(context, options, f"{pipeline} runs: {', '.join(filter(None, job_names))}")
     return _run_verb(
         context,
         name,
@@ -97,18 +97,18 @@ def _endless(context: OperationContext, options: ControlOptions) -> Report:
 
 
 def _run_verb(context: OperationContext, name: str, verb: str, *, reason: str, wait_seconds: float) -> Report:
-    from deltaworks.operations.airflow_api import airflow_of
-    from deltaworks.operations.endless_jobs import endless_job, restart_job, start_job, stop_job
+    from deltaworks.operations.airflow_api import airflow_client
+    from deltaworks.operations.continuous_jobs import continuous_job, restart_job, start_job, stop_job
 
     by = current_person()
-    job = endless_job(context.catalog, name, to_start=verb != "stop")
-    connect = functools.partial(airflow_of, context.catalog.environment)
+    job = continuous_job(context.catalog, name, is_start=verb != "stop")
+    connect = functools.partial(airflow_client, context.catalog.environment)
     if verb == "start":
-        start_job(job, connect=connect, say=context.say)
+        start_job(job, connect=connect, echo=context.echo)
     else:
-        end = stop_job if verb == "stop" else restart_job
-        why = reason or f"{verb} by hand"
-        end(job, by=by, reason=why, wait_seconds=wait_seconds, connect=connect, say=context.say)
+        end_job = stop_job if verb == "stop" else restart_job
+        stop_reason = reason or f"{verb} by hand"
+        end_job(job, by=by, reason=stop_reason, wait_seconds=wait_seconds, connect=connect, echo=context.echo)
     result = ControlResult(verb=verb, target=name, by=by, reason=reason)
     return Report(parts=[f"{name}: {verb} is done, for {by}."], results=[result])
 
@@ -122,25 +122,25 @@ def _resume(context: OperationContext, options: ControlOptions) -> Report:
     return Report(parts=report.parts, results=[_result(context, options)])
 
 
-def _release(context: OperationContext, options: ControlOptions) -> Report:
+def _unpin(context: OperationContext, options: ControlOptions) -> Report:
     from deltaworks.control.home import PipelineHome
 
     readers = PipelineHome.open(context.catalog.environment.lake, context.subject).readers
-    kept = {f"{claim.table}/{claim.reader}": claim for claim in readers.read()}
-    claim = kept.get(options.target or "")
+    claims = {f"{claim.table}/{claim.reader}": claim for claim in readers.read()}
+    claim = claims.get(options.target or "")
     if claim is None:
-        raise _target_invalid(context, options, f"readers keep: {', '.join(sorted(kept)) or 'nothing'}")
+        raise _target_invalid(context, options, f"readers keep: {', '.join(sorted(claims)) or 'nothing'}")
     readers.release(claim.table, reader=claim.reader)
-    said = f"{claim.reader} keeps version {claim.version} of {context.subject}.{claim.table} no more."
-    return Report(parts=[said], results=[_result(context, options)])
+    message = f"{claim.reader} keeps version {claim.version} of {context.subject}.{claim.table} no more."
+    return Report(parts=[message], results=[_result(context, options)])
 
 
-_VERBS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = {
-    "stop": _endless,
-    "start": _endless,
-    "restart": _endless,
+_HANDLERS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = {
+    "stop": _control_job,
+    "start": _control_job,
+    "restart": _control_job,
     "resume": _resume,
-    "release": _release,
+    "release": _unpin,
 }
 
 
@@ -149,9 +149,9 @@ def _result(context: OperationContext, options: ControlOptions) -> ControlResult
     return ControlResult(verb=options.verb, target=target, by=current_person(), reason=options.reason or "")
 
 
-def _target_invalid(context: OperationContext, options: ControlOptions, what_is_there: str) -> ConfigError:
+def _target_invalid(context: OperationContext, options: ControlOptions, available: str) -> ConfigError:
     return ConfigError(
         "CONTROL_TARGET_INVALID",
-        f"{context.subject} has no {options.target!r} to {options.verb}: {what_is_there}.",
+        f"{context.subject} has no {options.target!r} to {options.verb}: {available}.",
         hint="Write a table as it is declared, a reader as TABLE/READER; `deltaworks tables readers` lists them.",
     )

@@ -39,7 +39,7 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
 
     namespace = open_namespace(context.catalog, context.subject)
     if options.dry_run:
-        return _counted(namespace)
+        return _count_report(namespace)
     now = utc_now()
     windows = options.window == "now" or (options.window == "night" and now.hour in NIGHT_HOURS)
     results = Advance(namespace, now=now, windows=windows).run()
@@ -49,7 +49,7 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
     return Report(parts=[listing] if results else ["No request is open."], results=results)
 
 
-def _counted(namespace: Namespace) -> Report:
+def _count_report(namespace: Namespace) -> Report:
     from deltaworks.erasure.counting import CountedRows, count_rows, person_now
     from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
     from deltaworks.erasure.token_search import TokenSearch

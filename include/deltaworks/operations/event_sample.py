@@ -22,10 +22,10 @@ from deltaworks.sources.objects.landing.land import pieces_of
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 _PIECE_BYTES = 1 << 20
-_LEAST_BYTES_OF_A_FILE = 256 << 10
+_MIN_BYTES_PER_FILE = 256 << 10
 #: Files whose form is looked at.
-_MOST_FORMS = 50
-_LOOKED_AT_FOR_WRAPPERS = 1_000
+_MAX_DETECTED_FILES = 50
+_WRAPPER_SAMPLE_SIZE = 1_000
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class EventSample:
     source: FileSourceSpec
     payloads: list[bytes] = field(default_factory=list)
     files: int = 0
-    whole: bool = True
+    is_complete: bool = True
     unwrap: str = ""
 
     @property
@@ -60,41 +60,41 @@ class EventSample:
     def events(self) -> Iterator[dict[str, Any]]:
         """Every event, out of its wrapper; what is none is left out, as it will be in quarantine."""
         for value in self.values():
-            yield from _events_in(value, self.unwrap)
+            yield from _unwrap(value, self.unwrap)
 
 
-def sample_of_files(inputs: Sequence[Input], place: Mapping[str, str], *, max_bytes: int) -> EventSample:
+def sample_files(inputs: Sequence[Input], location: Mapping[str, str], *, max_bytes: int) -> EventSample:
     """Look at the beginning of every file, at no more than about `max_bytes` together.
 
     Args:
         place: `relay`, `bucket` and `prefix` of the source.
 
     Raises:
-        ContractError: FORM_UNKNOWN, INPUT_DAMAGED, INPUT_TOO_LARGE.
+        ContractError: FORMAT_UNKNOWN, INPUT_DAMAGED, INPUT_TOO_LARGE.
         ConfigError: INPUT_MISSING.
     """
-    form = _form(inputs[:_MOST_FORMS])
-    source = FileSourceSpec.model_validate({"kind": "s3_sqs", **place, **form})
+    format_options = _detect_format(inputs[:_MAX_DETECTED_FILES])
+    source = FileSourceSpec.model_validate({"kind": "s3_sqs", **location, **format_options})
     sample = EventSample(source)
-    share = max(_LEAST_BYTES_OF_A_FILE, max_bytes // len(inputs))
+    bytes_per_file = max(_MIN_BYTES_PER_FILE, max_bytes // len(inputs))
     for file in inputs:
         if sample.bytes >= max_bytes:
-            sample.whole = False
+            sample.is_complete = False
             break
         sample.files += 1
-        taken = 0
+        bytes_read = 0
         with file.open(decompress=source.format not in ("parquet", "avro")) as content:
             for piece in pieces_of(content, source, object_bytes=_PIECE_BYTES):
-                if taken >= share:
-                    sample.whole = False
+                if bytes_read >= bytes_per_file:
+                    sample.is_complete = False
                     break
                 sample.payloads.append(piece.data)
-                taken += len(piece.data)
-    sample.unwrap = _wrapper(sample) if source.format == "json" else ""
+                bytes_read += len(piece.data)
+    sample.unwrap = _find_wrapper(sample) if source.format == "json" else ""
     return sample
 
 
-def _form(inputs: Sequence[Input]) -> Mapping[str, Any]:
+def _detect_format(inputs: Sequence[Input]) -> Mapping[str, Any]:
     forms: dict[str, tuple[Mapping[str, Any], Input]] = {}
     for file in inputs:
         with file.open() as content:
@@ -103,7 +103,7 @@ def _form(inputs: Sequence[Input]) -> Mapping[str, Any]:
             form = form_of(head)
         except UnknownForm as unknown:
             raise ContractError(
-                "FORM_UNKNOWN",
+                "FORMAT_UNKNOWN",
                 f"{file}: {unknown}.",
                 hint="Give files of JSON, CSV, lines with #Fields, Parquet or Avro; or write pipeline.yaml by hand.",
             ) from unknown
@@ -111,14 +111,14 @@ def _form(inputs: Sequence[Input]) -> Mapping[str, Any]:
     if len(forms) > 1:
         named = "; ".join(f"{file} is {form['format']}" for form, file in forms.values())
         raise ContractError(
-            "FORM_UNKNOWN",
+            "FORMAT_UNKNOWN",
             f"A pipeline reads one form, and these files are of {len(forms)}: {named}.",
             hint="Name the files that belong together, and make a pipeline for the others.",
         )
     return next(iter(forms.values()))[0]
 
 
-def _events_in(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
+def _unwrap(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
     if unwrap:
         value = value.get(unwrap) if isinstance(value, dict) else None
         if isinstance(value, str):
@@ -131,16 +131,16 @@ def _events_in(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _wrapper(sample: EventSample) -> str:
+def _find_wrapper(sample: EventSample) -> str:
     """The field that every value has its event or events in; empty where the values are the events."""
-    first = [value for value in islice(sample.values(), _LOOKED_AT_FOR_WRAPPERS) if isinstance(value, dict)]
+    first = [value for value in islice(sample.values(), _WRAPPER_SAMPLE_SIZE) if isinstance(value, dict)]
     if not first:
         return ""
     outer = _profile(first)
     for name in first[0]:
-        if not name or "." in name or not all(_wraps(value.get(name)) for value in first):
+        if not name or "." in name or not all(_is_wrapper(value.get(name)) for value in first):
             continue
-        inner = [event for value in first for event in _events_in(value, name)]
+        inner = [event for value in first for event in _unwrap(value, name)]
         # What has a time of its own is an event, whatever it holds; but for requests, as gateways hand them on.
         is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
         if inner and time_choice(_profile(inner)) is not None and (is_request or time_choice(outer) is None):
@@ -155,7 +155,7 @@ def _profile(events: Sequence[dict[str, Any]]) -> Profile:
     return profile
 
 
-def _wraps(value: Any) -> bool:
+def _is_wrapper(value: Any) -> bool:
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
             value = orjson.loads(value)

@@ -40,39 +40,43 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
     feed = find_by_name(options.feed, {item.name: item for item in spec.feeds}, "feed")
     name = f"{spec.pipeline}.{feed.name}"
     if options.everything == (options.since is not None):
-        raise ConfigError("OPTION_INVALID", "Give --since with a delivery, or --everything.", hint=_LIST.format(name))
+        raise ConfigError(
+            "OPTION_INVALID", "Give --since with a delivery, or --everything.", hint=_LIST_HINT.format(name)
+        )
     objects = open_objects(context.catalog.environment.lake)
     records = FeedRecords(objects, spec.pipeline, feed.name)
     if options.since is not None:
-        kept = [item.delivery for item in records.deliveries()]
-        chosen = [delivery for delivery in kept if delivery.number >= options.since]
-        if not any(delivery.number == options.since for delivery in kept):
-            numbers = f"{kept[0].number} to {kept[-1].number}" if kept else "none"
+        deliveries = [item.delivery for item in records.deliveries()]
+        selected = [delivery for delivery in deliveries if delivery.number >= options.since]
+        if not any(delivery.number == options.since for delivery in deliveries):
+            numbers = f"{deliveries[0].number} to {deliveries[-1].number}" if deliveries else "none"
             raise ConfigError(
                 "FEED_DELIVERY_UNKNOWN",
                 f"Delivery {options.since} of {name} is not on record; kept are {numbers}.",
                 hint=f"Of the last {feed.replay_hours} h they are kept (replay_hours). Else send --everything.",
             )
-        changes = sum(delivery.sent for delivery in chosen)
-        what = f"{changes:,} changes of {len(chosen):,} deliveries"
+        changes = sum(delivery.sent for delivery in selected)
+        described_changes = f"{changes:,} changes of {len(selected):,} deliveries"
     else:
         reading = open_feed_source(context.catalog, spec, feed, objects, records)
         current = reading.current()
         changes = reading.count(Position(kind=current.kind), current)
-        what = f"all {changes:,} rows of {feed.reads}"
+        described_changes = f"all {changes:,} rows of {feed.reads}"
     if changes > options.limit:
         raise ConfigError(
             "FEED_REPLAY_UNBOUNDED",
-            f"{what} would be sent to {name}'s receiver, and --limit is {options.limit:,}.",
+            f"{described_changes} would be sent to {name}'s receiver, and --limit is {options.limit:,}.",
             hint=f"Choose a later delivery, or --limit {changes}.",
         )
     if options.dry_run:
-        return Report(parts=[f"{what} would be sent again.", "Nothing was asked for: --no-dry-run does it."])
+        return Report(
+            parts=[f"{described_changes} would be sent again.", "Nothing was asked for: --no-dry-run does it."]
+        )
     if not records.request_replay(ReplayRequest(since=options.since, by=current_person(), at=iso_now())):
         raise ConcurrencyError(
-            "FEED_REPLAY_PENDING", f"Another replay of {name} is asked for already.", hint=_LIST.format(name)
+            "FEED_REPLAY_PENDING", f"Another replay of {name} is asked for already.", hint=_LIST_HINT.format(name)
         )
-    return Report(parts=[f"Asked the process of {spec.pipeline}'s feeds to send {what} again."])
+    return Report(parts=[f"Asked the process of {spec.pipeline}'s feeds to send {described_changes} again."])
 
 
-_LIST = "`deltaworks feeds list` shows deliveries and what is asked for, of {} too."
+_LIST_HINT = "`deltaworks feeds list` shows deliveries and what is asked for, of {} too."

@@ -10,7 +10,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 
 class ReconcileOptions(Options):
@@ -46,9 +46,9 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
         "were read."
     ]
     for title, names in (("not announced", result.unannounced), ("gone", result.missing)):
-        parts += [f"  {title}: {name}" for name in names[:_SHOWN]]
-        if len(names) > _SHOWN:
-            parts.append(f"  ... and {len(names) - _SHOWN:,} more")
+        parts += [f"  {title}: {name}" for name in names[:_MAX_SHOWN]]
+        if len(names) > _MAX_SHOWN:
+            parts.append(f"  ... and {len(names) - _MAX_SHOWN:,} more")
     if not options.dry_run:
         if spec.listing is None:
             raise ConfigError(

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.listing import listing_of_records
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.operations.airflow_answers import DagRun, TaskInstance
-from deltaworks.operations.airflow_api import AirflowApi, airflow_of
-from deltaworks.operations.applicable import why_not
-from deltaworks.operations.approved import approvers_of
+from deltaworks.operations.airflow_api import AirflowApi, airflow_client
+from deltaworks.operations.airflow_resources import DagRun, TaskInstance
+from deltaworks.operations.approval_checks import approvers_of
+from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, RESULTS_KEY, Operation, Report
 from deltaworks.operations.options import Options, read_options
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 #: The state of a task that waits for a person.
-_ASKS = "awaiting_input"
+_AWAITING_INPUT = "awaiting_input"
 #: States of a task that are said as they come.
-_SAID = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
-_ERROR = "DELTAWORKS_ERROR "
+_REPORTED_STATES = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
+_ERROR_PREFIX = "DELTAWORKS_ERROR "
 _POLL_SECONDS = 2.0
 
 
@@ -40,7 +40,7 @@ def run_in_airflow(
     values: Mapping[str, Any],
     *,
     wait_minutes: float,
-    say: Callable[[str], None] = print,
+    echo: Callable[[str], None] = print,
     connect: Callable[[], AirflowApi] | None = None,
 ) -> Report:
     """Trigger the operation's DAG and follow the run.
@@ -55,14 +55,16 @@ def run_in_airflow(
         What the job left, as its own report would list it.
 
     Raises:
-        ConfigError: OPTION_INVALID; OPERATION_NOT_OFFERED; AIRFLOW_DAG_PAUSED; what a request to Airflow raises.
+        ConfigError: OPTION_INVALID; OPERATION_UNAVAILABLE; AIRFLOW_DAG_PAUSED; what a request to Airflow raises.
         ContractError: APPROVAL_REJECTED.
         TransientError: DAG_RUN_FAILED, DAG_RUN_TIMEOUT, APPROVAL_PENDING.
     """
-    options = read_options(declared.options(), {name: value for name, value in values.items() if value is not None})
-    _check_offered(declared, catalog, subject)
+    options = read_options(
+        declared.options_model(), {name: value for name, value in values.items() if value is not None}
+    )
+    _check_available(declared, catalog, subject)
     dag_id = declared.dag_id(subject)
-    with connect() if connect is not None else airflow_of(catalog.environment) as airflow:
+    with connect() if connect is not None else airflow_client(catalog.environment) as airflow:
         dag = airflow.dag(dag_id)
         if dag is not None and dag.is_paused:
             raise ConfigError(
@@ -70,29 +72,29 @@ def run_in_airflow(
                 f"{dag_id} is paused: a run of it would wait for as long as it is. None was triggered.",
                 hint=f"Unpause it in Airflow ({airflow.dag_link(dag_id)}), or run the command without --in-airflow.",
             )
-        run = airflow.trigger(dag_id, conf=form_of(options))
+        run = airflow.trigger(dag_id, conf=form_values(options))
         link = airflow.run_link(dag_id, run.run_id)
-        say(f"Triggered {dag_id}: run {run.run_id}, {link}")
+        echo(f"Triggered {dag_id}: run {run.run_id}, {link}")
         approvers = (
             ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=declared.scope))
-            if declared.asks
+            if declared.waits_for_approval
             else ""
         )
         if wait_minutes <= 0:
-            later = "It asks there before it does what it counted. " if _will_ask(declared, options) else ""
+            later = "It asks there before it does what it counted. " if _needs_approval(declared, options) else ""
             return Report(
                 parts=[f"It is not followed. {later}Its results will be the XCom `{RESULTS_KEY}` of its task."]
             )
-        follower = _Follower(airflow, declared, options, run, approvers=approvers, say=say)
-        return follower.to_its_end(time.monotonic() + 60 * wait_minutes)
+        follower = _RunFollower(airflow, declared, options, run, approvers=approvers, echo=echo)
+        return follower.follow(time.monotonic() + 60 * wait_minutes)
 
 
-def form_of(options: Options) -> dict[str, Any]:
+def form_values(options: Options) -> dict[str, Any]:
     """All options as the form of the operation's DAG takes them: lists as lists, and null for what is not set."""
     return options.model_dump(mode="json")
 
 
-def _check_offered(declared: Operation, catalog: Catalog, subject: str) -> None:
+def _check_available(declared: Operation, catalog: Catalog, subject: str) -> None:
     if declared.scope == "namespace":
         catalog.namespace(subject)
         reason = None
@@ -100,21 +102,21 @@ def _check_offered(declared: Operation, catalog: Catalog, subject: str) -> None:
         relay = catalog.relay(subject)
         reason = "It declares no `clean`." if declared.name == "clean_source" and relay.clean is None else None
     else:
-        reason = why_not(declared, catalog.pipeline(subject))
+        reason = unavailable_reason(declared, catalog.pipeline(subject))
     if reason is not None:
         raise ConfigError(
-            "OPERATION_NOT_OFFERED",
+            "OPERATION_UNAVAILABLE",
             f"{subject} has no DAG {declared.dag_id(subject)}. {reason}",
             hint="Declare what is missing, and try again once Airflow has read it.",
         )
 
 
-def _will_ask(declared: Operation, options: Options) -> bool:
-    return declared.asks and not getattr(options, "dry_run", False)
+def _needs_approval(declared: Operation, options: Options) -> bool:
+    return declared.waits_for_approval and not getattr(options, "dry_run", False)
 
 
 @dataclass(slots=True)
-class _Follower:
+class _RunFollower:
     """One run, looked at again and again; each change of a task is said once."""
 
     airflow: AirflowApi
@@ -122,10 +124,10 @@ class _Follower:
     options: Options
     run: DagRun
     approvers: str
-    say: Callable[[str], None]
-    _seen: dict[str, str] = field(default_factory=dict)
+    echo: Callable[[str], None]
+    _reported: dict[str, str] = field(default_factory=dict)
 
-    def to_its_end(self, deadline: float) -> Report:
+    def follow(self, deadline: float) -> Report:
         """Follow it until it has ended, or the time is over. An Airflow that restarts meanwhile is waited for."""
         while True:
             try:
@@ -134,13 +136,13 @@ class _Follower:
             except TransientError as error:
                 if time.monotonic() > deadline:
                     raise
-                self.say(f"Airflow does not answer ({error.condition}); the run goes on, and is looked for again.")
+                self.echo(f"Airflow does not answer ({error.condition}); the run goes on, and is looked for again.")
             else:
-                self._say_changes(tasks)
-                if self.run.finished:
-                    return self._outcome(tasks)
+                self._report_changes(tasks)
+                if self.run.is_finished:
+                    return self._report_outcome(tasks)
                 if time.monotonic() > deadline:
-                    raise self._not_ended(tasks)
+                    raise self._not_finished(tasks)
             time.sleep(_POLL_SECONDS)
 
     @property
@@ -148,63 +150,63 @@ class _Follower:
         return self.airflow.run_link(self.run.dag_id, self.run.run_id)
 
     @property
-    def _question(self) -> str:
-        return self.airflow.question_link(self.run.dag_id, self.run.run_id, APPROVE_TASK)
+    def _approval_link(self) -> str:
+        return self.airflow.approval_link(self.run.dag_id, self.run.run_id, APPROVE_TASK)
 
-    def _say_changes(self, tasks: Sequence[TaskInstance]) -> None:
-        if self.run.state == "queued" and "" not in self._seen:
-            self._seen[""] = "queued"
-            self.say("It is queued; one run of a DAG goes at a time.")
+    def _report_changes(self, tasks: Sequence[TaskInstance]) -> None:
+        if self.run.state == "queued" and "" not in self._reported:
+            self._reported[""] = "queued"
+            self.echo("It is queued; one run of a DAG goes at a time.")
         for task in tasks:
             state = task.state or ""
-            if self._seen.get(task.task_id, "") == state:
+            if self._reported.get(task.task_id, "") == state:
                 continue
-            self._seen[task.task_id] = state
-            if state == _ASKS:
+            self._reported[task.task_id] = state
+            if state == _AWAITING_INPUT:
                 who = f" of {self.approvers}" if self.approvers else ""
-                self.say(f"{task.task_id} waits for the approval{who}: {self._question}")
-            elif state in _SAID:
+                self.echo(f"{task.task_id} waits for the approval{who}: {self._approval_link}")
+            elif state in _REPORTED_STATES:
                 took = f" after {task.duration_seconds:.0f} s" if task.duration_seconds and state != "running" else ""
-                self.say(f"{task.task_id}: {state}{took}")
+                self.echo(f"{task.task_id}: {state}{took}")
 
-    def _outcome(self, tasks: Sequence[TaskInstance]) -> Report:
+    def _report_outcome(self, tasks: Sequence[TaskInstance]) -> Report:
         states = {task.task_id: task.state for task in tasks}
         if self.run.state != "success":
-            raise self._failed(tasks)
-        in_earnest = _will_ask(self.declared, self.options)
-        if in_earnest and states.get(self.declared.name) == "skipped":
+            raise self._run_failed(tasks)
+        needs_approval = _needs_approval(self.declared, self.options)
+        if needs_approval and states.get(self.declared.name) == "skipped":
             raise ContractError(
                 "APPROVAL_REJECTED",
                 f"{self.declared.command} was counted and not approved: nothing was done.",
                 hint=f"What was counted, and who answered, is in {self._link}.",
             )
-        task_id = COUNT_TASK if self.declared.asks and not in_earnest else self.declared.name
+        task_id = COUNT_TASK if self.declared.waits_for_approval and not needs_approval else self.declared.name
         records = self.airflow.xcom(self.run.dag_id, self.run.run_id, task_id, RESULTS_KEY) or []
         listing = listing_of_records([record for record in records if isinstance(record, dict)])
         left = "" if records else " Its job left no records; its log says what it did."
         return Report(parts=[f"{self.run.dag_id} has ended well.{left}", listing])
 
-    def _failed(self, tasks: Sequence[TaskInstance]) -> DeltaworksError:
-        bad = next((task for task in tasks if task.state == "failed"), None)
-        error = self._error_of(bad) if bad is not None else None
-        where = f" in {bad.task_id}" if bad is not None else ""
-        said = f": [{error.condition}] {error.message}" if error is not None else "."
+    def _run_failed(self, tasks: Sequence[TaskInstance]) -> DeltaworksError:
+        failed_task = next((task for task in tasks if task.state == "failed"), None)
+        error = self._read_task_error(failed_task) if failed_task is not None else None
+        where = f" in {failed_task.task_id}" if failed_task is not None else ""
+        cause = f": [{error.condition}] {error.message}" if error is not None else "."
         next_step = f"{error.hint} " if error is not None and error.hint else ""
         return TransientError(
             "DAG_RUN_FAILED",
-            f"{self.run.dag_id} run {self.run.run_id} failed{where}{said}",
+            f"{self.run.dag_id} run {self.run.run_id} failed{where}{cause}",
             hint=f"{next_step}Its log: {self._link}.",
             retryable=error is None or error.retryable,
         )
 
-    def _error_of(self, task: TaskInstance) -> DeltaworksError | None:
+    def _read_task_error(self, task: TaskInstance) -> DeltaworksError | None:
         """What the job said last, from its log, where that can be read."""
         try:
             lines = self.airflow.task_log(self.run.dag_id, self.run.run_id, task.task_id, task.try_number)
         except DeltaworksError:
             return None
         for line in reversed(lines):
-            _, mark, text = line.partition(_ERROR)
+            _, mark, text = line.partition(_ERROR_PREFIX)
             if not mark:
                 continue
             try:
@@ -217,12 +219,12 @@ class _Follower:
                 return None
         return None
 
-    def _not_ended(self, tasks: Sequence[TaskInstance]) -> TransientError:
-        if any(task.state == _ASKS for task in tasks):
+    def _not_finished(self, tasks: Sequence[TaskInstance]) -> TransientError:
+        if any(task.state == _AWAITING_INPUT for task in tasks):
             return TransientError(
                 "APPROVAL_PENDING",
                 f"Run {self.run.run_id} of {self.run.dag_id} still waits for an approval, and goes on doing so.",
-                hint=f"Have another person approve it: {self._question}.",
+                hint=f"Have another person approve it: {self._approval_link}.",
             )
         return TransientError(
             "DAG_RUN_TIMEOUT",

@@ -11,7 +11,7 @@ from pathlib import Path
 from deltaworks.errors import ConfigError
 from deltaworks.events.inference.pipeline_proposal import CHOSEN, Overrides, PipelineProposal, propose_pipeline
 from deltaworks.events.parse import BatchStamp, Parser, Payload
-from deltaworks.operations.event_sample import EventSample, sample_of_files
+from deltaworks.operations.event_sample import EventSample, sample_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.bounded_yaml import load_yaml
@@ -53,15 +53,15 @@ def infer_pipeline(
 
     Raises:
         ConfigError: INPUT_MISSING, RELAY_UNKNOWN.
-        ContractError: FORM_UNKNOWN, EVENTS_WITHOUT_TIME, INPUT_DAMAGED, INPUT_TOO_LARGE.
+        ContractError: FORMAT_UNKNOWN, EVENTS_WITHOUT_TIME, INPUT_DAMAGED, INPUT_TOO_LARGE.
     """
-    chosen = _relay(catalog, relay)
-    place = {"relay": chosen.relay, "bucket": chosen.buckets[0], "prefix": f"{name}/"}
-    sample = sample_of_files(find_inputs(files), place, max_bytes=sample_bytes)
-    return inferred(sample, name=name, overrides=overrides)
+    relay_spec = _resolve_relay(catalog, relay)
+    location = {"relay": relay_spec.relay, "bucket": relay_spec.buckets[0], "prefix": f"{name}/"}
+    sample = sample_files(find_inputs(files), location, max_bytes=sample_bytes)
+    return infer_from_sample(sample, name=name, overrides=overrides)
 
 
-def inferred(sample: EventSample, *, name: str, overrides: Overrides = CHOSEN) -> InferredPipeline:
+def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = CHOSEN) -> InferredPipeline:
     """The pipeline for the events of a sample.
 
     Raises:
@@ -69,9 +69,9 @@ def inferred(sample: EventSample, *, name: str, overrides: Overrides = CHOSEN) -
     """
     of_text = sample.source.format in TEXT_FORMATS
     proposal = propose_pipeline(sample.events, name=name, of_text=of_text, overrides=overrides)
-    text = pipeline_yaml(proposal, sample, name=name, owner=_user())
+    text = pipeline_yaml(proposal, sample, name=name, owner=_user_name())
     spec = PipelineSpec.model_validate(load_yaml(text.encode()))
-    quarantined = _quarantined(spec, sample)
+    quarantined = _count_quarantined(spec, sample)
     return InferredPipeline(name=name, text=text, proposal=proposal, sample=sample, quarantined=quarantined)
 
 
@@ -94,36 +94,36 @@ def write_pipeline(catalog: Catalog, pipeline: InferredPipeline) -> Path:
     return path
 
 
-def _relay(catalog: Catalog, name: str) -> RelaySpec:
+def _resolve_relay(catalog: Catalog, name: str) -> RelaySpec:
     if name:
         return catalog.relay(name)
-    announced = [relay for relay in catalog.relays.values() if relay.queue_url is not None]
-    if len(announced) == 1:
-        return announced[0]
+    with_queue = [relay for relay in catalog.relays.values() if relay.queue_url is not None]
+    if len(with_queue) == 1:
+        return with_queue[0]
     raise ConfigError(
         "RELAY_UNKNOWN",
-        f"{len(announced) or 'No'} relays read a queue: it is not clear in which bucket the files are to land.",
+        f"{len(with_queue) or 'No'} relays read a queue: it is not clear in which bucket the files are to land.",
         hint=f"Name one: --relay NAME. Known: {', '.join(catalog.relays) or 'none'}.",
     )
 
 
-def _quarantined(spec: PipelineSpec, sample: EventSample) -> Counter[str]:
+def _count_quarantined(spec: PipelineSpec, sample: EventSample) -> Counter[str]:
     """What of the sample would be in quarantine, by reason."""
     reasons: Counter[str] = Counter()
     payloads = (Payload(seq, f"sample-{seq}", data) for seq, data in enumerate(sample.payloads))
     for table, rows in Parser(spec).parse(payloads, _STAMP):
         if table == "quarantine":
             for row in rows.column("reasons").to_pylist():
-                reasons[_reason(row)] += 1
+                reasons[_reason_label(row)] += 1
     return reasons
 
 
-def _reason(reasons: Sequence[dict[str, str]]) -> str:
+def _reason_label(reasons: Sequence[dict[str, str]]) -> str:
     first = reasons[0]
     return f"{first['code']} {first['path']}".strip()
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a process of a user without a name

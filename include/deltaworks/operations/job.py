@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from deltaworks.control.job import print_result_line, run_job
 from deltaworks.control.listing import escape_invisible, plain_text
 from deltaworks.control.provenance import airflow_run_id
-from deltaworks.operations.approved import approvals_of, approved_options, is_unattended
+from deltaworks.operations.approval_checks import approved_options, is_unattended, open_approvals
 from deltaworks.operations.base import Operation, OperationContext, Report
 from deltaworks.operations.options import OptionField, option_fields, read_options
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -23,20 +23,20 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Run an operation as a job: print what it did, and its results as the last line; return the exit code."""
     from deltaworks.specs.project import load_catalog
 
-    declared = operation(name)
-    arguments = vars(parser_of(declared).parse_args(argv))
+    declared = get_operation(name)
+    arguments = vars(build_parser(declared).parse_args(argv))
 
-    def work() -> int:
+    def run() -> int:
         subject = arguments.pop(declared.scope)
         report = run_operation(declared, load_catalog(skip_invalid=True), subject, arguments)
         print_report(report)
         return report.exit_code
 
-    return run_job(work)
+    return run_job(run)
 
 
 def run_operation(
-    declared: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, say: Callable[[str], None] = print
+    declared: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, echo: Callable[[str], None] = print
 ) -> Report:
     """Run an operation with these values of its options; None takes the default.
 
@@ -46,32 +46,32 @@ def run_operation(
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    options = read_options(declared.options(), {key: value for key, value in values.items() if value is not None})
+    options = read_options(declared.options_model(), {key: value for key, value in values.items() if value is not None})
     {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[declared.scope](subject)
     run = airflow_run_id()
     nightly = is_unattended(declared, subject, options)
     context = OperationContext(
-        operation=declared, catalog=catalog, subject=subject, run_id=run, nightly=nightly, say=say
+        operation=declared, catalog=catalog, subject=subject, run_id=run, nightly=nightly, echo=echo
     )
     if not (declared.approval and run) or nightly or getattr(options, "dry_run", False):
         return declared.load()(context, options)
     options, approval = approved_options(declared, catalog, subject, options, run=run)
-    say(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
+    echo(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
     report = declared.load()(context, options)
-    approvals_of(declared, catalog, subject).use(approval)
+    open_approvals(declared, catalog, subject).use(approval)
     return report
 
 
-def parser_of(declared: Operation) -> argparse.ArgumentParser:
+def build_parser(declared: Operation) -> argparse.ArgumentParser:
     """A parser of the job's arguments. Values are texts; `read_options` says what is wrong with them."""
     parser = argparse.ArgumentParser(prog=f"spark_jobs/{declared.name}.py", description=declared.summary)
     parser.add_argument(f"--{declared.scope}", required=True)
-    for field in option_fields(declared.options()):
-        _add(parser, field)
+    for field in option_fields(declared.options_model()):
+        _add_option(parser, field)
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, field: OptionField) -> None:
+def _add_option(parser: argparse.ArgumentParser, field: OptionField) -> None:
     shown = field.help.replace("%", "%%")
     if field.kind == "switch":
         parser.add_argument(field.flag, action=argparse.BooleanOptionalAction, default=None, help=shown)
@@ -83,6 +83,6 @@ def _add(parser: argparse.ArgumentParser, field: OptionField) -> None:
 
 def print_report(report: Report) -> None:
     """The report as plain text, for a log; its results last, as one line of JSON."""
-    for part in report.readable():
+    for part in report.displayed_parts():
         sys.stdout.write((escape_invisible(part) if isinstance(part, str) else plain_text(part)) + "\n")
     print_result_line(report.results)

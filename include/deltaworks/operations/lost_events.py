@@ -24,12 +24,12 @@ def find(context: OperationContext, options: LostEventsOptions) -> Report:
 
     catalog = context.catalog
     objects = open_objects(catalog.environment.lake)
-    feeding = [
+    collectors = [
         name
         for name, spec in catalog.collectors.items()
         if any(source.pipeline == context.subject for source in spec.sources.values())
     ]
-    losses = [find_lost_events(catalog, objects, name, accept=options.accept) for name in feeding]
+    losses = [find_lost_events(catalog, objects, name, accept=options.accept) for name in collectors]
     parts = [] if losses else [f"No collector feeds {context.subject}."]
     for item in losses:
         if item.unprovable:

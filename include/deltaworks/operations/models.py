@@ -40,7 +40,7 @@ class TrainingResult:
     number: int
     outcome: str
     reason: str
-    same: bool | None = None
+    is_reproduced: bool | None = None
 
 
 def train(context: OperationContext, options: TrainOptions) -> Report:
@@ -58,10 +58,10 @@ def train(context: OperationContext, options: TrainOptions) -> Report:
         return _repeat(context, names, options.repeat)
     from deltaworks.models.training import train_model
 
-    until = _instant(options.until)
+    until = _parse_until(options.until)
     runs = [train_model(context.spark(), context.catalog, context.subject, name, until=until) for name in names]
     results = [TrainingResult(run.name, run.number, run.outcome.upper(), run.reason) for run in runs]
-    parts = [part for run in runs for part in (_said(run), fold_listing(run.folds))]
+    parts = [part for run in runs for part in (_describe_run(run), fold_listing(run.folds))]
     return Report(parts=parts, results=results)
 
 
@@ -74,18 +74,20 @@ def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
         )
     repetition = repeat_training(context.spark(), context.catalog, context.subject, names[0], number)
     run = repetition.run
-    said = "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
+    outcome = (
+        "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
+    )
     if repetition.differences and repetition.other_code:
-        said += ". The code that trains is another one since"
-    result = TrainingResult(run.name, number, run.outcome.upper(), said, same=not repetition.differences)
+        outcome += ". The code that trains is another one since"
+    result = TrainingResult(run.name, number, run.outcome.upper(), outcome, is_reproduced=not repetition.differences)
     return Report(
-        parts=[f"{run.label} done again: {said}.", fold_listing(repetition.folds)],
+        parts=[f"{run.label} done again: {outcome}.", fold_listing(repetition.folds)],
         results=[result],
         exit_code=int(bool(repetition.differences)),
     )
 
 
-def _instant(text: str | None) -> dt.datetime | None:
+def _parse_until(text: str | None) -> dt.datetime | None:
     from deltaworks.control.clock import parse_iso
 
     try:
@@ -96,7 +98,7 @@ def _instant(text: str | None) -> dt.datetime | None:
         ) from error
 
 
-def _said(run: ModelRun) -> str:
+def _describe_run(run: ModelRun) -> str:
     return f"{run.label}: {run.outcome.upper()}, {run.reason}."
 
 

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from deltaworks.control.listing import Listing
 from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.nightly_limits import apply_nightly_limits
 from deltaworks.operations.options import Options
-from deltaworks.operations.tonight import tonight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deltaworks.control.records.mutation import MutationEnd
     from deltaworks.mutations.report import Forecast
 
-_NOTHING = "Nothing came since the last batch."
+_NO_REQUESTS = "Nothing came since the last batch."
 
 
 class MutateOptions(Options):
@@ -40,7 +40,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
             organisation=options.org,
             everything=options.everything,
         )
-        return Report(parts=[_NOTHING]) if forecasted is None else _forecast_report(forecasted)
+        return Report(parts=[_NO_REQUESTS]) if forecasted is None else _forecast_report(forecasted)
     from deltaworks.control.objects import open_objects
     from deltaworks.control.summaries.base import failing_nobody
     from deltaworks.control.summaries.mutations import note_batches
@@ -48,15 +48,15 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
     from deltaworks.mutations.apply import MutationRun
 
     with batch_lineage(context.catalog, context.subject, "mutations") as lineage:
-        done = MutationRun(context.spark(), context.catalog, context.subject).run(
+        result = MutationRun(context.spark(), context.catalog, context.subject).run(
             organisation=options.org, everything=options.everything
         )
-        ends = [*done.completed, *done.batches]
+        ends = [*result.completed, *result.batches]
         for table in (table for end in ends for table in end.tables):
             lineage.add(table.table, table.rows)
     with failing_nobody(f"The summary of the mutations of {context.subject}"):
         note_batches(open_objects(context.catalog.environment.lake), context.subject, ends)
-    return Report(parts=[batch_listing(ends)] if ends else [_NOTHING], results=ends)
+    return Report(parts=[batch_listing(ends)] if ends else [_NO_REQUESTS], results=ends)
 
 
 def batch_listing(ends: Sequence[MutationEnd]) -> Listing:
@@ -105,6 +105,6 @@ def purge(context: OperationContext, options: PurgeOptions) -> Report:
     """Remove rows for good that were deleted longer ago than the pipeline declares. Idempotent."""
     from deltaworks.mutations.purge import purge_deleted
 
-    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = purge_deleted(context.spark(), context.catalog, context.subject, dry_run=dry_run, bound=bound)
     return Report(results=results)

@@ -89,12 +89,12 @@ class OptionField:
 def option_fields(model: type[Options]) -> tuple[OptionField, ...]:
     """The options of a model, in the order in which it declares them, `dry_run` last."""
     names = sorted(model.model_fields, key=lambda name: name == "dry_run")
-    return tuple(_field(name, model.model_fields[name]) for name in names)
+    return tuple(_option_field(name, model.model_fields[name]) for name in names)
 
 
-def _field(name: str, declared: FieldInfo) -> OptionField:
-    marks = declared.metadata
-    kind, choices = _kind(name, declared.annotation)
+def _option_field(name: str, declared: FieldInfo) -> OptionField:
+    metadata = declared.metadata
+    kind, choices = _option_kind(name, declared.annotation)
     return OptionField(
         name=name,
         kind=kind,
@@ -102,15 +102,15 @@ def _field(name: str, declared: FieldInfo) -> OptionField:
         required=declared.is_required(),
         help=declared.description or "",
         choices=choices,
-        positional=any(isinstance(mark, Positional) for mark in marks),
-        tables=next((mark for mark in marks if isinstance(mark, TableNames)), None),
-        section=next((mark.title for mark in marks if isinstance(mark, Section)), ""),
-        minimum=next((mark.ge for mark in marks if getattr(mark, "ge", None) is not None), None),
-        maximum=next((mark.le for mark in marks if getattr(mark, "le", None) is not None), None),
+        positional=any(isinstance(mark, Positional) for mark in metadata),
+        tables=next((mark for mark in metadata if isinstance(mark, TableNames)), None),
+        section=next((mark.title for mark in metadata if isinstance(mark, Section)), ""),
+        minimum=next((mark.ge for mark in metadata if getattr(mark, "ge", None) is not None), None),
+        maximum=next((mark.le for mark in metadata if getattr(mark, "le", None) is not None), None),
     )
 
 
-def _kind(
+def _option_kind(
     name: str, annotation: Any
 ) -> tuple[Literal["text", "integer", "number", "switch", "names"], tuple[str, ...]]:
     if get_origin(annotation) in (Union, types.UnionType):
@@ -151,7 +151,7 @@ def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
         ) from error
 
 
-def arguments_of(options: Options) -> list[str]:
+def to_arguments(options: Options) -> list[str]:
     """The options as arguments of a job: those that differ from their defaults."""
     arguments: list[str] = []
     for field in option_fields(type(options)):
@@ -171,11 +171,11 @@ def split_names(value: str | Iterable[str]) -> list[str]:
     """Names of one text with commas between them, or of several such texts; commas in braces are part of a name."""
     names: list[str] = []
     for text in [value] if isinstance(value, str) else value:
-        names += _split(text)
+        names += _split_on_commas(text)
     return [name for name in (name.strip() for name in names) if name]
 
 
-def _split(text: str) -> Sequence[str]:
+def _split_on_commas(text: str) -> Sequence[str]:
     parts, depth = [""], 0
     for character in text:
         depth += {"{": 1, "}": -1}.get(character, 0)

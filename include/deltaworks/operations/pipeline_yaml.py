@@ -15,20 +15,20 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
 #: What YAML reads as the text it is, unquoted and in brackets.
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_PLAIN_SCALAR = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 #: Words that YAML, old or new, reads as something else.
-_NO_TEXTS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-_MOST_NAMED = 8
-_LONGEST_COMMENT = 110
+_RESERVED_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+_MAX_LISTED = 8
+_MAX_COMMENT_CHARACTERS = 110
 
 
 def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str, owner: str) -> str:
     """The text of `pipeline.yaml`; whatever the events are called it is YAML, and says no more than it should."""
     lines = [
-        *_head(proposal, sample),
-        f"pipeline: {quoted(name)}",
-        f"description: {quoted(f'Events of {name}: say here what they are, and who sends them.')}",
-        f"owner: {quoted(owner)}",
+        *_header(proposal, sample),
+        f"pipeline: {yaml_scalar(name)}",
+        f"description: {yaml_scalar(f'Events of {name}: say here what they are, and who sends them.')}",
+        f"owner: {yaml_scalar(owner)}",
         "",
         *_source(proposal, sample.source),
         "",
@@ -42,9 +42,9 @@ def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str,
     return "\n".join([*lines, "", *_gold_example(proposal), ""])
 
 
-def quoted(text: str) -> str:
+def yaml_scalar(text: str) -> str:
     """A text as a YAML scalar: plain where that is safe, in quotes otherwise."""
-    if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXTS:
+    if _PLAIN_SCALAR.fullmatch(text) and text.lower() not in _RESERVED_WORDS:
         return text
     return '"' + escape_invisible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
@@ -53,17 +53,17 @@ def _comment(text: str, *, indent: int = 0) -> Iterator[str]:
     """A comment of as many lines as it needs. What producers have called things stays on them."""
     line = ""
     for word in escape_invisible(text).split(" "):
-        if line and len(line) + len(word) >= _LONGEST_COMMENT - indent:
+        if line and len(line) + len(word) >= _MAX_COMMENT_CHARACTERS - indent:
             yield f"{' ' * indent}# {line}"
             line = ""
         line = f"{line} {word}" if line else word
     yield f"{' ' * indent}# {line}"
 
 
-def _head(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
-    looked = "all" if sample.whole else "the beginning"
+def _header(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
+    coverage = "all" if sample.is_complete else "the beginning"
     yield from _comment(
-        f"Inferred from {proposal.events:,} events: {looked} of {sample.files:,} file{'s' * (sample.files != 1)}. "
+        f"Inferred from {proposal.events:,} events: {coverage} of {sample.files:,} file{'s' * (sample.files != 1)}. "
         "Types take every value that was seen; what fits no column is kept in _rescued. Change what you know better, "
         "before the stream first runs: `deltaworks pipelines check` reads it."
     )
@@ -73,7 +73,7 @@ def _source(proposal: PipelineProposal, source: FileSourceSpec) -> Iterator[str]
     yield "source:"
     yield f"  kind: {source.kind}"
     for key in ("relay", "bucket", "prefix"):
-        yield f"  {key}: {quoted(getattr(source, key))}"
+        yield f"  {key}: {yaml_scalar(getattr(source, key))}"
     yield f"  format: {source.format}"
     null_words = proposal.null_words
     if source.format in ("csv", "tsv"):
@@ -84,62 +84,62 @@ def _source(proposal: PipelineProposal, source: FileSourceSpec) -> Iterator[str]
             yield from _comment("null_values: as columns of numbers or times had them.", indent=2)
         changed = {key: value for key, value in declared.items() if value != getattr(defaults, key)}
         if changed:
-            yield f"  {source.format}: {_flow(changed)}"
+            yield f"  {source.format}: {_flow_mapping(changed)}"
 
 
-def _flow(values: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in values.items()) + "}"
+def _flow_mapping(values: Mapping[str, Any]) -> str:
+    return "{" + ", ".join(f"{key}: {_flow_value(value)}" for key, value in values.items()) + "}"
 
 
-def _scalar(value: Any) -> str:
+def _flow_value(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(dict.fromkeys(map(_scalar, value))) + "]"
-    return str(value).lower() if isinstance(value, bool) else quoted(value)
+        return "[" + ", ".join(dict.fromkeys(map(_flow_value, value))) + "]"
+    return str(value).lower() if isinstance(value, bool) else yaml_scalar(value)
 
 
 def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
     if sample.unwrap:
         yield from _comment(
-            f"Every value has its events in {quoted(sample.unwrap)}; `keep` names what of the rest stays."
+            f"Every value has its events in {yaml_scalar(sample.unwrap)}; `keep` names what of the rest stays."
         )
-        yield f"unwrap: {{path: {quoted(sample.unwrap)}}}"
+        yield f"unwrap: {{path: {yaml_scalar(sample.unwrap)}}}"
         yield ""
     yield "event:"
     if proposal.type is None:
         yield from _comment("No text in every event looks like a type: all events are called the same.", indent=2)
-        yield f"  name: {{constant: {quoted(proposal.tables[0].name)}}}"
+        yield f"  name: {{constant: {yaml_scalar(proposal.tables[0].name)}}}"
     else:
         yield from _comment(f"The type: {proposal.type.why}.", indent=2)
-        yield f"  name: {{path: {quoted(proposal.type.text)}}}"
+        yield f"  name: {{path: {yaml_scalar(proposal.type.text)}}}"
     yield from _comment(f"The time: {proposal.time.why}.", indent=2)
     form = proposal.time.form
     if form.format is not None:
-        yield from _comment(_of_format(form.format), indent=2)
-    yield f"  time: {{path: {quoted(proposal.time.text)}, {_form(form)}}}"
+        yield from _comment(_format_note(form.format), indent=2)
+    yield f"  time: {{path: {yaml_scalar(proposal.time.text)}, {_time_format(form)}}}"
     if proposal.id is None:
         reason = "The id: no field is in every event and different in each. Without one copies are not recognised."
         yield from _comment(reason, indent=2)
     else:
         yield from _comment(f"The id: {proposal.id.why}.", indent=2)
-        yield f"  id: {quoted(proposal.id.text)}"
+        yield f"  id: {yaml_scalar(proposal.id.text)}"
 
 
 def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
     yield f"  - name: {table.name}"
-    yield f"    description: {quoted(_description(table))}"
+    yield f"    description: {yaml_scalar(_description(table))}"
     if table.event_type is None:
         if table.catch_all == "rest":
-            yield from _rest(proposal)
+            yield from _other_types_comment(proposal)
         yield f"    catch_all: {'rest' if table.catch_all == 'rest' else 'true'}"
     else:
         assert proposal.type is not None
-        yield f"    when: {{{quoted(proposal.type.text)}: {quoted(table.event_type)}}}"
+        yield f"    when: {{{yaml_scalar(proposal.type.text)}: {yaml_scalar(table.event_type)}}}"
     yield "    columns:" if table.columns.columns else "    columns: []"
     for column in table.columns.columns:
         yield from _format_comment(column)
         yield f"      - {_column(column, table)}"
     if table.keeps_other_fields:
-        yield from _omitted(table)
+        yield from _omitted_fields(table)
         yield "    evolve: rescue"
     if not proposal.by_date:
         yield from _comment("Not by date: the events are of so many days that each would have a few rows.", indent=4)
@@ -154,10 +154,10 @@ def _description(table: ProposedTable) -> str:
     return "Every event."
 
 
-def _rest(proposal: PipelineProposal) -> Iterator[str]:
-    named = [f"{quoted(value)} {count:,}" for value, count in proposal.rest.items()]
-    more = f", and {len(named) - _MOST_NAMED:,} more" if len(named) > _MOST_NAMED else ""
-    types = ", ".join(named[:_MOST_NAMED]) + more if named else "none so far"
+def _other_types_comment(proposal: PipelineProposal) -> Iterator[str]:
+    named = [f"{yaml_scalar(value)} {count:,}" for value, count in proposal.rest.items()]
+    more = f", and {len(named) - _MAX_LISTED:,} more" if len(named) > _MAX_LISTED else ""
+    types = ", ".join(named[:_MAX_LISTED]) + more if named else "none so far"
     yield from _comment(
         f"Types that are rare, or new: {types}. Their fields are in _rescued, as JSON; for a table of its own copy one "
         "of those above.",
@@ -167,24 +167,24 @@ def _rest(proposal: PipelineProposal) -> Iterator[str]:
 
 def _column(column: ProposedColumn, table: ProposedTable) -> str:
     kind = str(column.leaf.kind)
-    parts = [f"name: {column.name}", f"path: {quoted('.'.join(column.path))}", f"type: {quoted(kind)}"]
+    parts = [f"name: {column.name}", f"path: {yaml_scalar('.'.join(column.path))}", f"type: {yaml_scalar(kind)}"]
     if column.leaf.form != ISO_8601:
-        parts.append(_form(column.leaf.form))
+        parts.append(_time_format(column.leaf.form))
     share = 100 * column.events / max(1, table.events)
     return f"{{{', '.join(parts)}}}" + (f" # in {share:.2g} % of events" if share < 100 else "")
 
 
-def _form(form: TimeFormat) -> str:
-    return f"unit: {form.unit}" if form.format is None else f"format: {quoted(form.format)}"
+def _time_format(form: TimeFormat) -> str:
+    return f"unit: {form.unit}" if form.format is None else f"format: {yaml_scalar(form.format)}"
 
 
 def _format_comment(column: ProposedColumn) -> Iterator[str]:
     """Why a column of times that are not ISO 8601 is one, or is none."""
     form, several = column.leaf.form, column.leaf.formats
     if form.format is not None:
-        yield from _comment(_of_format(form.format), indent=6)
+        yield from _comment(_format_note(form.format), indent=6)
     elif several:
-        listed = " and ".join(map(quoted, several))
+        listed = " and ".join(map(yaml_scalar, several))
         kind = "date" if is_of_date_alone(several[0]) else "timestamp"
         text = (
             f"A text: all values fit {listed}, and do not tell which is meant. Declare type: {kind} with that format."
@@ -192,21 +192,21 @@ def _format_comment(column: ProposedColumn) -> Iterator[str]:
         yield from _comment(text, indent=6)
 
 
-def _of_format(pattern: str) -> str:
+def _format_note(pattern: str) -> str:
     """What is said of a format that was chosen."""
-    text = f"All values fit the format {quoted(pattern)}, and no other that was tried."
+    text = f"All values fit the format {yaml_scalar(pattern)}, and no other that was tried."
     if names_offset(pattern) or is_of_date_alone(pattern):
         return text
     return f"{text} They name no offset and are read as UTC: declare `zone` where they are by other clocks."
 
 
-def _omitted(table: ProposedTable) -> Iterator[str]:
+def _omitted_fields(table: ProposedTable) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for path, reason in table.columns.omitted.items():
-        reasons.setdefault(reason, []).append(quoted(".".join(path)))
+        reasons.setdefault(reason, []).append(yaml_scalar(".".join(path)))
     for reason, paths in reasons.items():
-        more = f" and {len(paths) - _MOST_NAMED:,} more" if len(paths) > _MOST_NAMED else ""
-        yield from _comment(f"No column, {reason}: {', '.join(paths[:_MOST_NAMED])}{more}.", indent=4)
+        more = f" and {len(paths) - _MAX_LISTED:,} more" if len(paths) > _MAX_LISTED else ""
+        yield from _comment(f"No column, {reason}: {', '.join(paths[:_MAX_LISTED])}{more}.", indent=4)
 
 
 def _gold_example(proposal: PipelineProposal) -> Iterator[str]:

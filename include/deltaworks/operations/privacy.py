@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from deltaworks.vault.reveal import Revealed
 
 
-class FillOptions(Options):
+class IngestVaultOptions(Options):
     """Options of a run of the vault's job."""
 
     minutes: float = Field(30, ge=1, le=720, description="Begin nothing more after so long; the next run continues.")
     dry_run: bool = Field(True, description="Only open and count.")
 
 
-def fill(context: OperationContext, options: FillOptions) -> Report:
+def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     """Take in what waits in the vault. Idempotent; what cannot be opened stays, and is named."""
     from deltaworks.vault.job import take_in
 
-    of_namespace = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
+    namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
     result = take_in(
         context.catalog.environment,
         context.subject,
-        elsewhere=context.catalog.pipelines.keys() - of_namespace,
+        elsewhere=context.catalog.pipelines.keys() - namespace_pipelines,
         minutes=options.minutes,
         dry_run=options.dry_run,
     )
@@ -48,14 +48,14 @@ def fill(context: OperationContext, options: FillOptions) -> Report:
     return Report(parts=parts, results=[result])
 
 
-class KeepOptions(Options):
+class MaintainVaultOptions(Options):
     """Options of the upkeep of the vault."""
 
     rotate: bool = Field(False, description="Rotate the keys whatever their age, as after a copy of them was lost.")
     dry_run: bool = Field(True, description="Only say what is due.")
 
 
-def keep(context: OperationContext, options: KeepOptions) -> Report:
+def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report:
     """Rotate, destroy and compact what is due. Idempotent; final for keys that are destroyed."""
     from deltaworks.vault import job
 
@@ -111,12 +111,12 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         ConfigError: REVEAL_REFUSED, no token, no reason, or within Airflow, whose logs are no place for values.
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    from deltaworks.operations.approved import approval_of, approvals_of
+    from deltaworks.operations.approval_checks import find_approval, open_approvals
     from deltaworks.vault import reveal as revealing
     from deltaworks.vault.home import VaultHome
 
     subjects = sorted(set(split_names(options.subjects)))
-    _check(context, subjects, options)
+    _check_reveal(context, subjects, options)
     if context.run_id:
         # Its tasks have no rights on the vault: what people approve is who is opened, for what and why.
         kinds = ", ".join(options.kind) or "all"
@@ -127,18 +127,18 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
         return Report(results=counted)
     approval = None
     if len(subjects) > revealing.MOST_WITHOUT_APPROVAL or options.approval:
-        bare = options.model_copy(update={"approval": None})
+        without_approval = options.model_copy(update={"approval": None})
         run = options.approval or "(none is named)"
-        approval = approval_of(context.operation, context.catalog, context.subject, bare, run=run)
+        approval = find_approval(context.operation, context.catalog, context.subject, without_approval, run=run)
     values = revealing.reveal(
         home, subjects, options.kind, reason=options.reason, by=getpass.getuser(), approval=options.approval or ""
     )
     if approval is not None:
-        approvals_of(context.operation, context.catalog, context.subject).use(approval)
-    return _shown(values, len(subjects))
+        open_approvals(context.operation, context.catalog, context.subject).use(approval)
+    return _reveal_report(values, len(subjects))
 
 
-def _check(context: OperationContext, subjects: Sequence[str], options: RevealOptions) -> None:
+def _check_reveal(context: OperationContext, subjects: Sequence[str], options: RevealOptions) -> None:
     from deltaworks.privacy.tokens import is_token
 
     problem = ""
@@ -158,7 +158,7 @@ def _check(context: OperationContext, subjects: Sequence[str], options: RevealOp
         )
 
 
-def _shown(values: list[Revealed], subjects: int) -> Report:
+def _reveal_report(values: list[Revealed], subjects: int) -> Report:
     listing = Listing(("subject", "kind", "value", "first seen", "last seen", ""))
     for value in values:
         listing.add(value.subject, value.kind, value.value, value.first_seen, value.last_seen, value.problem)

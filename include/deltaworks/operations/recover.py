@@ -13,16 +13,16 @@ from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional, TableNames
-from deltaworks.operations.restore import restored_parts
+from deltaworks.operations.restore import describe_restore
 
 if TYPE_CHECKING:
     from deltaworks.recovery.restore.one_table import TableRestoreResult
 
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 _TABLE = TableNames(("bronze", "quarantine"))
 _DRY_RUN = "Only say what is wrong and what would be done."
-_MISSING = "Leave out rows whose objects are gone too: they are lost."
+_ALLOW_MISSING = "Leave out rows whose objects are gone too: they are lost."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class LogOptions(Options):
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
-def log(context: OperationContext, options: LogOptions) -> Report:
+def recover_log(context: OperationContext, options: LogOptions) -> Report:
     """Recreate lost commits from prepared batches; where that is impossible, go back to before them. Idempotent."""
     from deltaworks.recovery.recover.log_gap import mend_log
 
@@ -58,7 +58,7 @@ def log(context: OperationContext, options: LogOptions) -> Report:
     ]
     parts += [f"Version {version}, of which nothing is on record, {verb} filled in." for version in result.filled]
     broken = bool(result.recreated or result.filled or result.restore)
-    return _report(context, options, parts, result.restore, broken=broken, subject=f"the log of {pipeline}.{table}")
+    return _report(context, options, parts, result.restore, is_damaged=broken, subject=f"the log of {pipeline}.{table}")
 
 
 class FilesOptions(Options):
@@ -66,11 +66,11 @@ class FilesOptions(Options):
 
     table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose data files are gone.")
     max_rows: int | None = Field(None, ge=0, description="Refuse where more rows than this are gone; needed to do it.")
-    allow_missing: bool = Field(False, description=_MISSING)
+    allow_missing: bool = Field(False, description=_ALLOW_MISSING)
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
-def files(context: OperationContext, options: FilesOptions) -> Report:
+def recover_files(context: OperationContext, options: FilesOptions) -> Report:
     """Take lost files out of the log, and bring their rows back from the objects they came from. Idempotent."""
     from deltaworks.recovery.recover.lost_files import mend_files
 
@@ -83,7 +83,7 @@ def files(context: OperationContext, options: FilesOptions) -> Report:
         max_rows=options.max_rows,
         allow_missing=options.allow_missing,
     )
-    parts: list[str | Listing] = [f"gone: {path}" for path in result.files[:_SHOWN]]
+    parts: list[str | Listing] = [f"gone: {path}" for path in result.files[:_MAX_SHOWN]]
     if result.files:
         span = f", {result.batches[0]} to {result.batches[-1]}" if result.batches else ""
         parts.append(f"{len(result.files)} files had {result.rows:,} rows, of {len(result.batches)} batches{span}.")
@@ -95,7 +95,7 @@ def files(context: OperationContext, options: FilesOptions) -> Report:
         options,
         parts,
         result.restore,
-        broken=broken,
+        is_damaged=broken,
         subject=f"the files of {pipeline}.{table}",
         rows_out=result.rows,
     )
@@ -105,11 +105,11 @@ class TableOptions(Options):
     """Options of the recovery of a dropped table."""
 
     table: Annotated[str, Positional(), _TABLE] = Field(description="The table that was dropped.")
-    allow_missing: bool = Field(False, description=_MISSING)
+    allow_missing: bool = Field(False, description=_ALLOW_MISSING)
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
-def table(context: OperationContext, options: TableOptions) -> Report:
+def recover_table(context: OperationContext, options: TableOptions) -> Report:
     """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
     from deltaworks.recovery.recover.lost_files import mend_table
 
@@ -118,26 +118,26 @@ def table(context: OperationContext, options: TableOptions) -> Report:
     origin = "the files of their batches" if result.repair == "prepared" else "the objects they came from"
     last = max(result.last_batches.values(), default=None)
     parts: list[str | Listing] = [f"The ledger knows {result.rows:,} rows up to batch {last}; they come from {origin}."]
-    return _report(context, options, parts, result.restore, broken=True, subject=f"{pipeline}.{name}")
+    return _report(context, options, parts, result.restore, is_damaged=True, subject=f"{pipeline}.{name}")
 
 
 def _report(
     context: OperationContext,
     options: LogOptions | FilesOptions | TableOptions,
     parts: list[str | Listing],
-    restored: TableRestoreResult | None,
+    restore: TableRestoreResult | None,
     *,
-    broken: bool,
+    is_damaged: bool,
     subject: str,
     rows_out: int = 0,
 ) -> Report:
-    parts = [*parts, *(restored_parts(restored) if restored is not None else [])]
-    if not broken:
+    parts = [*parts, *(describe_restore(restore) if restore is not None else [])]
+    if not is_damaged:
         parts.append(f"Nothing is wrong with {subject}.")
     elif options.dry_run:
         parts.append("Nothing was changed: --no-dry-run does it.")
-    if restored is not None and restored.difference is not None:
-        rows_out = restored.difference.rows_removed
+    if restore is not None and restore.difference is not None:
+        rows_out = restore.difference.rows_removed
     summary = RecoverySummary(
         pipeline=context.subject,
         table=options.table,

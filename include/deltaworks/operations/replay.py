@@ -55,7 +55,7 @@ class ReplayOptions(FilterOptions):
 
 def list_rows(context: OperationContext, options: ListOptions) -> Report:
     """Count open rows by date, reason, event and the declaration they did not fit."""
-    counts = _quarantine(context).counts(filter_of(options), all_rows=options.all)
+    counts = _quarantine(context).counts(build_filter(options), all_rows=options.all)
     listing = Listing(("date", "reason", "event", "spec", "rows"))
     for row in counts:
         name = Cell(row["event_name"], row["event_name"] or "-")
@@ -66,7 +66,7 @@ def list_rows(context: OperationContext, options: ListOptions) -> Report:
 def show_rows(context: OperationContext, options: ShowOptions) -> Report:
     """Print open rows with their reasons and their raw values."""
     listing = Listing(("event", "object", "batch", "seq", "position", "at", "reasons", "raw"), layout="blocks")
-    for row in _quarantine(context).rows(filter_of(options), limit=options.limit, all_rows=options.all):
+    for row in _quarantine(context).rows(build_filter(options), limit=options.limit, all_rows=options.all):
         reasons = "; ".join(f"{reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"])
         place = (
             row["object_key"],
@@ -93,7 +93,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
     from deltaworks.recovery.quarantine.replay import replay_quarantine
 
     result = replay_quarantine(
-        context.catalog, context.subject, filter_of(options), dry_run=options.dry_run, limit=options.limit
+        context.catalog, context.subject, build_filter(options), dry_run=options.dry_run, limit=options.limit
     )
     if not result.dry_run:
         from deltaworks.recovery.quarantine.summary import recount_quarantine
@@ -113,13 +113,13 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
         ("still do not fit", result.reasons),
         ("cannot be read again", result.causes),
     ):
-        parts += _counts(title, counts)
+        parts += _counts_line(title, counts)
     if result.dry_run and result.landed:
         parts.append("Nothing was written: --no-dry-run lands them.")
     return Report(parts=parts, results=[result])
 
 
-def filter_of(options: FilterOptions) -> QuarantineFilter:
+def build_filter(options: FilterOptions) -> QuarantineFilter:
     """The condition that the options describe.
 
     Raises:
@@ -152,7 +152,7 @@ def _date(text: str | None) -> dt.date | None:
         raise ConfigError("DATE_INVALID", f"{text!r} is no date.", hint="Write it as YYYY-MM-DD.") from None
 
 
-def _counts(title: str, counts: Counter[str]) -> list[str]:
+def _counts_line(title: str, counts: Counter[str]) -> list[str]:
     if not counts:
         return []
     return [f"  {title}: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common())]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from deltaworks.recovery.reprocess.count import ReprocessCount
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
 
-_KEYS_SHOWN = 10
+_MAX_KEYS_SHOWN = 10
 SPARK_UNAVAILABLE = "SPARK_UNAVAILABLE"
-_MORE = Section("What becomes of the rows")
+_ROWS_SECTION = Section("What becomes of the rows")
 
 
 class ReprocessOptions(Options):
@@ -44,20 +44,20 @@ class ReprocessOptions(Options):
         None, description="Objects or batches that arrived in a time, such as 2026-01-01T10:00..2026-01-01T12:00."
     )
     from_start: bool = Field(False, description="Everything that has landed.")
-    tables: Annotated[tuple[str, ...], _MORE, TableNames(("bronze",))] = Field(
+    tables: Annotated[tuple[str, ...], _ROWS_SECTION, TableNames(("bronze",))] = Field(
         (), description="Only these tables; without any all, and quarantine."
     )
-    shadow: Annotated[bool, _MORE] = Field(
+    shadow: Annotated[bool, _ROWS_SECTION] = Field(
         False, description="Into new tables <table>__<id> beside the present ones, which stay as they are."
     )
-    allow_missing: Annotated[bool, _MORE] = Field(
+    allow_missing: Annotated[bool, _ROWS_SECTION] = Field(
         False, description="Leave the rows of objects and records that are gone as they are."
     )
-    exact: Annotated[bool, _MORE] = Field(False, description="Count by reading everything, not a sample.")
-    id: Annotated[str | None, _MORE] = Field(
+    exact: Annotated[bool, _ROWS_SECTION] = Field(False, description="Count by reading everything, not a sample.")
+    id: Annotated[str | None, _ROWS_SECTION] = Field(
         None, description="Go on with the reprocess of this id, or begin it under it."
     )
-    spark: Annotated[bool, _MORE] = Field(
+    spark: Annotated[bool, _ROWS_SECTION] = Field(
         True, description="Off: do only what is small enough to need no Spark, and say whether that was all."
     )
     dry_run: bool = Field(True, description="Only count what would be replaced; the stream continues in either case.")
@@ -65,7 +65,7 @@ class ReprocessOptions(Options):
 
 def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     """Replace the rows of landed objects, one commit a table. Idempotent under one id, which resumes what was begun."""
-    request = request_of(options)
+    request = build_request(options)
     if options.dry_run:
         if request is None:
             raise _invalid(
@@ -79,39 +79,39 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
 
     # Every try of an Airflow task continues what the one before it began.
     name = options.id or (reprocess_id_of_run(context.run_id) if context.run_id else new_reprocess_id())
-    context.say(
+    context.echo(
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
     )
-    spark = context.spark if options.spark else _no_session
+    spark = context.spark if options.spark else _refuse_spark
     try:
         result = Reprocess(spark, context.catalog, context.subject).run(name, request)
     except TransientError as error:
         if error.condition != SPARK_UNAVAILABLE or options.spark:
             raise
-        return Report(parts=[f"The rest of {name} is for Spark."], results=[ReprocessLeft(id=name)])
+        return Report(parts=[f"The rest of {name} is for Spark."], results=[ReprocessRemainder(id=name)])
     recount_quarantine(context.catalog.environment.lake, context.subject)
     listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))
     for table in result.tables:
         counts = (f"{table.rows_out:,}", f"{table.rows_in:,}", str(len(table.dates)), str(table.version))
         listing.add(table.table, table.target, table.outcome, *counts, f"{table.seconds:.1f}")
-    summary = f"{_amount(result.objects, result.bytes, result.origins)}, {result.seconds:.1f} s."
-    rest = _rest(result.gone, result.not_fitting, result.kept_in_quarantine)
+    summary = f"{_describe_input(result.objects, result.bytes, result.origins)}, {result.seconds:.1f} s."
+    rest = _skipped_lines(result.gone, result.not_fitting, result.kept_in_quarantine)
     return Report(parts=[listing, summary, *rest], results=[result])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReprocessLeft:
+class ReprocessRemainder:
     """A reprocess of which something is left that needs Spark; it is gone on with under its id."""
 
     id: str
     for_spark: int = 1
 
 
-def _no_session() -> SparkSession:
+def _refuse_spark() -> SparkSession:
     raise TransientError(SPARK_UNAVAILABLE, "What is to be read again or replaced is too much to do without Spark.")
 
 
-def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
+def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
     """The selection of the options; None where they select nothing, which continues what was planned.
 
     Raises:
@@ -125,12 +125,12 @@ def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
 
     return ReprocessRequest(
         selection=Selection(
-            batches=_batches(options.batches) if options.batches else None,
-            files=options.files + (_keys_in(options.file_list) if options.file_list else ()),
-            events=_events(options.events) if options.events else None,
+            batches=_parse_batch_range(options.batches) if options.batches else None,
+            files=options.files + (_read_key_file(options.file_list) if options.file_list else ()),
+            events=_parse_time_range(options.events) if options.events else None,
             from_start=options.from_start,
             offsets=options.offsets,
-            arrived=_events(options.arrived) if options.arrived else None,
+            arrived=_parse_time_range(options.arrived) if options.arrived else None,
         ),
         tables=options.tables,
         shadow=options.shadow,
@@ -138,7 +138,7 @@ def request_of(options: ReprocessOptions) -> ReprocessRequest | None:
     )
 
 
-def _batches(text: str) -> tuple[int, int]:
+def _parse_batch_range(text: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
     if numbers is None:
         raise _invalid(f"{text!r} names no batches.", "Write the first and the last, such as 10-20.")
@@ -146,7 +146,7 @@ def _batches(text: str) -> tuple[int, int]:
     return first, int(numbers[2]) if numbers[2] else first
 
 
-def _keys_in(path: str) -> tuple[str, ...]:
+def _read_key_file(path: str) -> tuple[str, ...]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -154,7 +154,7 @@ def _keys_in(path: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _events(text: str) -> tuple[str, str]:
+def _parse_time_range(text: str) -> tuple[str, str]:
     start, separator, end = text.partition("..")
     if not separator or not start or not end:
         raise _invalid(
@@ -179,7 +179,7 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool,
     records = record_resolver(context.catalog, spec, lake, home)
     counter = ReprocessCounter(Planner(lake, home.objects, spec, records=records), lake, home.objects, spec)
     if records is not None and not spark:
-        return Report(parts=["Records of a stream are read by Spark."], results=[ReprocessLeft(id="")])
+        return Report(parts=["Records of a stream are read by Spark."], results=[ReprocessRemainder(id="")])
     if records is not None:
         count = counter.of_records(context.spark(), request, exact=exact)
     else:
@@ -199,15 +199,15 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
             "?" if table.rows_in is None else f"{table.rows_in:,}",
         )
     return [
-        f"{_amount(count.objects, count.bytes, count.origins)}, up to batch {count.up_to_batch}; rows in: {how}.",
+        f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.up_to_batch}; rows in: {how}.",
         listing,
-        *_named("from the archive", count.archive_frame),
-        *_rest(count.gone, count.not_fitting, 0),
+        *_list_keys("from the archive", count.archive_frame),
+        *_skipped_lines(count.gone, count.not_fitting, 0),
         "Nothing was changed; --no-dry-run does it.",
     ]
 
 
-def _amount(objects: int, size: int, origins: Mapping[str, int]) -> str:
+def _describe_input(objects: int, size: int, origins: Mapping[str, int]) -> str:
     """How much is read again: objects, or of a stream batches and where their ranges come from."""
     if not origins:
         return f"{objects} objects, {format_bytes(size)}"
@@ -215,15 +215,15 @@ def _amount(objects: int, size: int, origins: Mapping[str, int]) -> str:
     return f"{objects} batches; ranges of records: {parts}"
 
 
-def _named(what: str, keys: tuple[str, ...]) -> list[str]:
-    more = ", …" * (len(keys) > _KEYS_SHOWN)
-    return [f"{len(keys)} {what}: {', '.join(keys[:_KEYS_SHOWN])}{more}"] if keys else []
+def _list_keys(what: str, keys: tuple[str, ...]) -> list[str]:
+    more = ", …" * (len(keys) > _MAX_KEYS_SHOWN)
+    return [f"{len(keys)} {what}: {', '.join(keys[:_MAX_KEYS_SHOWN])}{more}"] if keys else []
 
 
-def _rest(gone: tuple[str, ...], not_fitting: int, kept_in_quarantine: int) -> list[str]:
+def _skipped_lines(gone: tuple[str, ...], not_fitting: int, kept_in_quarantine: int) -> list[str]:
     lines = []
     if gone:
-        lines += _named("cannot be read any more", gone)
+        lines += _list_keys("cannot be read any more", gone)
     if not_fitting:
         lines.append(f"{not_fitting} events have no place in the tables asked for.")
     if kept_in_quarantine:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from deltaworks.recovery.restore.points import RestorePoint
 
 
-_SHOWN = 20
-_SINCE = Section("What has landed since")
-_FATE = {"prepared": "come back", "source": "are read again", "none": "stay out"}
+_MAX_SHOWN = 20
+_LATER_ROWS_SECTION = Section("What has landed since")
+_LATER_ROWS_OUTCOME = {"prepared": "come back", "source": "are read again", "none": "stay out"}
 
 
 class RestoreOptions(Options):
@@ -35,11 +35,11 @@ class RestoreOptions(Options):
         None, description="The newest version, or the last complete batch, up to this instant: 2026-01-31T12:00:00Z."
     )
     to_version: int | None = Field(None, ge=0, description="A version of the one table.")
-    repair: Annotated[Literal["prepared", "source", "none"], _SINCE] = Field(
+    repair: Annotated[Literal["prepared", "source", "none"], _LATER_ROWS_SECTION] = Field(
         "prepared",
         description="Rows landed since: their files come back, their objects are read again, or they stay out.",
     )
-    allow_missing: Annotated[bool, _SINCE] = Field(
+    allow_missing: Annotated[bool, _LATER_ROWS_SECTION] = Field(
         False, description="With repair source: leave out rows of objects that are gone."
     )
     max_rows: int | None = Field(None, ge=0, description="Refuse to take out more rows than this; needed to do it.")
@@ -60,11 +60,11 @@ class RestoreSummary:
 
 def restore(context: OperationContext, options: RestoreOptions) -> Report:
     """Put one table or a pipeline back. An interrupted restore is continued as it was begun."""
-    point = point_of(options)
+    point = restore_point(options)
     return _restore_table(context, options, point) if options.table else _restore_pipeline(context, options, point)
 
 
-def point_of(options: RestoreOptions) -> RestorePoint | None:
+def restore_point(options: RestoreOptions) -> RestorePoint | None:
     """The point to go back to; None where the options name none, which continues what was begun.
 
     Raises:
@@ -102,13 +102,13 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
     if not options.dry_run:
         result = restore.run(request, allow_missing=options.allow_missing)
     elif request is None:
-        raise _no_point()
+        raise _point_missing()
     else:
         result = restore.count(request)
-    return Report(parts=restored_parts(result), results=[_table_summary(result)])
+    return Report(parts=describe_restore(result), results=[_table_summary(result)])
 
 
-def _no_point() -> ConfigError:
+def _point_missing() -> ConfigError:
     return ConfigError(
         "RESTORE_POINT",
         "It is not said what to go back to.",
@@ -120,7 +120,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
     batches = sum(share.kind == "batch" for share in result.lost)
     lines = [
         f"version {result.from_version} goes to {result.to_version}",
-        f"{batches} batches since {_FATE[result.repair]}",
+        f"{batches} batches since {_LATER_ROWS_OUTCOME[result.repair]}",
         *(f"undone: {change}" for change in result.undone),
         *(f"{follower.pipeline} follows it and {follower.effect}" for follower in result.followers),
         *(f"gone: {path}" for path in result.missing_files),
@@ -140,7 +140,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
     from deltaworks.recovery.start_over import start_over
 
     if point is None:
-        raise _no_point()
+        raise _point_missing()
     result = start_over(
         context.catalog,
         context.subject,
@@ -184,7 +184,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
     return Report(parts=parts, results=[summary])
 
 
-def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
+def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
     """What was or would be done to one table, as text."""
     parts: list[str | Listing] = []
     if result.resumed:
@@ -195,9 +195,9 @@ def restored_parts(result: TableRestoreResult) -> list[str | Listing]:
     parts.append(f"{name} {verb} from version {result.from_version} to {result.to_version}{became}.")
     parts.append(_difference(result))
     if result.lost:
-        parts.append(f"Landed since, which {_FATE[result.repair]}: {lost_text(result.lost)}.")
-    parts += [f"undone: {change}" for change in result.undone[:_SHOWN]]
-    parts += [f"gone: {path}" for path in result.missing_files[:_SHOWN]]
+        parts.append(f"Landed since, which {_LATER_ROWS_OUTCOME[result.repair]}: {describe_lost(result.lost)}.")
+    parts += [f"undone: {change}" for change in result.undone[:_MAX_SHOWN]]
+    parts += [f"gone: {path}" for path in result.missing_files[:_MAX_SHOWN]]
     if result.unprepared:
         batches = ", ".join(map(str, result.unprepared))
         parts.append(f"without files: batches {batches}; --repair source reads them again.")
@@ -217,7 +217,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
     return listing
 
 
-def lost_text(lost: tuple[LostShare, ...]) -> str:
+def describe_lost(lost: tuple[LostShare, ...]) -> str:
     """A short text of batches and replays with their rows."""
     parts = []
     for kind in ("batch", "replay"):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from deltaworks.operations.airflow_answers import DagRun, TaskInstance
+from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 
-_RUNS = 5
+_RECENT_RUNS = 5
 
 
 class RunsApi(Protocol):
@@ -28,8 +28,8 @@ def running_task(api: RunsApi, dag_id: str, *, state: str = "running") -> tuple[
     Raises:
         DeltaworksError: what Airflow said, or that it did not answer.
     """
-    for run in api.dag_runs(dag_id, limit=_RUNS):
-        if run.finished:
+    for run in api.dag_runs(dag_id, limit=_RECENT_RUNS):
+        if run.is_finished:
             continue
         for task in api.task_instances(dag_id, run.run_id):
             if task.state == state:

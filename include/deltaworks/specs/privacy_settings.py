@@ -50,8 +50,8 @@ class VaultSchedule:
 
 #: By operation. What waits is taken by the next run, so none is caught up.
 VAULT_SCHEDULES: Final[Mapping[str, VaultSchedule]] = {
-    "fill_vault": VaultSchedule("*/5 * * * *", hours=1),
+    "ingest_vault": VaultSchedule("*/5 * * * *", hours=1),
     # Rotation is monthly, and days end daily: a run has mostly nothing to do.
-    "keep_vault": VaultSchedule("25 3 * * *", hours=6),
+    "maintain_vault": VaultSchedule("25 3 * * *", hours=6),
     "erase": VaultSchedule("40 * * * *", hours=6),
 }

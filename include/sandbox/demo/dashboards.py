@@ -12,7 +12,7 @@ import duckdb
 from deltaworks.control import paths
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
-from deltaworks.operations.drawn_dashboard import drawn_dashboard
+from deltaworks.operations.dashboard_data import load_dashboard
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
@@ -48,7 +48,7 @@ def write_dashboards(
         if span is None:
             continue
         for dashboard in declared:
-            answer = drawn_dashboard(catalog, pipeline, dashboard, span)
+            answer = load_dashboard(catalog, pipeline, dashboard, span)
             failed = tuple(
                 f"{panel.panel.title}: {panel.problem or ' and '.join(panel.absent) + ' not there'}"
                 for panel in answer.panels

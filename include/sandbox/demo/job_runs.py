@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_answers import DagRun
 from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.operations.airflow_resources import DagRun
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_moving
@@ -96,7 +96,7 @@ class JobRuns:
         for dag_id, (job, before, started) in list(self._running.items()):
             run = self._airflow.dag_run(dag_id, before.run_id)
             self._running[dag_id] = (job, run, started)
-            if not run.finished:
+            if not run.is_finished:
                 continue
             del self._running[dag_id]
             seconds = time.monotonic() - started

@@ -14,9 +14,9 @@ from urllib.request import urlopen
 from botocore.exceptions import BotoCoreError, ClientError
 
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_answers import Component, Health
 from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.airflow_requests import AirflowRequests
+from deltaworks.operations.airflow_resources import Component, Health
 from deltaworks.tables.spark.jars import ignore_progress
 from sandbox.servers.kafka_broker import broker_command, broker_serves
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
@@ -165,7 +165,7 @@ class HealthChecks:
         if airflow is None:
             return False
         if name == API_SERVER:
-            return airflow.metadatabase.healthy
+            return airflow.metadatabase.is_healthy
         return _beats(state, getattr(airflow, _HEALTH_PART[name]))
 
     def _lake_options(self) -> dict[str, str]:
@@ -219,7 +219,7 @@ def _beats(state: ProgramState, component: Component) -> bool:
     """Healthy, by a heartbeat of this very process: the one of its predecessor counts for 30 s more."""
     if state.started_at is None or component.heartbeat is None:
         return False
-    return component.healthy and component.heartbeat >= datetime.fromtimestamp(state.started_at, UTC)
+    return component.is_healthy and component.heartbeat >= datetime.fromtimestamp(state.started_at, UTC)
 
 
 def failed_programs(states: Mapping[str, ProgramState], names: Sequence[str]) -> list[str]:

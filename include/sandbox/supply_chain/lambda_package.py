@@ -45,7 +45,7 @@ _CODE = (
     "deltaworks/errors.py",
     "deltaworks/operations/__init__.py",
     "deltaworks/operations/collector_lambda.py",
-    "deltaworks/operations/collector_strips.py",
+    "deltaworks/operations/collector_redaction.py",
     "deltaworks/privacy",
     "deltaworks/specs",
 )

@@ -14,7 +14,7 @@ from typing import Any
 from collector import stamps
 from collector.stripping import RequestStrip
 from deltaworks.events import redaction, redaction_keys
-from deltaworks.operations import collector_strips
+from deltaworks.operations import collector_redaction
 from deltaworks.privacy.walker import Outcome, Walker
 
 Put = Callable[[Any, str, Any], None]
@@ -47,7 +47,7 @@ def _regulation(put: Put) -> None:
 def _namespace_key(put: Put) -> None:
     """Each process has a key of its own."""
     own = os.urandom(32)
-    for module in (redaction_keys, collector_strips):
+    for module in (redaction_keys, collector_redaction):
         put(module, "namespace_key", lambda *_: own)
 
 

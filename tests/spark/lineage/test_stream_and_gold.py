@@ -18,7 +18,7 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.lineage.runs import CLOSE_SECONDS, stream_lineage
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.gold import BuildOptions, build
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
@@ -83,7 +83,7 @@ def test_a_stream_and_its_gold_are_told_with_tables_and_columns(
     with stream_lineage(spark, catalog, ["shop"]):
         assert IngestRun(spark, catalog, "shop", available_now=True).run().rows == 3
     stream = [each for each in backend.events if each["job"]["name"] == "shop.stream"]
-    rebuild = operation("rebuild_gold")
+    rebuild = get_operation("rebuild_gold")
     build(OperationContext(operation=rebuild, catalog=catalog, subject="shop", _session=spark), BuildOptions())
     gold = [each for each in backend.events if each["job"]["name"] == "shop.gold"]
 

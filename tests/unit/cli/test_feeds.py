@@ -14,7 +14,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.feeds.messages import DeadReason
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.feeds import ReplayFeedOptions, replay
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from tests.unit.feeds.feed_stage import FeedStage, Receiver
 
 
@@ -33,7 +33,7 @@ def run(*words: str) -> str:
 
 
 def replayed(stage: FeedStage, **options: Any) -> list[str]:
-    context = OperationContext(operation=operation("replay_feed"), catalog=stage.catalog, subject="shop")
+    context = OperationContext(operation=get_operation("replay_feed"), catalog=stage.catalog, subject="shop")
     return [str(part) for part in replay(context, ReplayFeedOptions(feed="offers", **options)).parts]
 
 

@@ -22,8 +22,8 @@ from collector.stripping import SourceStrip
 from deltaworks.control.objects import LocalObjects
 from deltaworks.erasure.receiving import receive
 from deltaworks.errors import TransientError
-from deltaworks.operations.collector_lambda import stripping_gateway
-from deltaworks.operations.collector_strips import RELOAD_SECONDS
+from deltaworks.operations.collector_lambda import redacting_gateway
+from deltaworks.operations.collector_redaction import RELOAD_SECONDS
 from deltaworks.privacy.keys.keyring import LocalKeyring
 from deltaworks.privacy.sealing import Sealer, Unsealer, read_sealed
 from deltaworks.privacy.tokens import token
@@ -264,7 +264,7 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tm
     spec = CollectorSpec.model_validate(fields)
     ways = {"games": RecordWay(open_sink=lambda: sink)}
     objects = lake.namespace.objects
-    made = stripping_gateway(spec, lake.catalog, objects, ways=ways, monotonic=lambda: now[0])
+    made = redacting_gateway(spec, lake.catalog, objects, ways=ways, monotonic=lambda: now[0])
 
     def sent() -> int:
         return int(json.loads(made.handle(rest('{"name": "order", "player": "ann"}'))["body"])["accepted"])

@@ -13,7 +13,7 @@ from deltaworks.erasure import advance
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.erase import EraseOptions, erase
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from tests.unit.erasure.landed_people import LandedPeople, order
 from tests.unit.erasure.test_advance import ask
@@ -96,7 +96,7 @@ def test_objects_that_expire_are_left_to_do_so(people: LandedPeople) -> None:
 
 def test_a_dry_run_says_how_many_objects_and_bytes(people: LandedPeople) -> None:
     ask(people, "player", "ann")
-    context = OperationContext(operation=operation("erase"), catalog=people.catalog, subject="players")
+    context = OperationContext(operation=get_operation("erase"), catalog=people.catalog, subject="players")
     report = erase(context, EraseOptions(dry_run=True))
     shown = "\n".join(map(str, report.parts))
     assert "Landed objects with events of theirs: 1 of 2" in shown

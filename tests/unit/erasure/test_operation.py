@@ -10,7 +10,7 @@ import pytest
 from deltaworks.control import clock
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.erase import EraseOptions, erase
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from tests.unit.erasure.lakes import PeopleLake
 from tests.unit.erasure.test_advance import ask, request_of
 
@@ -23,7 +23,7 @@ def lake(tmp_path: Path) -> PeopleLake:
 
 
 def run(lake: PeopleLake, **options: object) -> Report:
-    context = OperationContext(operation=operation("erase"), catalog=lake.catalog, subject="players")
+    context = OperationContext(operation=get_operation("erase"), catalog=lake.catalog, subject="players")
     return erase(context, EraseOptions.model_validate(options))
 
 

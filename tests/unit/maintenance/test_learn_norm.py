@@ -13,7 +13,7 @@ from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.judge import judge
 from deltaworks.control.health.limits import read_norm
 from deltaworks.engine.progress import PROGRESS_SCHEMA
-from deltaworks.maintenance.learn_norm import learn_input
+from deltaworks.maintenance.learn_norm import learn_input_rate
 from tests.unit.engine.hold_stage import Stage
 
 NOW = datetime(2026, 3, 30, 4, 0, tzinfo=UTC)
@@ -38,7 +38,7 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
     idle = [(today - day * DAY + timedelta(hours=2), 0) for day in range(1, 20)]
     progress(stage, at_work + idle)
 
-    norm = learn_input(catalog, "shop", now=NOW)
+    norm = learn_input_rate(catalog, "shop", now=NOW)
 
     assert norm.days == 18, "the first day was not whole"
     assert [hour for hour, rows in enumerate(norm.rows_by_hour) if rows] == list(range(8, 18))
@@ -60,6 +60,6 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
 
 
 def test_a_pipeline_without_input_has_a_norm_that_says_nothing(tmp_path: Path) -> None:
-    norm = learn_input(Stage.at(tmp_path).catalog(), "shop", now=NOW)
+    norm = learn_input_rate(Stage.at(tmp_path).catalog(), "shop", now=NOW)
 
     assert (norm.days, set(norm.rows_by_hour)) == (0, {0.0})

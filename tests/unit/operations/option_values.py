@@ -41,7 +41,7 @@ def required_options(model: type[Options], name: str) -> dict[str, Any]:
 def options_of(draw: st.DrawFn, declared: Operation) -> Options:
     """Options of an operation, some of them left at their defaults."""
     given = {}
-    for field in option_fields(declared.options()):
+    for field in option_fields(declared.options_model()):
         if field.required or draw(st.booleans()):
             given[field.name] = draw(values(field))
-    return read_options(declared.options(), given)
+    return read_options(declared.options_model(), given)

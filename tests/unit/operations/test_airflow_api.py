@@ -33,7 +33,7 @@ def login(server: AirflowServer) -> AirflowLogin:
 
 
 def api(server: AirflowServer, *, patient: bool = True) -> AirflowApi:
-    return AirflowApi(login(server), timeout_seconds=0.1, patient=patient)
+    return AirflowApi(login(server), timeout_seconds=0.1, should_retry=patient)
 
 
 def refusal(server: AirflowServer, *, dag_id: str = DAG) -> DeltaworksError:
@@ -88,7 +88,7 @@ def test_an_impatient_client_tries_once(server: AirflowServer) -> None:
     server.slow = 3
 
     with api(server, patient=False) as client, pytest.raises(TransientError, match="no usable answer"):
-        client.note_run(DAG, "r", "well")
+        client.set_run_note(DAG, "r", "well")
 
     assert server.slow == 2
 
@@ -97,7 +97,7 @@ def test_a_note_changes_the_note_alone(server: AirflowServer) -> None:
     run_id = "scheduled__2026-03-01T09:00:00+00:00"
 
     with api(server) as client:
-        client.note_run(DAG, run_id, "well")
+        client.set_run_note(DAG, run_id, "well")
 
     path = f"/api/v2/dags/{DAG}/dagRuns/scheduled__2026-03-01T09%3A00%3A00%2B00%3A00?update_mask=note"
     assert server.changes() == [("PATCH", path, {"note": "well"})]

@@ -12,7 +12,7 @@ from deltaworks.operations.airflow_login import (
     CONNECTION_VARIABLE,
     AirflowLogin,
     airflow_login,
-    login_of_variable,
+    login_from_variable,
 )
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
@@ -83,14 +83,14 @@ def test_where_neither_says_so_the_error_says_what_to_declare() -> None:
     ],
 )
 def test_a_connection_is_read_as_airflow_writes_it(value: str, url: str, name: str) -> None:
-    login = login_of_variable(value)
+    login = login_from_variable(value)
 
     assert (login.url, login.username) == (url, name)
     assert login.password or login.token
 
 
 def test_a_password_in_a_uri_is_unquoted() -> None:
-    assert login_of_variable("http://bo:p%40ss@airflow:8080").password == "p@ss"
+    assert login_from_variable("http://bo:p%40ss@airflow:8080").password == "p@ss"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_password_in_a_uri_is_unquoted() -> None:
 )
 def test_a_variable_that_is_no_connection_is_refused_with_an_example(value: str, problem: str) -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_INVALID") as raised:
-        login_of_variable(value)
+        login_from_variable(value)
 
     assert CONNECTION_VARIABLE in raised.value.message
     assert problem in raised.value.message
@@ -126,5 +126,5 @@ def test_a_file_of_certificates_that_cannot_be_read_is_named(tmp_path: Path) -> 
     for path in (broken, tmp_path / "absent.pem"):
         login = AirflowLogin(url="https://airflow", source="tests", token="t", ca=str(path))
         with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_INVALID") as raised:
-            login.certificates()
+            login.tls_verification()
         assert str(path) in raised.value.message

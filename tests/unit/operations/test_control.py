@@ -19,11 +19,11 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE
 from deltaworks.control.records.held import HeldTable
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations import endless_jobs
+from deltaworks.operations import continuous_jobs
 from deltaworks.operations.base import Report
 from deltaworks.operations.control import ControlResult
 from deltaworks.operations.job import run_operation
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, Script, airflow_server
 from tests.declared_airflow import DAG, beat, declare_airflow, stop_flag
@@ -47,7 +47,7 @@ def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 def press(lake: ObjectStore) -> Press:
     def call(verb: str, *, subject: str = "shop", **values: Any) -> Report:
         name = "control_relay" if subject == "landing" else "control"
-        return run_operation(operation(name), load_catalog("local"), subject, {"verb": verb, **values})
+        return run_operation(get_operation(name), load_catalog("local"), subject, {"verb": verb, **values})
 
     return call
 
@@ -119,7 +119,7 @@ def test_of_a_stream_that_hangs_no_successor_is_killed(
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = Script(steps=[("running", {"ingest": task})])
     # A minute after the task has begun, as that Airflow has it.
-    monkeypatch.setattr(endless_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
+    monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
     press("restart", wait_seconds=0)
 
@@ -132,7 +132,7 @@ def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_i
     beat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = Script(steps=[("running", {"ingest": "running"})])
-    monkeypatch.setattr(endless_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
+    monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
     press("restart", wait_seconds=0)
 

@@ -13,11 +13,11 @@ from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations import airflow_requests, in_airflow
 from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import login_of_variable
+from deltaworks.operations.airflow_login import login_from_variable
 from deltaworks.operations.base import Report
 from deltaworks.operations.in_airflow import run_in_airflow
 from deltaworks.operations.options import option_fields
-from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, Script, airflow_server
 from tests.unit.operations.option_values import required_options
@@ -48,13 +48,13 @@ def run(server: AirflowServer, said: list[str], tmp_path: Path, monkeypatch: pyt
 
     def call(name: str, values: dict[str, Any] | None = None, *, minutes: float = 1.0) -> Report:
         return run_in_airflow(
-            operation(name),
+            get_operation(name),
             catalog,
             "shop",
             values or {},
             wait_minutes=minutes,
-            say=said.append,
-            connect=lambda: AirflowApi(login_of_variable(server.connection())),
+            echo=said.append,
+            connect=lambda: AirflowApi(login_from_variable(server.connection())),
         )
 
     return call
@@ -70,7 +70,7 @@ def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_cou
     model = declared.options()
     options = model.model_validate(required_options(model, "x"))
 
-    form = in_airflow.form_of(options)
+    form = in_airflow.form_values(options)
 
     assert set(form) == {field.name for field in option_fields(model)}
     assert json.loads(json.dumps(form)) == form
@@ -238,7 +238,7 @@ def test_a_login_that_may_not_trigger_is_told_so(server: AirflowServer, run: Run
 def test_what_the_pipeline_has_no_dag_for_is_refused_before_airflow_is_asked(
     server: AirflowServer, run: Run, name: str, reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"OPERATION_NOT_OFFERED.*{reason}"):
+    with pytest.raises(ConfigError, match=rf"OPERATION_UNAVAILABLE.*{reason}"):
         run(name)
 
     assert server.requests == []

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.events.inference.pipeline_proposal import Overrides
-from deltaworks.operations.event_sample import sample_of_files
-from deltaworks.operations.infer_pipeline import InferredPipeline, inferred
+from deltaworks.operations.event_sample import sample_files
+from deltaworks.operations.infer_pipeline import InferredPipeline, infer_from_sample
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.pipeline import PipelineSpec
@@ -33,8 +33,8 @@ AT = "2026-03-01T12:00:00Z"
 
 
 def infer(*files: Path, **chosen: str) -> InferredPipeline:
-    sample = sample_of_files(find_inputs([str(file) for file in files]), PLACE, max_bytes=64 << 20)
-    return inferred(sample, name="shop", overrides=Overrides(**chosen))
+    sample = sample_files(find_inputs([str(file) for file in files]), PLACE, max_bytes=64 << 20)
+    return infer_from_sample(sample, name="shop", overrides=Overrides(**chosen))
 
 
 def spec_of(pipeline: InferredPipeline) -> PipelineSpec:
@@ -336,7 +336,7 @@ def test_a_form_that_is_not_known_is_refused(data: bytes, told: str, tmp_path: P
     with pytest.raises(ContractError) as caught:
         infer(written(tmp_path, data))
 
-    assert caught.value.condition == "FORM_UNKNOWN"
+    assert caught.value.condition == "FORMAT_UNKNOWN"
     assert told in caught.value.message
 
 

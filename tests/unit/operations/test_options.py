@@ -11,14 +11,14 @@ from pydantic import Field
 
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import Operation
-from deltaworks.operations.job import parser_of
+from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import (
     OptionField,
     Options,
-    arguments_of,
     option_fields,
     read_options,
     split_names,
+    to_arguments,
 )
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
@@ -28,19 +28,19 @@ each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OP
 EVERY_OPTION = [
     pytest.param(declared, field, id=f"{declared.name}-{field.name}")
     for declared in OPERATIONS.values()
-    for field in option_fields(declared.options())
+    for field in option_fields(declared.options_model())
 ]
 
 
 def parsed(declared: Operation, arguments: list[str]) -> Options:
     """The options that the operation's job reads from its arguments."""
-    words = vars(parser_of(declared).parse_args([f"--{declared.scope}", "subject", *arguments]))
+    words = vars(build_parser(declared).parse_args([f"--{declared.scope}", "subject", *arguments]))
     assert words.pop(declared.scope) == "subject"
-    return read_options(declared.options(), {name: value for name, value in words.items() if value is not None})
+    return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})
 
 
 def required_values(declared: Operation) -> dict[str, Any]:
-    return required_options(declared.options(), "orders")
+    return required_options(declared.options_model(), "orders")
 
 
 @each_operation
@@ -48,14 +48,14 @@ def required_values(declared: Operation) -> dict[str, Any]:
 def test_a_job_reads_from_its_arguments_the_options_they_were_made_of(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
 
-    assert parsed(declared, arguments_of(options)) == options
+    assert parsed(declared, to_arguments(options)) == options
 
 
 @each_operation
 def test_only_what_differs_from_its_default_becomes_an_argument(declared: Operation) -> None:
     required = required_values(declared)
 
-    assert arguments_of(read_options(declared.options(), required)) == [
+    assert to_arguments(read_options(declared.options_model(), required)) == [
         f"--{name.replace('_', '-')}={value}" for name, value in required.items()
     ]
 
@@ -66,10 +66,10 @@ def test_what_was_left_empty_is_the_default(declared: Operation, field: OptionFi
     required = required_values(declared)
     if field.required:
         with pytest.raises(ConfigError, match="OPTION_INVALID"):
-            read_options(declared.options(), required | {field.name: None})
+            read_options(declared.options_model(), required | {field.name: None})
         return
 
-    options = read_options(declared.options(), required | {field.name: empty})
+    options = read_options(declared.options_model(), required | {field.name: empty})
 
     assert getattr(options, field.name) == field.default
 
@@ -82,7 +82,8 @@ def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionFiel
     text = ",".join(value) if field.kind == "names" else str(value)
 
     options = [
-        read_options(declared.options(), required_values(declared) | {field.name: written}) for written in (value, text)
+        read_options(declared.options_model(), required_values(declared) | {field.name: written})
+        for written in (value, text)
     ]
 
     assert getattr(options[0], field.name) == value
@@ -94,14 +95,14 @@ def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionFiel
 )
 def test_a_wrong_value_is_answered_with_its_flag_and_its_help(declared: Operation, field: OptionField) -> None:
     with pytest.raises(ConfigError, match="OPTION_INVALID") as caught:
-        read_options(declared.options(), required_values(declared) | {field.name: "many"})
+        read_options(declared.options_model(), required_values(declared) | {field.name: "many"})
 
     assert f"{field.flag} many" in caught.value.message
     assert field.help in caught.value.hint
 
 
 def test_a_choice_and_a_name_that_there_is_not_are_refused() -> None:
-    restore = OPERATIONS["restore"].options()
+    restore = OPERATIONS["restore"].options_model()
 
     with pytest.raises(ConfigError, match=r"OPTION_INVALID.*--repair sources"):
         read_options(restore, {"repair": "sources"})

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
-from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.cli.command_tree import all_commands
 
@@ -44,7 +44,7 @@ def test_every_job_of_an_operation_is_registered() -> None:
 def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(declared: Operation) -> None:
     command = all_commands()[declared.command]
     parameters = {parameter.name: parameter for parameter in command.params}
-    fields = {field.name: field for field in option_fields(declared.options())}
+    fields = {field.name: field for field in option_fields(declared.options_model())}
 
     subject = parameters.pop(declared.scope)
     assert (subject.param_type_name, subject.required) == ("argument", True)
@@ -66,20 +66,20 @@ def test_a_command_says_what_it_does_and_what_it_may_run_beside(declared: Operat
     shown = all_commands()[declared.command].help
 
     assert shown.splitlines()[0] == declared.summary
-    assert declared.neighbours() in shown
+    assert declared.concurrency_note() in shown
 
 
 @each_operation
 def test_an_operation_and_its_options_are_explained_in_sentences(declared: Operation) -> None:
     assert declared.summary.endswith(".")
     assert (declared.load().__doc__ or "").strip()
-    for field in option_fields(declared.options()):
+    for field in option_fields(declared.options_model()):
         assert re.fullmatch(r"(?s)\S.*\S\.", field.help), field.name
 
 
 @each_operation
 def test_what_destroys_counts_unless_told_otherwise(declared: Operation) -> None:
-    fields = {field.name: field for field in option_fields(declared.options())}
+    fields = {field.name: field for field in option_fields(declared.options_model())}
 
     if declared.destructive:
         assert fields["dry_run"].default is True
@@ -112,6 +112,6 @@ print(json.dumps([before, [name for name in {HEAVY!r} if name in sys.modules]]))
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="OPERATION_UNKNOWN") as caught:
-        operation("restor")
+        get_operation("restor")
 
     assert "restore" in caught.value.hint

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.operations.job import parser_of
+from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import read_options
-from deltaworks.operations.registry import operation
-from deltaworks.operations.reprocess import ReprocessOptions, request_of
+from deltaworks.operations.registry import get_operation
+from deltaworks.operations.reprocess import ReprocessOptions, build_request
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.selection import Selection
 
 
 def options_of(*arguments: str) -> ReprocessOptions:
-    values = vars(parser_of(operation("reprocess")).parse_args(["--pipeline", "shop", *arguments]))
+    values = vars(build_parser(get_operation("reprocess")).parse_args(["--pipeline", "shop", *arguments]))
     options = read_options(ReprocessOptions, {name: values[name] for name in ReprocessOptions.model_fields})
     assert isinstance(options, ReprocessOptions)
     return options
 
 
 def parsed(*arguments: str) -> ReprocessRequest | None:
-    return request_of(options_of(*arguments))
+    return build_request(options_of(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_files_may_be_listed_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"batches": "a-b"}, {"events": "2026"}, {"batches": "1", "from_start": True}])
 def test_what_cannot_be_understood_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION"):
-        request_of(ReprocessOptions(**wrong))
+        build_request(ReprocessOptions(**wrong))

@@ -11,8 +11,8 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.job import main
-from deltaworks.operations.registry import operation
-from deltaworks.operations.restore import RestoreOptions, point_of, restore
+from deltaworks.operations.registry import get_operation
+from deltaworks.operations.restore import RestoreOptions, restore, restore_point
 from deltaworks.specs import project
 from tests.unit.recovery.restore.source_stage import SourceStage
 
@@ -52,18 +52,18 @@ def test_what_was_counted_bounds_what_is_done(
 
 
 def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
-    point = point_of(RestoreOptions(to_time="2026-01-31T12:00:00"))
+    point = restore_point(RestoreOptions(to_time="2026-01-31T12:00:00"))
 
     assert point is not None
     assert point.time is not None
     assert point.time.isoformat() == "2026-01-31T12:00:00+00:00"
     with pytest.raises(ConfigError, match="RESTORE_POINT"):
-        point_of(RestoreOptions(to_time="yesterday"))
+        restore_point(RestoreOptions(to_time="yesterday"))
 
 
 @pytest.mark.parametrize("options", [RestoreOptions(), RestoreOptions(table="orders")])
 def test_nothing_is_counted_where_no_point_is_named(stage: SourceStage, options: RestoreOptions) -> None:
-    context = OperationContext(operation=operation("restore"), catalog=stage.catalog(), subject="shop")
+    context = OperationContext(operation=get_operation("restore"), catalog=stage.catalog(), subject="shop")
 
     with pytest.raises(ConfigError, match="RESTORE_POINT"):
         restore(context, options)

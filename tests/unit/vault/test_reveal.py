@@ -13,7 +13,7 @@ from deltaworks.control.records.approval import Approval, NamespaceApprovals
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.privacy import RevealOptions, reveal
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.privacy.identities import Identity
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.environment import EnvironmentSpec
@@ -37,7 +37,7 @@ def ada(environment: EnvironmentSpec, seal: Seal) -> str:
 
 def context_of(environment: EnvironmentSpec, **more: Any) -> OperationContext:
     catalog = Catalog(environment=environment, relays={}, pipelines={}, root=PROJECT_ROOT)
-    return OperationContext(operation=operation("reveal"), catalog=catalog, subject=NAMESPACE, **more)
+    return OperationContext(operation=get_operation("reveal"), catalog=catalog, subject=NAMESPACE, **more)
 
 
 def recorded(home: VaultHome) -> list[dict[str, Any]]:

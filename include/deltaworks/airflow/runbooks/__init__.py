@@ -180,11 +180,11 @@ def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[P
     """For the DAG of an operation on a namespace of personal data, whose page is its own whole runbook."""
     specs = tuple(pipelines)
     return _runbook(
-        declared.dag,
+        declared.dag_prefix,
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
         command=f"{declared.command} {namespace}",
-        neighbours=declared.neighbours(),
+        neighbours=declared.concurrency_note(),
         owner=", ".join(sorted({spec.owner for spec in specs})),
     )
 
@@ -210,7 +210,7 @@ def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: 
         subject=subject,
         summary=declared.summary,
         steps=steps,
-        neighbours=declared.neighbours(),
+        neighbours=declared.concurrency_note(),
         command=f"{declared.command} {subject}",
         page=f"{limits}\n\n{own}" if limits else own,
         owner=owner,

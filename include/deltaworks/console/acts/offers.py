@@ -9,7 +9,7 @@ from typing import Any
 
 from deltaworks.console.acts.fields import DRY_RUN
 from deltaworks.console.look import Look, PageMissingError
-from deltaworks.operations.applicable import why_not
+from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS
 
@@ -65,4 +65,4 @@ def _is_there(look: Look, declared: Operation, subject: str) -> bool:
     if declared.scope == "relay":
         return subject in look.catalog.relays and look.person.may_read(f"relay__{subject}")
     spec = look.catalog.pipelines.get(subject)
-    return spec is not None and look.may_read(subject) and why_not(declared, spec) is None
+    return spec is not None and look.may_read(subject) and unavailable_reason(declared, spec) is None

@@ -107,7 +107,7 @@ def remedy(cause: str, subject: str) -> Remedy | None:
     if operation == "control":
         target = rest if verb == "resume" else "feeds" if kind == "feeds" else ""
         return Remedy(word, form_path("control", name, verb=verb, target=target))
-    takes_tables = "tables" in {field.name for field in option_fields(OPERATIONS[operation].options())}
+    takes_tables = "tables" in {field.name for field in option_fields(OPERATIONS[operation].options_model())}
     tables = rest if takes_tables and cause not in _JOB_CAUSES else ""
     return Remedy(word, form_path(operation, name, tables=tables))
 
@@ -194,7 +194,7 @@ def _declared(words: list[str]) -> Operation | None:
 
 def _values(declared: Operation, words: list[str]) -> dict[str, str] | None:
     """The options that a command gives, but for whether it only counts; None for one that cannot be a form's."""
-    fields = {field.flag: field for field in option_fields(declared.options())}
+    fields = {field.flag: field for field in option_fields(declared.options_model())}
     off = {field.off_flag for field in fields.values() if field.kind == "switch"}
     positional = [field.name for field in fields.values() if field.positional]
     values: dict[str, str] = {}

@@ -19,7 +19,7 @@ from deltaworks.console.readings import instant
 from deltaworks.console.stored import Stored, read_summaries, read_summary
 from deltaworks.control.summaries.erasures import WAY, ErasureRow, ErasuresSummary
 from deltaworks.control.summary_paths import erasures_summary
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ _KEYS = {
 
 def readable(look: Look) -> list[str]:
     """The namespaces whose requests the person may see."""
-    return [name for name in look.catalog.namespaces if look.person.may_read(operation("erase").dag_id(name))]
+    return [name for name in look.catalog.namespaces if look.person.may_read(get_operation("erase").dag_id(name))]
 
 
 def view(look: Look) -> ErasuresView:
@@ -211,7 +211,7 @@ def _counts(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
         overdue=sum(row.severity == "overdue" for row in still),
         certified=sum(row.certified for row in rows),
         nearest_at=min((row.deadline_at for row in still if row.deadline_at is not None), default=None),
-        command=f"deltaworks {operation('erase').command} {namespace} --window now --no-dry-run" if due else "",
+        command=f"deltaworks {get_operation('erase').command} {namespace} --window now --no-dry-run" if due else "",
     )
 
 

@@ -74,7 +74,7 @@ _KEYS = {
 }
 #: Tasks of a night that rewrite files, and those that delete what nobody needs any more.
 OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
-_DELETE_TASKS = ("vacuum_tables", "remove_orphans", "keep_control_tables", "expire_quarantine", "purge_deleted")
+_DELETE_TASKS = ("vacuum_tables", "remove_orphans", "compact_control_tables", "expire_quarantine", "purge_deleted")
 
 
 def view_all(look: Look) -> LastNights:

@@ -98,7 +98,7 @@ DATA: Final = (
             "write several files, or raise `source.max_object_bytes`",
         ),
         Trouble(
-            "FORM_UNKNOWN",
+            "FORMAT_UNKNOWN",
             "nothing can be inferred from files of this form, or files of several forms were given; they are named",
             "give files of one form, or write `pipeline.yaml` by hand: docs/reference/pipeline.md",
         ),

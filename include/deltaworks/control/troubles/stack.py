@@ -125,7 +125,7 @@ STACK: Final = (
             runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Trouble(
-            "OPERATION_NOT_OFFERED",
+            "OPERATION_UNAVAILABLE",
             "`--in-airflow` of an operation that the pipeline or relay has no DAG for",
             "declare what it names",
         ),

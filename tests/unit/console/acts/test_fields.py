@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from deltaworks.console.acts.fields import FormError, conf_of, counts_first, fields_of
 from deltaworks.operations.base import Operation
-from deltaworks.operations.in_airflow import form_of
+from deltaworks.operations.in_airflow import form_values
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
@@ -46,7 +46,7 @@ def sent(conf: dict[str, Any]) -> dict[str, list[str]]:
 @given(data=st.data())
 def test_a_form_submits_what_the_command_would(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
-    params, wanted = params_of(declared), form_of(options)
+    params, wanted = params_of(declared), form_values(options)
     # A browser's form takes nothing but blanks for nothing.
     assume(all(str(wanted[name]).strip() for name in required(declared)))
     wanted.pop("dry_run", None)
@@ -71,11 +71,11 @@ def test_an_untouched_form_means_the_defaults(declared: Operation) -> None:
         fields_of(params), sent({field.name: field.value for field in fields_of(params)} | required(declared))
     )
 
-    assert read_options(declared.options(), conf) == read_options(declared.options(), required(declared))
+    assert read_options(declared.options_model(), conf) == read_options(declared.options_model(), required(declared))
 
 
 def required(declared: Operation) -> dict[str, Any]:
-    return required_options(declared.options(), "orders")
+    return required_options(declared.options_model(), "orders")
 
 
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)

@@ -159,7 +159,7 @@ def test_the_act_is_a_form_that_is_there_and_filled(stage: ConsoleStage, trouble
     "subject",
     [
         *("stream games", "relay landing", "games.purchase", "gold__games.rebuild", "feeds games", "", "x y", "a__"),
-        *("erase__players.erase", "vault__players.fill_vault", "keep_vault__players.keep_vault"),
+        *("erase__players.erase", "vault__players.ingest_vault", "keep_vault__players.maintain_vault"),
     ],
 )
 def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:

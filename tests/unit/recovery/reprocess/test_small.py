@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.operations.base import OperationContext, Report
-from deltaworks.operations.registry import operation
-from deltaworks.operations.reprocess import ReprocessLeft, ReprocessOptions, reprocess
+from deltaworks.operations.registry import get_operation
+from deltaworks.operations.reprocess import ReprocessOptions, ReprocessRemainder, reprocess
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess
@@ -96,7 +96,7 @@ def test_only_the_selected_objects_are_replaced(stage: SourceStage) -> None:
 
 
 def report_of(stage: SourceStage, **options: Any) -> Report:
-    context = OperationContext(operation=operation("reprocess"), catalog=stage.catalog(), subject="shop", say=str)
+    context = OperationContext(operation=get_operation("reprocess"), catalog=stage.catalog(), subject="shop", echo=str)
     return reprocess(context, ReprocessOptions(from_start=True, id="r1", spark=False, dry_run=False, **options))
 
 
@@ -115,7 +115,7 @@ def test_what_is_too_large_is_left_to_spark_under_the_same_id(
     before = contents(stage)
     monkeypatch.setitem(Reprocess.__init__.__kwdefaults__, "direct_bytes", 10)
 
-    assert report_of(stage).results == [ReprocessLeft(id="r1")]
+    assert report_of(stage).results == [ReprocessRemainder(id="r1")]
     assert contents(stage) == before
 
     monkeypatch.setitem(Reprocess.__init__.__kwdefaults__, "direct_bytes", DIRECT_BYTES)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.checks.project import ProjectCheck, check_project
 from deltaworks.specs.project import load_catalog
@@ -296,7 +296,7 @@ def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
     declare(project, "shop", PIPELINE + nightly + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
     (remark,) = check_project("local", root=project).warnings
     assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in remark.text
-    assert operation("rebuild_gold").command == "gold build"
+    assert get_operation("rebuild_gold").command == "gold build"
 
 
 def test_a_wrong_environment_hides_no_pipeline(project: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Self
 
-FINISHED = frozenset({"success", "failed"})
+FINISHED_STATES = frozenset({"success", "failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +18,15 @@ class Component:
     heartbeat: datetime | None
 
     @property
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether Airflow calls it healthy. It keeps doing so for 30 s after the process died."""
         return self.status == "healthy"
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], name: str) -> Self:
+    def from_api(cls, answer: Mapping[str, Any], name: str) -> Self:
         """The part of that name in an answer about all."""
         part = answer.get(name) or {}
-        return cls(part.get("status") or "unknown", _time(part.get(f"latest_{name}_heartbeat")))
+        return cls(part.get("status") or "unknown", _parse_time(part.get(f"latest_{name}_heartbeat")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Health:
     triggerer: Component
 
     @property
-    def all_healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether every part is."""
         return all(getattr(self, item.name).healthy for item in fields(self))
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any]) -> Self:
+    def from_api(cls, answer: Mapping[str, Any]) -> Self:
         """The health of an answer."""
-        return cls(**{item.name: Component.of(answer, item.name) for item in fields(cls)})
+        return cls(**{item.name: Component.from_api(answer, item.name) for item in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Dag:
     file: str = ""
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Self:
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
         """The DAG of an answer."""
         tags = tuple(tag["name"] for tag in item["tags"])
         return cls(
@@ -69,7 +69,7 @@ class Dag:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportProblem:
+class DagImportError:
     """A DAG file that does not import."""
 
     filename: str
@@ -95,14 +95,14 @@ class DagRun:
     note: str = ""
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it ended, one way or the other."""
-        return self.state in FINISHED
+        return self.state in FINISHED_STATES
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Self:
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
         """The run of an answer."""
-        start, end = _time(item["start_date"]), _time(item["end_date"])
+        start, end = _parse_time(item["start_date"]), _parse_time(item["end_date"])
         conf, note = item["conf"] or {}, item.get("note") or ""
         return cls(item["dag_id"], item["dag_run_id"], item["state"], start, end, conf, note)
 
@@ -119,17 +119,17 @@ class TaskInstance:
     duration_seconds: float | None
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Self:
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
         """The task of an answer."""
         return cls(
             task_id=item["task_id"],
             state=item["state"],
             try_number=item["try_number"],
-            start=_time(item["start_date"]),
-            end=_time(item["end_date"]),
+            start=_parse_time(item["start_date"]),
+            end=_parse_time(item["end_date"]),
             duration_seconds=item["duration"],
         )
 
 
-def _time(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from deltaworks.maintenance.unattended import NightBound
 
 
-def tonight(context: OperationContext, *, dry_run: bool) -> tuple[bool, NightBound | None]:
+def apply_nightly_limits(context: OperationContext, *, dry_run: bool) -> tuple[bool, NightBound | None]:
     """Whether an operation only counts, and the bound it is held to; as its options say where a person runs it."""
     if not context.nightly:
         return dry_run, None
@@ -21,7 +21,7 @@ def tonight(context: OperationContext, *, dry_run: bool) -> tuple[bool, NightBou
 
     storage, spec = context.catalog.environment.lake, context.catalog.pipeline(context.subject)
     home = PipelineHome.open(storage, context.subject)
-    why = only_counts(Lake(storage), home, list(optimized_tables(spec)), alert=not dry_run)
-    if why and not dry_run:
-        context.say(f"Nothing is deleted: {why}.")
-    return dry_run or bool(why), NightBound(share=spec.maintenance.max_removed_share)
+    dry_run_reason = only_counts(Lake(storage), home, list(optimized_tables(spec)), alert=not dry_run)
+    if dry_run_reason and not dry_run:
+        context.echo(f"Nothing is deleted: {dry_run_reason}.")
+    return dry_run or bool(dry_run_reason), NightBound(share=spec.maintenance.max_removed_share)

@@ -12,13 +12,13 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
 
-def why_not(declared: Operation, spec: PipelineSpec) -> str | None:
+def unavailable_reason(declared: Operation, spec: PipelineSpec) -> str | None:
     """Why the pipeline can never do it, as a sentence; None where it can."""
     needs = (
-        (declared.for_mutable, spec.mutations is not None, "mutations"),
-        (declared.for_gold, spec.gold.tables, "gold tables"),
-        (declared.for_feeds, spec.feeds, "feeds"),
-        (declared.for_models, spec.models, "models"),
+        (declared.needs_mutations, spec.mutations is not None, "mutations"),
+        (declared.needs_gold, spec.gold.tables, "gold tables"),
+        (declared.needs_feeds, spec.feeds, "feeds"),
+        (declared.needs_models, spec.models, "models"),
     )
     for is_needed, is_declared, what in needs:
         if is_needed and not is_declared:
@@ -30,23 +30,25 @@ def why_not(declared: Operation, spec: PipelineSpec) -> str | None:
     return None
 
 
-def limits(declared: Operation, spec: PipelineSpec) -> str:
+def restrictions(declared: Operation, spec: PipelineSpec) -> str:
     """What of it the pipeline cannot do, for the page of its DAG; empty where it can do all."""
     announced = {table.announces.table for table in spec.tables if table.announces is not None}
-    fixed = [table.name for table in spec.event_tables if table.mutable is not None or table.name in announced]
-    if not fixed:
+    immutable_in_place = [
+        table.name for table in spec.event_tables if table.mutable is not None or table.name in announced
+    ]
+    if not immutable_in_place:
         return ""
-    tables = ", ".join(f"`{name}`" for name in fixed)
+    tables = ", ".join(f"`{name}`" for name in immutable_in_place)
     if declared.name == "reprocess":
-        others = [f"`{table.name}`" for table in spec.event_tables if table.name not in fixed]
-        among = f", or *Tables* to some of {', '.join(others)}" if others else ""
+        other_tables = [f"`{table.name}`" for table in spec.event_tables if table.name not in immutable_in_place]
+        table_hint = f", or *Tables* to some of {', '.join(other_tables)}" if other_tables else ""
         return (
             f"Mutations change {tables}, or they are announced: in place they are refused (`REPROCESS_MUTABLE`). "
-            f"Set *Shadow*{among}."
+            f"Set *Shadow*{table_hint}."
         )
     if declared.name in ("restore", "recover_table", "recover_log"):
-        alone = "Leave *Table* empty: all tables go back together, and all requests are applied again."
+        whole_pipeline_hint = "Leave *Table* empty: all tables go back together, and all requests are applied again."
         return f"{tables} and the tables of requests and notifications are not put back alone (`RESTORE_MUTABLE`). " + (
-            alone if declared.name == "restore" else ""
+            whole_pipeline_hint if declared.name == "restore" else ""
         )
     return ""

@@ -1,4 +1,4 @@
-"""`python -m deltaworks.operations.cold_reads JSON`: what a page has to read from tables, in a process of its own.
+"""`python -m deltaworks.operations.table_reads JSON`: what a page has to read from tables, in a process of its own.
 
 A page asks for one thing and waits for a few seconds: the last commits of a table, the newest rows of quarantine, what
 has become of an entity, whether certificates are a chain. The answer is one line of JSON, of bounded size; an error is
@@ -17,8 +17,8 @@ from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ConfigError, DeltaworksError
 
 #: Commits of a table, rows of quarantine, and moves of an entity that a page shows.
-MOST_COMMITS, MOST_SAMPLES, MOST_MOVES = 50, 5, 200
-_MOST_TEXT = 300
+MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
+_MAX_TEXT_CHARACTERS = 300
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -38,8 +38,8 @@ def history(*, pipeline: str, table: str) -> Rows:
     if key is None:
         raise ConfigError("TABLE_UNKNOWN", f"{pipeline} declares no table {table!r}.", hint="See the list of tables.")
     lake = Lake(catalog.environment.lake)
-    opened = lake.open(key)
-    if opened is None:
+    delta_table = lake.open(key)
+    if delta_table is None:
         return []
     return [
         {
@@ -52,7 +52,7 @@ def history(*, pipeline: str, table: str) -> Rows:
             "metrics": {name: str(value) for name, value in sorted(commit.metrics.items())[:12]},
             "changes_rows": commit.changes_rows,
         }
-        for commit in commit_history(lake, key, newest=opened.version(), limit=MOST_COMMITS)
+        for commit in commit_history(lake, key, newest=delta_table.version(), limit=MAX_COMMITS)
     ]
 
 
@@ -64,7 +64,7 @@ def samples(*, pipeline: str) -> Rows:
 
     catalog = load_catalog(skip_invalid=True)
     catalog.pipeline(pipeline)
-    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MOST_SAMPLES)
+    rows = Quarantine(Lake(catalog.environment.lake), pipeline).rows(QuarantineFilter(), limit=MAX_SAMPLES)
     return [
         {
             "event": row["event_name"] or "",
@@ -100,16 +100,16 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
         raise ConfigError("MUTATIONS_UNDECLARED", f"{pipeline} declares no mutations.", hint="Look at one that does.")
     lake, key = Lake(catalog.environment.lake), paths.table(pipeline, declared.intervals)
     columns = ["id", "valid_from", "valid_to", "final_id", "deleted", "hops", "last_time"]
-    of_organisation = ds.field("org_id") == organisation
-    own = lake.rows(key, columns=columns, filters=of_organisation & (ds.field("id") == entity))
-    if own is None or not own.num_rows:
+    in_organisation = ds.field("org_id") == organisation
+    own_rows = lake.rows(key, columns=columns, filters=in_organisation & (ds.field("id") == entity))
+    if own_rows is None or not own_rows.num_rows:
         return []
-    finals = sorted({row for row in own.column("final_id").to_pylist() if row is not None})
-    others = lake.rows(key, columns=columns, filters=of_organisation & ds.field("final_id").isin(finals))
-    rows = [] if others is None else others.to_pylist()
-    far = datetime.max.replace(tzinfo=None)
-    rows.sort(key=lambda row: (row["final_id"], (row["valid_to"] or far).replace(tzinfo=None), row["id"]))
-    return rows[: MOST_MOVES + 1]
+    finals = sorted({row for row in own_rows.column("final_id").to_pylist() if row is not None})
+    related_rows = lake.rows(key, columns=columns, filters=in_organisation & ds.field("final_id").isin(finals))
+    rows = [] if related_rows is None else related_rows.to_pylist()
+    latest = datetime.max.replace(tzinfo=None)
+    rows.sort(key=lambda row: (row["final_id"], (row["valid_to"] or latest).replace(tzinfo=None), row["id"]))
+    return rows[: MAX_INTERVALS + 1]
 
 
 def certificates(*, namespace: str) -> Rows:
@@ -127,7 +127,7 @@ def certificates(*, namespace: str) -> Rows:
     return [{"certificates": Certificates(open_objects(catalog.environment.lake), namespace).check()}]
 
 
-READS: Final[Mapping[str, Callable[..., Rows]]] = {
+QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {
     "history": history,
     "samples": samples,
     "cascade": cascade,
@@ -135,35 +135,37 @@ READS: Final[Mapping[str, Callable[..., Rows]]] = {
 }
 
 
-def answer(question: Mapping[str, Any]) -> dict[str, Any]:
+def run_query(query: Mapping[str, Any]) -> dict[str, Any]:
     """The rows of the question, or the error that kept them from being read."""
-    values = dict(question)
+    values = dict(query)
     try:
-        rows = READS[values.pop("read")](**values)
-        return {"rows": [_bounded(row) for row in rows]}
+        rows = QUERIES[values.pop("read")](**values)
+        return {"rows": [_truncate(row) for row in rows]}
     except DeltaworksError as error:
-        return {"error": redact_values(str(error))[:_MOST_TEXT]}
+        return {"error": redact_values(str(error))[:_MAX_TEXT_CHARACTERS]}
     except Exception as error:  # whatever a damaged table leads to is the answer
-        return {"error": redact_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MOST_TEXT]}
+        return {
+            "error": redact_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MAX_TEXT_CHARACTERS]
+        }
 
 
-def _bounded(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     """The value as JSON takes it, long texts cut."""
     if isinstance(value, Mapping):
-        return {str(name): _bounded(item) for name, item in value.items()}
+        return {str(name): _truncate(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_bounded(item) for item in value]
+        return [_truncate(item) for item in value]
     if isinstance(value, (datetime, date)):
         return value.isoformat()
-    if isinstance(value, str) and len(value) > _MOST_TEXT:
-        return f"{value[:_MOST_TEXT]}…"
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)[:_MOST_TEXT]
+    if isinstance(value, str) and len(value) > _MAX_TEXT_CHARACTERS:
+        return f"{value[:_MAX_TEXT_CHARACTERS]}…"
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)[:_MAX_TEXT_CHARACTERS]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Answer one question."""
-    (question,) = sys.argv[1:] if argv is None else argv
-    sys.stdout.write(json.dumps(answer(json.loads(question))) + "\n")
+    (query,) = sys.argv[1:] if argv is None else argv
+    sys.stdout.write(json.dumps(run_query(json.loads(query))) + "\n")
     return 0
 
 

@@ -34,16 +34,16 @@ def is_unattended(declared: Operation, subject: str, options: Options) -> bool:
     return chosen == type(options)().model_dump(exclude={"dry_run", "tables"})
 
 
-def requested(declared: Operation, options: Options) -> dict[str, Any]:
+def requested_options(declared: Operation, options: Options) -> dict[str, Any]:
     """What is asked for, as an approval keeps it: the options but for those that bound or only count."""
     return options.model_dump(mode="json", exclude={"dry_run", *declared.bounds})
 
 
-def figures(declared: Operation, options: Options, counted: list[Mapping[str, Any]]) -> dict[str, int]:
+def counted_bounds(declared: Operation, options: Options, records: list[Mapping[str, Any]]) -> dict[str, int]:
     """The bounds that were counted, by option: the sum over the records of a count, or less where the form says so."""
     bounds = {}
     for option, field in declared.bounds.items():
-        total, bound = sum(int(record.get(field) or 0) for record in counted), getattr(options, option)
+        total, bound = sum(int(record.get(field) or 0) for record in records), getattr(options, option)
         bounds[option] = total if bound is None else min(total, bound)
     return bounds
 
@@ -60,7 +60,7 @@ def approved_options(
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, it is of somebody who
             must not give it, or of something else.
     """
-    record = approval_of(declared, catalog, subject, options, run=run)
+    record = find_approval(declared, catalog, subject, options, run=run)
     bounds = {}
     for option, approved in record.bounds.items():
         bound = getattr(options, option)
@@ -68,21 +68,21 @@ def approved_options(
     return options.model_copy(update=bounds), record
 
 
-def approval_of(declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
+def find_approval(declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
     """The approval, given in a run of Airflow, of an operation with these options.
 
     Raises:
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    record = approvals_of(declared, catalog, subject).approved(declared.name, run)
+    record = open_approvals(declared, catalog, subject).approved(declared.name, run)
     approvers = approvers_of(catalog, subject, scope=declared.scope)
-    refuse_approver(record, approvers, self_approval=catalog.environment.approvals.self_approval)
-    if record.options != requested(declared, options):
-        raise _refused(record, "it is of other options than those of this job")
+    check_approver(record, approvers, self_approval=catalog.environment.approvals.self_approval)
+    if record.options != requested_options(declared, options):
+        raise _approval_refused(record, "it is of other options than those of this job")
     return record
 
 
-def approvals_of(declared: Operation, catalog: Catalog, subject: str) -> Approvals:
+def open_approvals(declared: Operation, catalog: Catalog, subject: str) -> Approvals:
     """The approvals of operations on a pipeline, or on a namespace of personal data."""
     if declared.scope == "namespace":
         return NamespaceApprovals(open_objects(catalog.environment.lake), subject)
@@ -95,25 +95,27 @@ def approvers_of(catalog: Catalog, subject: str, *, scope: Scope = "pipeline") -
     return own or catalog.environment.approvals.approvers
 
 
-def refuse_approver(approval: Approval, approvers: Approvers, *, self_approval: bool) -> None:
+def check_approver(approval: Approval, approvers: Approvers, *, self_approval: bool) -> None:
     """Refuse an approval of the requester, or of somebody who is not among the approvers.
 
     Raises:
         ContractError: APPROVAL_REFUSED.
     """
     if not approval.approved_by and not approval.approver_id:
-        raise _refused(approval, "no person gave it")
+        raise _approval_refused(approval, "no person gave it")
     if not self_approval and approval.own:
-        who = f"{approval.requested_by} asked for it" if approval.requested_by else "it is not on record who asked"
-        raise _refused(approval, f"{who}, and nobody approves what they asked for")
+        requester = (
+            f"{approval.requested_by} asked for it" if approval.requested_by else "it is not on record who asked"
+        )
+        raise _approval_refused(approval, f"{requester}, and nobody approves what they asked for")
     if approvers and not any(person.is_named(approval.approver_id, approval.approved_by) for person in approvers):
         names = ", ".join(person.name or person.id for person in approvers)
-        raise _refused(approval, f"{approval.approved_by} is none of the approvers ({names})")
+        raise _approval_refused(approval, f"{approval.approved_by} is none of the approvers ({names})")
 
 
-def _refused(approval: Approval, why: str) -> ContractError:
+def _approval_refused(approval: Approval, reason: str) -> ContractError:
     return ContractError(
         "APPROVAL_REFUSED",
-        f"The approval of {approval.operation} {approval.subject} does not count: {why}.",
+        f"The approval of {approval.operation} {approval.subject} does not count: {reason}.",
         hint="Trigger it anew and have another person approve it; `approvals` of the environment says who may.",
     )

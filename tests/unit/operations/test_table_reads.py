@@ -13,8 +13,8 @@ import pytest
 from deltaworks.control import erasure_paths, paths
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates
-from deltaworks.operations import cold_reads
-from deltaworks.operations.cold_reads import MOST_COMMITS, MOST_MOVES, MOST_SAMPLES, answer, main
+from deltaworks.operations import table_reads
+from deltaworks.operations.table_reads import MAX_COMMITS, MAX_INTERVALS, MAX_SAMPLES, main, run_query
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.mutation import INTERVALS_COLUMNS
 from deltaworks.specs.project import load_catalog
@@ -44,12 +44,12 @@ def test_the_last_commits_come_newest_first_and_no_more_than_are_shown(
     lake, key = Lake(stage.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
     table = lake.ensure(key, arrow_schema({"n": "long"}), user_metadata=made)
-    for number in range(MOST_COMMITS + 2):
+    for number in range(MAX_COMMITS + 2):
         lake.append(table, key, pa.table({"n": [number]}), step=Step("s", number), user_metadata=made)
 
-    rows = answer({"read": "history", "pipeline": "shop", "table": "orders"})["rows"]
+    rows = run_query({"read": "history", "pipeline": "shop", "table": "orders"})["rows"]
 
-    assert [row["version"] for row in rows] == list(range(MOST_COMMITS + 2, 2, -1))
+    assert [row["version"] for row in rows] == list(range(MAX_COMMITS + 2, 2, -1))
     assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
 
 
@@ -69,11 +69,11 @@ def test_certificates_are_counted_as_long_as_none_was_changed(tmp_path: Path, mo
         chain.append(recorded.replace(request_id=f"e{number}", number=number, previous_sha256=before))
     question = {"read": "certificates", "namespace": "players"}
 
-    assert answer(question) == {"rows": [{"certificates": 2}]}
+    assert run_query(question) == {"rows": [{"certificates": 2}]}
     first = erasure_paths.certificate("players", "e1")
     objects.put(first, recorded.replace(request_id="e1", number=1, previous_sha256="", tokens=99).encode())
-    assert "CERTIFICATES_BROKEN" in answer(question)["error"]
-    assert "NAMESPACE_UNKNOWN" in answer({**question, "namespace": "player"})["error"]
+    assert "CERTIFICATES_BROKEN" in run_query(question)["error"]
+    assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
 
 
 def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +82,9 @@ def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.
     lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
     stage.ingest(spec, *(json.dumps(line).encode() for line in lines))
 
-    rows = answer({"read": "samples", "pipeline": "shop"})["rows"]
+    rows = run_query({"read": "samples", "pipeline": "shop"})["rows"]
 
-    assert len(rows) == MOST_SAMPLES
+    assert len(rows) == MAX_SAMPLES
     assert rows[0]["reasons"][0]["code"] == "type_mismatch"
     assert len(rows[0]["raw"]) <= 301
     assert rows[0]["event"] == "order"
@@ -93,10 +93,10 @@ def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.
 def test_a_table_that_nobody_declares_is_an_error_and_never_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     using(monkeypatch, stage.catalog(shop(orders("int"))))
     for name in ("none", "../orders", "orders/_delta_log"):
-        assert "declares no table" in answer({"read": "history", "pipeline": "shop", "table": name})["error"]
-    assert "rows" not in answer({"read": "samples", "pipeline": "none"})
-    assert "error" in answer({"read": "everything"})
-    assert "error" in answer({"read": "history"})
+        assert "declares no table" in run_query({"read": "history", "pipeline": "shop", "table": name})["error"]
+    assert "rows" not in run_query({"read": "samples", "pipeline": "none"})
+    assert "error" in run_query({"read": "everything"})
+    assert "error" in run_query({"read": "history"})
 
 
 def interval(name: str, final: str, until: dt.datetime | None, *, org: str = "acme", **more: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def entity(stage: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, A
     table = lake.ensure(key, schema, user_metadata=made, partition_by=["org_id"])
     data = pa.Table.from_pylist(rows, schema=schema)
     lake.append(table, key, data, step=Step("s", 1), user_metadata=made)
-    shown = answer({"read": "cascade", "pipeline": "shop", "organisation": "acme", "entity": name})
+    shown = run_query({"read": "cascade", "pipeline": "shop", "organisation": "acme", "entity": name})
     assert "rows" in shown, shown
     return [(row["id"], row["final_id"]) for row in shown["rows"]]
 
@@ -151,9 +151,9 @@ def test_an_id_that_was_used_again_brings_both_entities_and_joins_no_further(
 
 
 def test_one_more_than_are_shown_says_that_there_are_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [interval(f"n{number}", "end", day(1)) for number in range(MOST_MOVES + 50)]
+    many = [interval(f"n{number}", "end", day(1)) for number in range(MAX_INTERVALS + 50)]
 
-    assert len(entity(stage, monkeypatch, many, "n0")) == MOST_MOVES + 1
+    assert len(entity(stage, monkeypatch, many, "n0")) == MAX_INTERVALS + 1
 
 
 def test_the_answer_is_one_line_of_json(
@@ -164,4 +164,4 @@ def test_the_answer_is_one_line_of_json(
     assert main([json.dumps({"read": "history", "pipeline": "shop", "table": "orders"})]) == 0
 
     assert json.loads(capsys.readouterr().out) == {"rows": []}
-    assert set(cold_reads.READS) == {"history", "samples", "cascade", "certificates"}
+    assert set(table_reads.QUERIES) == {"history", "samples", "cascade", "certificates"}

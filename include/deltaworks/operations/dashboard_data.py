@@ -20,10 +20,10 @@ from deltaworks.specs.catalog import Catalog
 if TYPE_CHECKING:
     from deltaworks.specs.dashboards import DashboardSpec
 
-_MOST_LABEL_SETS = 3
+_MAX_LABEL_SETS = 3
 
 
-def drawn_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
+def load_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
     """Ask what the panels ask, and read what happened between the times of the span. Safe beside anything."""
     marks = marks_between(open_objects(catalog.environment.lake), pipeline, span)
     return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks)
@@ -42,41 +42,41 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
             for note in notes
         ]
         for state in rule_states(objects, pipeline):
-            marks += _fired(state)
+            marks += _episode_marks(state)
         return Marks.of(marks, span)
     except Exception as error:
         return Marks(problem=f"{type(error).__name__}: {error}")
 
 
-def _fired(state: RuleState) -> Iterator[Mark]:
+def _episode_marks(state: RuleState) -> Iterator[Mark]:
     """A rule's episodes; those of several label sets that overlap are one, as its alert in a storm is."""
     ordered = sorted(state.episodes, key=lambda episode: parse_minute(episode.began))
-    together: list[EpisodeRecord] = []
+    overlapping: list[EpisodeRecord] = []
     end = -1.0
     for episode in ordered:
-        if together and parse_minute(episode.began) > end:
-            yield _mark(state, together)
-            together, end = [], -1.0
-        together.append(episode)
+        if overlapping and parse_minute(episode.began) > end:
+            yield _episode_mark(state, overlapping)
+            overlapping, end = [], -1.0
+        overlapping.append(episode)
         end = max(end, _end_minute(episode))
-    if together:
-        yield _mark(state, together)
+    if overlapping:
+        yield _episode_mark(state, overlapping)
 
 
-def _mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
+def _episode_mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
     ends = [_end_minute(episode) for episode in episodes]
-    names = list(dict.fromkeys(_labels(state, episode) for episode in episodes))
-    more = f" and {len(names) - _MOST_LABEL_SETS} more" if len(names) > _MOST_LABEL_SETS else ""
-    who = "; ".join(names[:_MOST_LABEL_SETS]) + more
+    names = list(dict.fromkeys(_describe_labels(state, episode) for episode in episodes))
+    more = f" and {len(names) - _MAX_LABEL_SETS} more" if len(names) > _MAX_LABEL_SETS else ""
+    label_sets = "; ".join(names[:_MAX_LABEL_SETS]) + more
     return Mark(
         kind="rule",
         at=minute_start(min(parse_minute(episode.began) for episode in episodes)),
         until=None if float("inf") in ends else minute_start(int(max(ends))),
-        text=f"{state.rule} fired" + (f": {who}" if who else ""),
+        text=f"{state.rule} fired" + (f": {label_sets}" if label_sets else ""),
     )
 
 
-def _labels(state: RuleState, episode: EpisodeRecord) -> str:
+def _describe_labels(state: RuleState, episode: EpisodeRecord) -> str:
     """A label set in words. Its names are those it was judged by; a rule may be declared otherwise by now."""
     pairs = zip(state.labels, episode.labels, strict=False)
     return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in pairs)

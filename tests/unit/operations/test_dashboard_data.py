@@ -11,7 +11,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.dashboards.marks import MOST_MARKS
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import Span
-from deltaworks.operations.drawn_dashboard import drawn_dashboard, marks_between
+from deltaworks.operations.dashboard_data import load_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState
 from tests.unit.dashboards.dashboard_stage import SPAN, START, errors, put, shop
@@ -45,7 +45,7 @@ def test_notes_and_episodes_of_the_pipeline_stand_on_its_charts(tmp_path: Path) 
     judged(objects, "latency", episode("a", -50, -40), *(episode(f"isp{number}", 1, 2) for number in range(5)))
     (dashboard,) = catalog.pipelines["shop"].dashboards
 
-    answer = drawn_dashboard(catalog, "shop", dashboard, SPAN)
+    answer = load_dashboard(catalog, "shop", dashboard, SPAN)
 
     assert [(mark.kind, mark.at, mark.until, mark.text) for mark in answer.marks.items] == [
         ("rule", at(1), at(2), "latency fired: isp isp0; isp isp1; isp isp2 and 2 more"),

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from deltaworks.control.listing import Listing, format_bytes
 from deltaworks.operations.base import OperationContext, Report
+from deltaworks.operations.nightly_limits import apply_nightly_limits
 from deltaworks.operations.options import Options, Section, TableNames
-from deltaworks.operations.tonight import tonight
 
 
 class OptimizeOptions(Options):
@@ -28,7 +28,7 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
     """Rewrite partitions, best first, within the minutes. A repeated run continues where the last one ended."""
     tables = list(options.tables) or None
     if options.dry_run:
-        return _plan(context, options, tables)
+        return _plan_report(context, options, tables)
     from deltaworks.control.job import print_results
     from deltaworks.maintenance.optimize_night import optimize_tables
 
@@ -44,7 +44,7 @@ def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
     return Report()
 
 
-def _plan(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
+def _plan_report(context: OperationContext, options: OptimizeOptions, tables: list[str] | None) -> Report:
     from deltaworks.control.clock import utc_now
     from deltaworks.maintenance.night import plan_night
     from deltaworks.maintenance.survey import policy_of, survey
@@ -61,13 +61,13 @@ def _plan(context: OperationContext, options: OptimizeOptions, tables: list[str]
     night = plan_night(choices, budget_seconds=minutes * 60)
     listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "put off", "why"))
     for choice in choices:
-        taken = night.of(choice.table)
+        selected = night.of(choice.table)
         listing.add(
             choice.table,
-            f"{len(taken):,}",
-            f"{sum(partition.files_saved for partition in taken):,}",
-            f"{sum(partition.bytes_rewritten for partition in taken) / 1e6:,.1f}",
-            f"{sum(partition.cost_seconds for partition in taken):,.0f}",
+            f"{len(selected):,}",
+            f"{sum(partition.files_saved for partition in selected):,}",
+            f"{sum(partition.bytes_rewritten for partition in selected) / 1e6:,.1f}",
+            f"{sum(partition.cost_seconds for partition in selected):,.0f}",
             f"{len(night.put_off_of(choice.table)):,}",
             choice.reason,
         )
@@ -86,7 +86,7 @@ def orphans(context: OperationContext, options: OrphanOptions) -> Report:
     """List, or remove, files that no commit names. Idempotent; safe beside the stream for files of that age."""
     from deltaworks.maintenance.orphans import remove_orphans
 
-    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = remove_orphans(
         context.catalog,
         context.subject,
@@ -108,12 +108,12 @@ class ControlTableOptions(Options):
     dry_run: bool = Field(True, description="Only count.")
 
 
-def control_tables(context: OperationContext, options: ControlTableOptions) -> Report:
+def compact_control_tables(context: OperationContext, options: ControlTableOptions) -> Report:
     """Merge small files of control tables and delete old ones. Idempotent; safe beside the stream."""
-    from deltaworks.maintenance.control_tables import keep_control_tables
+    from deltaworks.maintenance.control_tables import compact_control_tables
 
-    dry_run, _ = tonight(context, dry_run=options.dry_run)
-    return Report(results=keep_control_tables(context.catalog, context.subject, dry_run=dry_run))
+    dry_run, _ = apply_nightly_limits(context, dry_run=options.dry_run)
+    return Report(results=compact_control_tables(context.catalog, context.subject, dry_run=dry_run))
 
 
 class ExpiryOptions(Options):
@@ -127,7 +127,7 @@ def expire(context: OperationContext, options: ExpiryOptions) -> Report:
     from deltaworks.recovery.quarantine.expire import expire_quarantine
     from deltaworks.recovery.quarantine.summary import recount_quarantine
 
-    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, bound=bound)
     # Every night, so that a summary which was lost is there again.
     recount_quarantine(context.catalog.environment.lake, context.subject)
@@ -138,9 +138,9 @@ class LearnOptions(Options):
     """Learning the usual input takes no options."""
 
 
-def learn_input(context: OperationContext, options: LearnOptions) -> Report:
+def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report:
     """Keep how much input each hour of the day usually has. Idempotent."""
-    from deltaworks.maintenance.learn_norm import learn_input as learn
+    from deltaworks.maintenance.learn_norm import learn_input_rate as learn
 
     return Report(results=[learn(context.catalog, context.subject)])
 
@@ -168,7 +168,7 @@ def snapshot_health(context: OperationContext, options: SnapshotOptions) -> Repo
     )
 
 
-_SHORT = Section("Less than seven days")
+_SHORT_RETENTION = Section("Less than seven days")
 
 
 class VacuumOptions(Options):
@@ -178,10 +178,10 @@ class VacuumOptions(Options):
     mode: Literal["lite", "full"] | None = Field(
         None, description="lite: by the log alone; full: by listing the folder; without it by turns."
     )
-    retention_hours: Annotated[int | None, _SHORT] = Field(
+    retention_hours: Annotated[int | None, _SHORT_RETENTION] = Field(
         None, ge=24, description="Hours that files out of use are kept; without it what the pipeline declares."
     )
-    allow_below_minimum: Annotated[str | None, _SHORT] = Field(
+    allow_below_minimum: Annotated[str | None, _SHORT_RETENTION] = Field(
         None, description="Why less than 168 h is to be kept; it is written into the tables' logs."
     )
     max_files: int | None = Field(None, ge=0, description="Refuse to delete more files than this.")
@@ -192,7 +192,7 @@ def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
     """Delete files that no retained version and no reader needs. Idempotent; final for versions that do."""
     from deltaworks.maintenance.vacuum import vacuum_tables
 
-    dry_run, bound = tonight(context, dry_run=options.dry_run)
+    dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     return Report(
         results=vacuum_tables(
             context.spark,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.operations.applicable import limits, why_not
-from deltaworks.operations.registry import OPERATIONS, operation
+from deltaworks.operations.availability import restrictions, unavailable_reason
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
 from tests.unit.recovery.replay_stage import orders, shop
@@ -34,7 +34,7 @@ def reading(kind: str) -> PipelineSpec:
     ],
 )
 def test_what_the_source_does_not_give_is_never_possible(kind: str, never: set[str]) -> None:
-    reasons = {name: why_not(declared, reading(kind)) for name, declared in OPERATIONS.items()}
+    reasons = {name: unavailable_reason(declared, reading(kind)) for name, declared in OPERATIONS.items()}
 
     without = {"mutate_tables", "purge_deleted", "rebuild_gold", "refresh_gold", "replay_feed", "train_model"}
     assert {name for name, reason in reasons.items() if reason is not None} == never | without
@@ -44,12 +44,12 @@ def test_what_the_source_does_not_give_is_never_possible(kind: str, never: set[s
 def test_a_page_says_which_tables_are_only_read_again_into_a_shadow() -> None:
     spec = load_catalog("local").pipeline("engagement")
 
-    text = limits(operation("reprocess"), spec)
+    text = restrictions(get_operation("reprocess"), spec)
 
-    assert why_not(operation("reprocess"), spec) is None
+    assert unavailable_reason(get_operation("reprocess"), spec) is None
     assert "`activities`" in text
     assert "*Shadow*, or *Tables* to some of `requests`" in text
     assert "REPROCESS_MUTABLE" in text
-    assert "Leave *Table* empty" in limits(operation("restore"), spec)
-    assert limits(operation("vacuum_tables"), spec) == ""
-    assert {limits(declared, reading("kafka")) for declared in OPERATIONS.values()} == {""}
+    assert "Leave *Table* empty" in restrictions(get_operation("restore"), spec)
+    assert restrictions(get_operation("vacuum_tables"), spec) == ""
+    assert {restrictions(declared, reading("kafka")) for declared in OPERATIONS.values()} == {""}

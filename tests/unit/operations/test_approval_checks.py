@@ -18,17 +18,17 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
 from deltaworks.operations import job
-from deltaworks.operations.approved import approved_options, figures, requested
+from deltaworks.operations.approval_checks import approved_options, counted_bounds, requested_options
 from deltaworks.operations.base import Operation, OperationContext, Report
+from deltaworks.operations.maintenance import VacuumOptions
 from deltaworks.operations.options import read_options
-from deltaworks.operations.registry import OPERATIONS, operation
-from deltaworks.operations.upkeep import VacuumOptions
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import ApprovalsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
-VACUUM = operation("vacuum_tables")
+VACUUM = get_operation("vacuum_tables")
 RUN = "manual__2026-01-01T00:00:00+00:00"
 FORM = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "tables": "orders"}
 REFUSALS = "APPROVAL_(MISSING|REFUSED|OVER)"
@@ -61,8 +61,8 @@ class Stage:
                 requested_by=by,
                 asked_at=iso_now(),
                 shown="| orders | 7 |",
-                options=requested(VACUUM, options),
-                bounds=figures(VACUUM, options, [{"table": "orders", "files": files}]),
+                options=requested_options(VACUUM, options),
+                bounds=counted_bounds(VACUUM, options, [{"table": "orders", "files": files}]),
             )
         )
 
@@ -199,7 +199,7 @@ def test_the_job_holds_itself_to_the_approval_where_airflow_runs_it(
     monkeypatch.setattr(Operation, "load", lambda self: done)
 
     def run(**values: Any) -> Any:
-        return job.run_operation(VACUUM, stage.catalog, "shop", FORM | values, say=lambda _: None).parts[0]
+        return job.run_operation(VACUUM, stage.catalog, "shop", FORM | values, echo=lambda _: None).parts[0]
 
     assert run(dry_run=True) == "at most None, dry run True"
     if not under_airflow:
@@ -226,7 +226,7 @@ def test_the_nightly_upkeep_needs_no_approval_and_is_held_to_the_bounds_of_a_nig
     def run(run: str, **values: Any) -> Any:
         monkeypatch.setenv(provenance.RUN_VARIABLE, run)
         values = {"dry_run": False, **values}
-        return job.run_operation(VACUUM, stage.catalog, "shop", values, say=lambda _: None).parts[0]
+        return job.run_operation(VACUUM, stage.catalog, "shop", values, echo=lambda _: None).parts[0]
 
     night = f"maintenance__shop/{RUN}/vacuum_tables/1"
     assert run(night) == run(night, tables="orders") == "nightly True"
@@ -240,13 +240,13 @@ def test_the_nightly_upkeep_needs_no_approval_and_is_held_to_the_bounds_of_a_nig
 
 @pytest.mark.parametrize("night", [True, False])
 def test_what_the_night_may_do_is_decided_for_the_night_alone(stage: Stage, night: bool) -> None:
-    from deltaworks.operations.tonight import tonight
+    from deltaworks.operations.nightly_limits import apply_nightly_limits
 
     said: list[str] = []
     stage.home.objects.put(paths.first_maintenance("shop"), b"torn, so that it is the first night")
-    context = OperationContext(operation=VACUUM, catalog=stage.catalog, subject="shop", nightly=night, say=said.append)
+    context = OperationContext(operation=VACUUM, catalog=stage.catalog, subject="shop", nightly=night, echo=said.append)
 
-    dry_run, bound = tonight(context, dry_run=False)
+    dry_run, bound = apply_nightly_limits(context, dry_run=False)
 
     assert (dry_run, bound is not None and bound.share) == ((True, 0.75) if night else (False, False))
     assert ["first night" in line for line in said] == ([True] if night else [])
@@ -258,11 +258,11 @@ def test_every_operation_of_the_night_that_deletes_is_bounded_by_declaration() -
     assert nightly == {
         "vacuum_tables",
         "remove_orphans",
-        "keep_control_tables",
+        "compact_control_tables",
         "expire_quarantine",
         "purge_deleted",
     }
-    assert all(operation(name).destructive for name in nightly)
+    assert all(get_operation(name).destructive for name in nightly)
 
 
 def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,9 +280,9 @@ def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkey
     stage.ask()
     stage.approve()
     with pytest.raises(OSError, match="away"):
-        job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, say=lambda _: None)
+        job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
 
-    job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, say=lambda _: None)
+    job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
 
     assert tries == [7, 7]
 
@@ -297,7 +297,7 @@ def test_no_job_may_do_more_than_was_counted_or_asked_for(
 ) -> None:
     options = VacuumOptions(max_files=asked)
 
-    (bound,) = figures(VACUUM, options, [{"files": files} for files in counted]).values()
+    (bound,) = counted_bounds(VACUUM, options, [{"files": files} for files in counted]).values()
 
     assert bound <= sum(counted)
     assert asked is None or bound <= asked
@@ -305,7 +305,7 @@ def test_no_job_may_do_more_than_was_counted_or_asked_for(
 
 @pytest.mark.parametrize("name", [declared.name for declared in OPERATIONS.values() if declared.approval])
 def test_every_bound_is_an_option_and_a_field_of_what_is_counted(name: str) -> None:
-    declared = operation(name)
+    declared = get_operation(name)
 
-    assert set(declared.bounds) <= set(declared.options().model_fields)
+    assert set(declared.bounds) <= set(declared.options_model().model_fields)
     assert declared.bounds or name == "recover_table", "only a table that is gone has nothing to lose"

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from deltaworks.control.objects import LocalObjects
-from deltaworks.operations.collector_strips import CollectorStrips, SuppressionReload
+from deltaworks.operations.collector_redaction import CollectorRedaction, SuppressionReload
 
 
 class Stuck(LocalObjects):
@@ -25,7 +25,7 @@ class Stuck(LocalObjects):
 
 def test_a_reload_that_waits_for_the_lake_says_that_it_has_not_ended(tmp_path: Path) -> None:
     lake = Stuck(tmp_path)
-    reload = SuppressionReload(CollectorStrips(namespaces={"shop": "customers"}), lake, seconds=0)
+    reload = SuppressionReload(CollectorRedaction(namespaces={"shop": "customers"}), lake, seconds=0)
     reload.start()
 
     assert lake.was_read.wait(60)

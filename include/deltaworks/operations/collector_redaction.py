@@ -22,7 +22,7 @@ RELOAD_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
-class CollectorStrips:
+class CollectorRedaction:
     """What strips each source of a collector, and where what it seals belongs."""
 
     by_source: dict[str, SourceStrip] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class CollectorStrips:
     vault: ObjectStore | None = None
 
 
-def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> CollectorStrips:
+def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> CollectorRedaction:
     """What strips the sources whose pipelines declare personal data. Their keys can be had when this returns.
 
     Raises:
@@ -38,14 +38,14 @@ def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> Col
         ContractError: STORED_KEY_UNREADABLE, SUPPRESSION_UNREADABLE.
         TransientError: KEY_SERVICE_UNREACHABLE, or the lake does not answer.
     """
-    strips = CollectorStrips()
+    redaction = CollectorRedaction()
     for name, source in spec.sources.items():
         pipeline = catalog.pipeline(source.pipeline)
         if pipeline.privacy is None:
             continue
         settings = settings_of(pipeline, catalog.environment.lake)
         service, namespace = open_key_service(settings.keys), pipeline.privacy.namespace
-        vault = strips.vault = open_objects(settings.vault)
+        vault = redaction.vault = open_objects(settings.vault)
         sealer = Sealer(
             service,
             namespace=namespace,
@@ -54,20 +54,20 @@ def open_strips(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> Col
         )
         sealer.data_key()
         key, suppression = namespace_key(service, lake, namespace), read_suppression(lake, namespace)
-        strips.by_source[name] = SourceStrip(Walker(pipeline.privacy, key, suppression=suppression), sealer)
-        strips.namespaces[name] = namespace
-    return strips
+        redaction.by_source[name] = SourceStrip(Walker(pipeline.privacy, key, suppression=suppression), sealer)
+        redaction.namespaces[name] = namespace
+    return redaction
 
 
 class SuppressionReload(BackgroundThread):
     """Reads the lists of erased subjects again and again, in a thread: their events are dropped at the door."""
 
-    def __init__(self, strips: CollectorStrips, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
+    def __init__(self, redaction: CollectorRedaction, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
         super().__init__(name="suppression")
-        self._strips = strips
+        self._redaction = redaction
         self._lake = lake
         self._seconds = seconds
-        self._lists: dict[str, Suppression] = {}
+        self._suppressions: dict[str, Suppression] = {}
 
     def reload(self) -> None:
         """Read the lists now.
@@ -75,11 +75,11 @@ class SuppressionReload(BackgroundThread):
         Raises:
             DeltaworksError: SUPPRESSION_UNREADABLE, or the lake does not answer.
         """
-        for source, namespace in self._strips.namespaces.items():
-            before = self._lists.get(source, Suppression())
-            self._lists[source] = read_suppression(self._lake, namespace, since=before)
-            if self._lists[source] is not before:
-                self._strips.by_source[source].suppress(self._lists[source])
+        for source, namespace in self._redaction.namespaces.items():
+            previous = self._suppressions.get(source, Suppression())
+            self._suppressions[source] = read_suppression(self._lake, namespace, since=previous)
+            if self._suppressions[source] is not previous:
+                self._redaction.by_source[source].suppress(self._suppressions[source])
 
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
