@@ -98,7 +98,7 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
     assert parsed["errors"] == {}
     streams = {dag for dag in parsed["dags"] if dag.startswith(("stream__", "stream_group__"))}
     assert streams == {stream_dag_id(name, spec.stream_group) for name, spec in pipelines.items()}
-    assert [dag for dag in parsed["dags"] if dag.startswith("collected__")] == ["collected__games"]
+    assert [dag for dag in parsed["dags"] if dag.startswith("find_lost_events__")] == ["find_lost_events__games"]
 
 
 def test_dag_files_only_wire() -> None:
@@ -110,7 +110,7 @@ def test_every_dag_has_an_owner_tags_and_a_runbook(bag: Any) -> None:
     for dag in bag.dags.values():
         assert dag.owner not in ("", "airflow"), dag.dag_id
         assert dag.tags, dag.dag_id
-        for part in ("When red", "deltaworks st" if "endless" in dag.tags else "#"):
+        for part in ("When red", "deltaworks st" if "continuous" in dag.tags else "#"):
             assert part in dag.doc_md, dag.dag_id
         assert len(dag.doc_md) > 500, dag.dag_id
 
@@ -127,7 +127,7 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
 
     assert not ContinuousTimetable.periodic
     for dag in bag.dags.values():
-        if "endless" in dag.tags:
+        if "continuous" in dag.tags:
             assert dag.schedule == "@continuous", dag.dag_id
         else:
             assert dag.allowed_run_types, dag.dag_id
@@ -161,7 +161,7 @@ def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
 
 
 def test_endless_tasks_have_no_time_out_and_a_high_limit_before_they_pause(bag: Any) -> None:
-    endless = [dag for dag in bag.dags.values() if "endless" in dag.tags]
+    endless = [dag for dag in bag.dags.values() if "continuous" in dag.tags]
     assert len(endless) == 3
     for dag in endless:
         assert dag.max_consecutive_failed_dag_runs >= 20, dag.dag_id
@@ -171,7 +171,7 @@ def test_endless_tasks_have_no_time_out_and_a_high_limit_before_they_pause(bag: 
 
 def test_tasks_that_end_have_a_time_out(bag: Any) -> None:
     for dag in bag.dags.values():
-        if "endless" not in dag.tags:
+        if "continuous" not in dag.tags:
             assert dag.dagrun_timeout is not None, dag.dag_id
             for task in dag.tasks:
                 # What waits for a person has a time-out of its own, which ends before the run's.
@@ -218,8 +218,8 @@ def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approv
     order = [task.task_id for task in dag.topological_sort()]
     form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
-    assert order == ["count", "requested", "approve", "vacuum_tables"]
-    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"requested"}, {"approve"}]
+    assert order == ["count", "dry_run_gate", "approve", "vacuum_tables"]
+    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"dry_run_gate"}, {"approve"}]
     assert dag.get_task("approve").defaults is None
     deleting = [
         task.task_id

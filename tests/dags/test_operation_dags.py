@@ -53,7 +53,7 @@ def restore() -> Any:
 def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
     dag = dag_of(declared)
 
-    steps = ["count", "requested", "approve", declared.name, *(["rebuild_gold"] if declared.rebuilds_gold else [])]
+    steps = ["count", "dry_run_gate", "approve", declared.name, *(["rebuild_gold"] if declared.rebuilds_gold else [])]
     assert [task.task_id for task in dag.topological_sort()] == steps
     assert [len(task.upstream_task_ids) for task in dag.topological_sort()] == [0, *[1] * (len(steps) - 1)]
     assert dag.get_task("approve").defaults is None
@@ -66,7 +66,7 @@ def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared:
 
 @pytest.mark.parametrize(("dry_run", "goes_on"), [(True, False), (False, True)])
 def test_a_person_is_asked_only_where_more_than_a_count_is_wanted(restore: Any, dry_run: bool, goes_on: bool) -> None:
-    requested = restore.get_task("requested")
+    requested = restore.get_task("dry_run_gate")
 
     assert restore.params["dry_run"] is True
     assert requested.python_callable(params={"dry_run": dry_run}) is goes_on

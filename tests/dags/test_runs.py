@@ -216,7 +216,7 @@ def test_what_deletes_ends_with_its_count_unless_its_form_asks_for_more(stage: S
     assert done["state"] == "success"
     assert {name: state for name, (state, _) in done["tasks"].items()} == {
         "count": "success",
-        "requested": "success",
+        "dry_run_gate": "success",
         "approve": "skipped",
         "vacuum_tables": "skipped",
     }

@@ -138,7 +138,7 @@ def continuous_dag_settings(owner: str, *, tags: Iterable[str]) -> dict[str, Any
         "max_active_runs": 1,
         "max_consecutive_failed_dag_runs": FAILED_RUNS_BEFORE_PAUSE,
         "is_paused_upon_creation": False,
-        "tags": sorted({"endless", *tags}),
+        "tags": sorted({"continuous", *tags}),
         "default_args": {"owner": owner},
     }
 

@@ -30,7 +30,7 @@ PipelineJob = Literal["stream", "maintenance", "mutations", "gold"]
 _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
 ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold")
 #: The tasks before one that needs an approval: it is counted, whether more is requested is seen, and a person asked.
-COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "requested", "approve"
+COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "dry_run_gate", "approve"
 #: What a job did, record by record, as its task keeps it: for an approval, a report, the next task.
 RESULTS_KEY = "results"
 

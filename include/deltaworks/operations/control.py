@@ -19,7 +19,7 @@ from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional
 
 RunVerb = Literal["stop", "start", "restart"]
-ControlVerb = Literal["stop", "start", "restart", "resume", "release"]
+ControlVerb = Literal["stop", "start", "restart", "resume", "unpin"]
 _WAIT = Field(180.0, ge=0, le=3000, description="How long to wait for the job to end, or for a table to catch up.")
 _REASON = Field(None, description="Why; kept with what is recorded, for whoever finds it.")
 
@@ -140,7 +140,7 @@ _HANDLERS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = 
     "start": _control_job,
     "restart": _control_job,
     "resume": _resume,
-    "release": _unpin,
+    "unpin": _unpin,
 }
 
 

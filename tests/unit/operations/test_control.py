@@ -191,7 +191,7 @@ def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectSt
     readers = PipelineHome(lake, "shop").readers
     readers.keep("events", reader="training", version=7, hours=5)
 
-    report = press("release", target="events/training")
+    report = press("unpin", target="events/training")
 
     assert readers.read() == []
     assert "training keeps version 7 of shop.events no more." in report.parts
@@ -202,7 +202,7 @@ def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectSt
     [
         ("stop", "events", "shop runs: stream"),
         ("resume", None, "name the suspended table"),
-        ("release", "events/nobody", "readers keep: nothing"),
+        ("unpin", "events/nobody", "readers keep: nothing"),
     ],
 )
 def test_a_target_that_is_not_there_is_answered_with_what_is(

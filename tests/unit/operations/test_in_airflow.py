@@ -106,7 +106,7 @@ def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its
 
 
 def test_a_dry_run_of_what_needs_an_approval_shows_what_was_counted(server: AirflowServer, run: Run) -> None:
-    steps = {"count": "success", "requested": "success", "approve": "skipped", "restore": "skipped"}
+    steps = {"count": "success", "dry_run_gate": "success", "approve": "skipped", "restore": "skipped"}
     server.scripts[RESTORE] = Script(steps=[("success", steps)], results={"count": RECORDS})
 
     assert listed(run("restore", {"table": "orders", "to_batch": "3"})) == RECORDS

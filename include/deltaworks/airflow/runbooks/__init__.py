@@ -98,8 +98,8 @@ def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
 
 
 def lost_events_runbook(spec: PipelineSpec) -> str:
-    """For `collected__<pipeline>`."""
-    return _runbook("collected", pipeline=spec.pipeline, owner=spec.owner)
+    """For `find_lost_events__<pipeline>`."""
+    return _runbook("find_lost_events", pipeline=spec.pipeline, owner=spec.owner)
 
 
 def stream_runbook(spec: PipelineSpec) -> str:
@@ -136,7 +136,7 @@ def invalid_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
     # A fence in a mistake would end the block that shows it.
     errors = error.message.replace("```", "` ` `")
     page = f"/dag/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else "/"
-    return _runbook("misdeclared", page=page, name=name, mistakes=errors, hint=error.hint)
+    return _runbook("invalid", page=page, name=name, errors=errors, hint=error.hint)
 
 
 def health_runbook() -> str:
@@ -184,7 +184,7 @@ def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[P
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
         command=f"{declared.command} {namespace}",
-        neighbours=declared.concurrency_note(),
+        concurrency=declared.concurrency_note(),
         owner=", ".join(sorted({spec.owner for spec in specs})),
     )
 
@@ -210,7 +210,7 @@ def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: 
         subject=subject,
         summary=declared.summary,
         steps=steps,
-        neighbours=declared.concurrency_note(),
+        concurrency=declared.concurrency_note(),
         command=f"{declared.command} {subject}",
         page=f"{limits}\n\n{own}" if limits else own,
         owner=owner,

@@ -89,7 +89,7 @@ def test_a_run_under_way_keeps_its_tasks(parsed: Any) -> None:
     sound, wrong = kinds_of(parsed, "edits"), kinds_of(parsed, "games")
 
     assert wrong["stream"]["tasks"] == ["ingest"]
-    assert wrong["restore"]["tasks"] == ["count", "requested", "approve", "restore", "rebuild_gold"]
+    assert wrong["restore"]["tasks"] == ["count", "dry_run_gate", "approve", "restore", "rebuild_gold"]
     assert parsed["dags"]["relay__second"]["tasks"] == ["relay"]
     for kind in sound.keys() - {"maintenance"}:
         assert [task for task in wrong[kind]["tasks"] if task != "rebuild_gold"] == sound[kind]["tasks"], kind
