@@ -111,7 +111,7 @@ class _Repetition:
             if self.engine == "rebuild":
                 shutil.rmtree(copy / "tables" / "market" / "latest_ticks")
             land(self.market, copy, self.rows, batch=1)
-            with mock.patch.object(merge, "engine_for", return_value=(self.engine, "measured")), clock:
+            with mock.patch.object(merge, "choose_engine", return_value=(self.engine, "measured")), clock:
                 followed = follow(self.market, copy, self.spark)
             clock.note(rows=followed.rows, inner_seconds=followed.seconds)
             self.left.add(_digest(copy))

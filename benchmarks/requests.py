@@ -97,7 +97,7 @@ def _defaults_of_libraries() -> Iterator[None]:
     with (
         patch.object(StorageSpec, "arrow_options", arrow_options),
         patch.object(commit, "transaction_version", lambda table, app_id: table.transaction_version(app_id)),
-        patch.object(commit, "after_commit", lambda table: PostCommitHookProperties(create_checkpoint=True)),
+        patch.object(commit, "post_commit_properties", lambda table: PostCommitHookProperties(create_checkpoint=True)),
     ):
         yield
 

@@ -85,54 +85,54 @@ def _after(owner: type, name: str, point: Callable[..., tuple[int, str] | None])
     setattr(owner, name, wrapped)
 
 
-class _Committing:
-    """Commits as the one it wraps does, and reaches a point with each share."""
+class _ReportingCommitter:
+    """Delegates to a committer and reaches a point after each table."""
 
-    def __init__(self, commits: TableCommitter) -> None:
-        self._commits = commits
+    def __init__(self, committer: TableCommitter) -> None:
+        self._committer = committer
 
-    def commit(self, batch: Any, share: Any) -> Any:
-        outcome = self._commits.commit(batch, share)
-        _reach(self._commits._owner.version, f"committed:{share.table}")
+    def commit(self, batch: Any, prepared_table: Any) -> Any:
+        outcome = self._committer.commit(batch, prepared_table)
+        _reach(self._committer._owner.version, f"committed:{prepared_table.table}")
         return outcome
 
 
 def _around_commits() -> None:
     original: Any = batches.commit_tables
 
-    def commit_shares(prepared: Any, commits: TableCommitter, **options: Any) -> Any:
-        outcomes = original(prepared, _Committing(commits), **options)
-        _reach(commits._owner.version, "committed")
+    def commit_tables(prepared: Any, committer: TableCommitter, **options: Any) -> Any:
+        outcomes = original(prepared, _ReportingCommitter(committer), **options)
+        _reach(committer._owner.version, "committed")
         return outcomes
 
-    batches.commit_tables = commit_shares  # type: ignore[assignment]
+    batches.commit_tables = commit_tables  # type: ignore[assignment]
 
 
 def _around_holds() -> None:
-    give: Any = TableHolds._grant_turn
-    of_the_table: Any = TableHolds._classify_failure
+    grant_turn: Any = TableHolds._grant_turn
+    classify_failure: Any = TableHolds._classify_failure
 
-    def giving(self: TableHolds, table: str, turn: Any, following: int) -> None:
+    def reporting_grant_turn(self: TableHolds, table: str, turn: Any, next_batch: int) -> None:
         grant: Any = self._turns.grant
 
-        def granting(granted: Any) -> None:
+        def reporting_grant(granted: Any) -> None:
             _reach(self._owner.version, f"held:{table}")
             grant(granted)
 
-        self._turns.grant = granting  # type: ignore[method-assign]
+        self._turns.grant = reporting_grant  # type: ignore[method-assign]
         try:
-            give(self, table, turn, following)
+            grant_turn(self, table, turn, next_batch)
         finally:
             self._turns.grant = grant  # type: ignore[method-assign]
 
-    def catching_up(self: TableHolds, work: Any) -> Any:
-        result = of_the_table(self, work)
+    def reporting_classify_failure(self: TableHolds, work: Any) -> Any:
+        result = classify_failure(self, work)
         if isinstance(result, tuple):
             _reach(self._owner.version, f"caught_up:{result[1].table}")
         return result
 
-    TableHolds._grant_turn = giving  # type: ignore[method-assign]
-    TableHolds._classify_failure = catching_up  # type: ignore[method-assign]
+    TableHolds._grant_turn = reporting_grant_turn  # type: ignore[method-assign]
+    TableHolds._classify_failure = reporting_classify_failure  # type: ignore[method-assign]
 
 
 def _around_merges() -> None:
@@ -143,7 +143,7 @@ def _around_merges() -> None:
 def _around_merge(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
-    def merging(self: Any, *positional: Any, **named: Any) -> Any:
+    def reporting_merge(self: Any, *positional: Any, **named: Any) -> Any:
         guard = named.get("guard", positional[-1] if positional else None)
         epoch, table = guard.owner.version, self._table.name
         _reach(epoch, f"merging:{table}")
@@ -151,4 +151,4 @@ def _around_merge(owner: Any, name: str) -> None:
         _reach(epoch, f"merged:{table}")
         return outcome
 
-    setattr(owner, name, merging)
+    setattr(owner, name, reporting_merge)

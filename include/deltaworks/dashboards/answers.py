@@ -211,7 +211,7 @@ class _Questions:
             age = table_age(self._lake, self._keys[name], name)
             if age is not None and name in self._references:
                 # Its times say what holds when, such as sessions to come, and not how new what is drawn is.
-                age = dataclasses.replace(age, newest_at=None)
+                age = dataclasses.replace(age, newest_row_at=None)
             self._ages[name] = age
         return self._ages[name]
 

@@ -97,7 +97,7 @@ class FeedsProcess:
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST, a successor has taken over.
         """
-        with self._tenure.hold_lease(on_turn=self._turn):
+        with self._tenure.hold_lease(on_tick=self._turn):
             for thread in self._threads:
                 thread.start()
             while not self._tenure.should_stop:

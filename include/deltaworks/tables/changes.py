@@ -199,13 +199,13 @@ class ChangePosition:
             ConfigError: CHANGES_POSITION_UNKNOWN.
         """
         version_text, _, rest = text.partition(":")
-        through, _, rest = rest.partition(":")
+        source_text, _, rest = rest.partition(":")
         version, _, table_id = rest.partition(":")
         try:
-            if version_text != _POSITION_FORMAT or through not in ("notifications", "change_feed"):
+            if version_text != _POSITION_FORMAT or source_text not in ("notifications", "change_feed"):
                 raise ValueError(text)
-            source: ChangeSource = "notifications" if through == "notifications" else "change_feed"
-            return cls(through=source, version=int(version), table_id=table_id)
+            source: ChangeSource = "notifications" if source_text == "notifications" else "change_feed"
+            return cls(source=source, version=int(version), table_id=table_id)
         except ValueError as error:
             raise ConfigError(
                 "CHANGES_POSITION_UNKNOWN",

@@ -47,12 +47,12 @@ class StateDifference:
         removed = [added for name, added in current.files.items() if name not in target.files]
         added_back = [added for name, added in target.files.items() if name not in current.files]
         return cls(
-            files_out=len(removed),
-            rows_out=sum(map(row_count, removed)),
-            bytes_out=sum(int(added.get("size") or 0) for added in removed),
-            files_in=len(added_back),
-            rows_in=sum(map(row_count, added_back)),
-            bytes_in=sum(int(added.get("size") or 0) for added in added_back),
+            files_removed=len(removed),
+            rows_removed=sum(map(row_count, removed)),
+            bytes_removed=sum(int(added.get("size") or 0) for added in removed),
+            files_added=len(added_back),
+            rows_added=sum(map(row_count, added_back)),
+            bytes_added=sum(int(added.get("size") or 0) for added in added_back),
         )
 
 

@@ -46,9 +46,9 @@ class IndexedColumns:
         named = configuration.get("delta.dataSkippingStatsColumns")
         if named is not None:
             names = (name.strip().replace("`", "") for name in named.split(","))
-            return cls(named=tuple(name for name in names if name))
+            return cls(column_names=tuple(name for name in names if name))
         first = configuration.get("delta.dataSkippingNumIndexedCols")
-        return cls() if first is None else cls(first=int(first) if int(first) >= 0 else 1 << 30)
+        return cls() if first is None else cls(max_columns=int(first) if int(first) >= 0 else 1 << 30)
 
     def includes(self, path: str, ordinal: int) -> bool:
         """Returns whether the leaf at `path`, at this ordinal in its table, has statistics."""

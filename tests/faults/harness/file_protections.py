@@ -87,7 +87,7 @@ def _one_relay(patch: Patch) -> None:
 
     patch.setattr(Lease, "_is_free", staticmethod(lambda _: True))
     patch.setattr(leased_process, "watch", lambda *_: None)
-    patch.setattr(commit, "check_owner", lambda *_: None)
+    patch.setattr(commit, "check_owner_epoch", lambda *_: None)
 
 
 def _dead_letter_watch(patch: Patch) -> None:

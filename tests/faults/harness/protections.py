@@ -80,7 +80,7 @@ def _spark_transactions() -> None:
         session.conf.unset(live_merge._TRANSACTION_VERSION)
 
     _replace(DataFrameWriter, "option", option)
-    _replace(live_merge, "_announce", announce)
+    _replace(live_merge, "_set_transaction", announce)
     _replace(writers, "transaction_version", lambda table, app_id: None)
 
 
@@ -88,14 +88,14 @@ def _small_merges() -> None:
     """No protection: all merges into live tables are Spark's, however few their rows."""
     from deltaworks.engine import live_merge
 
-    _replace(live_merge, "MOST_ROWS", 0)
+    _replace(live_merge, "MAX_COLLECTED_ROWS", 0)
 
 
 def _replacement_steps() -> None:
     """Rows are replaced by a commit of ours without a look at whether its step has landed."""
     from deltaworks.tables import replace_where
 
-    _replace(replace_where, "has_landed", lambda state, step: False)
+    _replace(replace_where, "is_step_committed", lambda state, step: False)
 
 
 def _put_read_back() -> None:
@@ -128,9 +128,9 @@ def _owner_epoch() -> None:
     from deltaworks.engine import table_set, writers
     from deltaworks.tables import commit
 
-    _replace(table_set, "check_owner", lambda *_: None)
-    _replace(writers, "check_owner", lambda *_: None)
-    _replace(commit, "check_owner", lambda *_: None)
+    _replace(table_set, "check_owner_epoch", lambda *_: None)
+    _replace(writers, "check_owner_epoch", lambda *_: None)
+    _replace(commit, "check_owner_epoch", lambda *_: None)
     _replace(table_set.TableSet, "fence", lambda *_: None)
 
 
@@ -180,7 +180,7 @@ def _ledger_offsets() -> None:
     from deltaworks.engine.batches import BatchProcessor
 
     _replace(GenerationRecord, "_lost", lambda *_: False)
-    _replace(BatchProcessor, "_give_up_checkpoint", lambda *_: None)
+    _replace(BatchProcessor, "_retire_checkpoint", lambda *_: None)
 
 
 def _stop_flag() -> None:
@@ -255,7 +255,7 @@ def _ledger_check() -> None:
     from deltaworks.engine.batches import BatchProcessor
 
     _replace(run_start, "refuse_lost_ledger", lambda *_, **__: None)
-    _replace(BatchProcessor, "_give_up_checkpoint", lambda *_: None)
+    _replace(BatchProcessor, "_retire_checkpoint", lambda *_: None)
 
 
 def _deaths() -> None:
@@ -271,7 +271,7 @@ def _gold_number() -> None:
     from deltaworks.tables import replace_where
 
     _replace(table_write, "_guard", lambda _: {})
-    _replace(replace_where, "has_landed", lambda *_: False)
+    _replace(replace_where, "is_step_committed", lambda *_: False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,7 @@ class TestOwners:
         def overtake(point: str) -> None:
             if point == "prepared":
                 successors.append(shop.processor())
-                assert successors[0].finish_torn() is not None
+                assert successors[0].complete_prepared() is not None
 
         with pytest.raises(FencedError):
             shop.processor(fault=overtake).process(source, 0)

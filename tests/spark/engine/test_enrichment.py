@@ -181,7 +181,7 @@ class Replaced(Databases):
         context = TaskContext.get()
         opened = Path(StorageSpec.model_validate_json(self.storage).prefix) / "opened"
         if context is None or context.partitionId() == 0:
-            reader = self.of_task(name)
+            reader = self.apply_to_task(name)
             opened.touch()
             return reader
         for _ in range(600):
@@ -192,11 +192,11 @@ class Replaced(Databases):
         before = tempfile.tempdir
         try:
             tempfile.tempdir = tempfile.mkdtemp() if self.gone else before
-            return self.of_task(name)
+            return self.apply_to_task(name)
         finally:
             tempfile.tempdir = before
 
-    def of_task(self, name: str) -> AddressReader:
+    def apply_to_task(self, name: str) -> AddressReader:
         """The version that was fixed."""
         return super().reader(name)
 
@@ -208,7 +208,7 @@ class ReplacedAndGone(Replaced):
 class NotFixed(Replaced):
     """With the protection off: a task opens what is in the lake when it starts."""
 
-    def of_task(self, name: str) -> AddressReader:
+    def apply_to_task(self, name: str) -> AddressReader:
         """The version of now."""
         return Databases.fix([name], StorageSpec.model_validate_json(self.storage)).reader(name)
 

@@ -85,7 +85,7 @@ def test_what_is_too_much_for_the_driver_is_merged_by_spark(
     append(pulse, (0, "a"), (0.5, None))
     work_off(spark, pulse)
     append(pulse, (0.9, "a"), (0.9, None), (2, "b"))
-    monkeypatch.setattr(live_merge, "MOST_ROWS", 1)
+    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", 1)
 
     work_off(spark, pulse)
 
@@ -97,7 +97,7 @@ def test_what_is_too_much_for_the_driver_is_merged_by_spark(
 def test_batches_that_run_again_change_nothing(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
-    monkeypatch.setattr(live_merge, "MOST_ROWS", most_rows)
+    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", most_rows)
     append(pulse, (0, "a"), (1, "a"))
     work_off(spark, pulse)
     append(pulse, (0, "a"))

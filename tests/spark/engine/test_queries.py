@@ -59,7 +59,7 @@ def run_three_batches(spark: SparkSession, folder: Path, land: Callable[[Any, in
 def test_every_batch_has_a_row_with_its_phases_and_the_end_has_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_END_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(progress, "_TERMINATION_WAIT_SECONDS", PATIENCE_SECONDS)
     storage = StorageSpec(root=f"file://{tmp_path}")
     log = ProgressLog(storage, "shop", owner_epoch=1, flush_seconds=0.2, metrics=DriverMetrics(spark))
     log.start()

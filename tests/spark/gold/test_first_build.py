@@ -54,7 +54,7 @@ def test_it_is_the_table_that_spark_would_have_made(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "kinds"])
-    monkeypatch.setattr(table_write, "MOST_ROWS", -1)
+    monkeypatch.setattr(table_write, "MAX_COLLECTED_ROWS", -1)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     ours, other = first_commit(shop, "daily"), first_commit(shop, "again")
@@ -87,7 +87,7 @@ def test_large_inputs_and_wishes_for_new_tables_are_left_to_spark(
         rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     finally:
         spark.conf.unset(DEFAULT)
-    monkeypatch.setattr(table_write, "MOST_ROWS", 3)
+    monkeypatch.setattr(table_write, "MAX_COLLECTED_ROWS", 3)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     assert first_commit(shop, "daily")["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"

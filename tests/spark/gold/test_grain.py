@@ -114,7 +114,7 @@ def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
     traffic.build(MINUTES)
     newer = traffic.answer(MINUTES)
     if not numbered:
-        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
 
     spec = traffic.catalog.pipeline("traffic")
     with InputViews(spark, traffic.lake, slow.inputs, spec.gold.dedupe) as views:

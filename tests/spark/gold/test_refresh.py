@@ -184,8 +184,8 @@ def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table
     rebuild_gold(session, shop.catalog, "shop", tables=[table])
     monkeypatch.setattr(refresh, "rebuild_gold", lambda *_, **__: None)
     if not guarded:
-        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
-        monkeypatch.setattr(replace_where, "_is_other", lambda state, expected: False)
+        monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "_has_changed_metadata", lambda state, expected: False)
 
     def build() -> None:
         try:

@@ -162,10 +162,10 @@ class Stage:
 
         Its rows are of the file event `seq`, by default the batch's number.
         """
-        shares = tuple(self._share(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
+        shares = tuple(self._prepared_table(name, batch_id if seq is None else seq, rows) for name in sorted(tables))
         PipelineHome(self.objects, "shop").prepared.fix(prepared_batch(batch_id, generation=generation, tables=shares))
 
-    def _share(self, name: str, seq: int, rows: int) -> PreparedTable:
+    def _prepared_table(self, name: str, seq: int, rows: int) -> PreparedTable:
         if name == "quarantine":
             schema, partition_by = QUARANTINE_SCHEMA, ("quarantine_date",)
         else:

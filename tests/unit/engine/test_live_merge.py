@@ -104,9 +104,9 @@ def test_a_batch_whose_reply_was_lost_lands_once(hourly: Hourly, monkeypatch: py
         puts.append(put(*arguments))
         return len(puts) > 1 and puts[-1]
 
-    monkeypatch.setattr(replace_where, "put_commit", losing_the_first)
+    monkeypatch.setattr(replace_where, "write_commit", losing_the_first)
     if not looks:
-        monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
+        monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
 
     assert hourly.merge({(0, "a"): 1}, 0)
     # Merged once more, its file would be taken out and put in by one commit, and be gone.
@@ -125,7 +125,7 @@ def test_dates_that_a_batch_does_not_touch_keep_their_files(hourly: Hourly) -> N
 
 def test_many_rows_are_left_to_spark(hourly: Hourly, monkeypatch: pytest.MonkeyPatch) -> None:
     hourly.merge({(0, "a"): 1, (0, "b"): 1}, 0)
-    monkeypatch.setattr(live_merge, "MOST_ROWS", 1)
+    monkeypatch.setattr(live_merge, "MAX_COLLECTED_ROWS", 1)
     assert not hourly.merge({(0, "a"): 2}, 1)
     assert hourly.merge({(5, "a"): 2}, 2), "the other date has few"
     assert hourly.counts() == {(0, "a"): 1, (0, "b"): 1, (5, "a"): 2}

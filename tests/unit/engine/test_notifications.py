@@ -145,7 +145,7 @@ def test_however_rows_are_cut_every_key_is_told_once(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(notifications, "KEYS_PER_NOTIFICATION", most)
-        patch.setattr(notifications, "GATHERED_ROWS", 2 * at_once)
+        patch.setattr(notifications, "BUFFERED_ROWS", 2 * at_once)
         given_back = list(with_notifications(spec, parts))
 
     news = [row for name, part in given_back if name == "news" for row in part.to_pylist()]
@@ -207,7 +207,7 @@ class Watched:
         self.stage.prepare(self.batches, tables=TABLES)
         self.batches += 1
         try:
-            self.processor.finish_torn()
+            self.processor.complete_prepared()
         except Crash:
             self.restart()
 
@@ -216,7 +216,7 @@ class Watched:
             self.processor = self.start()
         except Crash:
             self.processor = self.start()
-        self.processor.finish_torn()
+        self.processor.complete_prepared()
 
     def break_(self, table: str) -> None:
         if table not in self._mends:
@@ -313,7 +313,7 @@ def test_a_crash_between_the_rows_and_what_tells_of_them_tells_of_them_once(tmp_
     shop.stage.prepare(0, tables=TABLES)
 
     with pytest.raises(Crash):
-        shop.processor.finish_torn()
+        shop.processor.complete_prepared()
     assert landed(shop.stage, "orders") == Counter({0: 2})
     assert landed(shop.stage, "news") == Counter()
     shop.restart()

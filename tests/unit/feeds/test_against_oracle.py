@@ -53,7 +53,7 @@ class Points:
 def points(monkeypatch: pytest.MonkeyPatch) -> Points:
     """Every write of the control area, before and after it; every message, before and after the sink has it."""
     points = Points()
-    monkeypatch.setattr(delivery, "PART", 2)
+    monkeypatch.setattr(delivery, "CHUNK_SIZE", 2)
     for name in ("put", "put_if_absent", "put_if_match"):
         original = getattr(LocalObjects, name)
 

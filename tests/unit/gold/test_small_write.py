@@ -161,7 +161,7 @@ def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land
     assert minutes.rows() == newest
 
     # Without the look at the number, an older answer lands over a newer one.
-    monkeypatch.setattr(replace_where, "has_landed", lambda state, step: False)
+    monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
     minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
     assert minutes.rows() != newest
 
@@ -177,7 +177,7 @@ def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
     opened.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}) is None, "Spark writes its changes"
-    monkeypatch.setattr(small_write, "takes_plain_files", lambda *arguments: True)
+    monkeypatch.setattr(small_write, "accepts_file_commits", lambda *arguments: True)
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2}, state=older) == ReplaceOutcome(None)
     assert minutes.rows() == {(hour, "a"): 1}
 
@@ -185,7 +185,7 @@ def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
 def test_more_than_the_driver_should_hold_is_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
-    monkeypatch.setattr(small_write, "MOST_ROWS", 1)
+    monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", 1)
 
     assert minutes.build(part_from_hours("event_date", [hour]), {(hour, "a"): 2, (hour, "b"): 2}) is None
     assert minutes.rows() == {(hour, "a"): 1}

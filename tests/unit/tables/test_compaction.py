@@ -214,7 +214,7 @@ def test_what_before_commit_raises_ends_the_work_with_nothing_committed(lake: La
 def test_a_partition_of_more_memory_than_there_may_be_is_left_to_spark(
     lake: Lake, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "MEMORY_BYTES", 100)
+    monkeypatch.setattr(compaction, "MAX_MEMORY_BYTES", 100)
 
     outcome = compact(lake, key, 0)
 
@@ -229,7 +229,7 @@ def test_a_file_without_the_rows_its_log_says_is_left_as_it_is(lake: Lake, key: 
 
     outcome = compact(lake, key, 0, 1)
 
-    assert "has 9 rows, and its log says 10" in outcome.unsupported[DAYS[0]]
+    assert "has 9 rows, but the log has 10" in outcome.unsupported[DAYS[0]]
     assert outcome.compacted == (DAYS[1],)
 
 
@@ -270,7 +270,7 @@ def test_fields_that_an_older_struct_lacks_are_null_and_a_null_struct_stays_one(
     newer = pa.struct([("b", pa.string()), ("a", pa.int64())])
 
     assert cast_values(older, newer).to_pylist() == [{"b": None, "a": 1}, None, {"b": None, "a": None}]
-    with pytest.raises(pa.ArrowInvalid, match="lacks: a"):
+    with pytest.raises(pa.ArrowInvalid, match="does not have: a"):
         cast_values(older, pa.struct([("b", pa.string())]))
 
 

@@ -123,7 +123,7 @@ def test_a_commit_that_comes_first_is_seen_before_it_is_undone(lake: Lake, objec
 
 def test_the_number_that_writers_go_by_is_raised_with_every_swap(lake: Lake, objects: ObjectStore) -> None:
     for ordinal in (1, 2):
-        commit = replace(COMMIT, step=Step("shop/gold_refresh/daily", ordinal), raises=("shop/gold_build/daily",))
+        commit = replace(COMMIT, step=Step("shop/gold_refresh/daily", ordinal), fenced_app_ids=("shop/gold_build/daily",))
         swap_content(lake, objects, TABLE, shadow(lake, objects), commit=commit)
 
     table = opened(lake)

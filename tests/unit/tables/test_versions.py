@@ -104,7 +104,7 @@ def test_a_time_before_the_log_names_the_oldest_version_and_its_time(root: Path)
 
 
 def test_a_time_to_come_has_no_version(root: Path) -> None:
-    with pytest.raises(ContractError, match="yet to come"):
+    with pytest.raises(ContractError, match="in the future"):
         versions(root).version_at(dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
 
 

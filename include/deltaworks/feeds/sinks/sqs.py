@@ -25,7 +25,7 @@ class SqsSink(BatchedSink):
         self._is_fifo = self._url.endswith(".fifo")
         self._client = open_client("sqs", messaging)
         super().__init__(self._url)
-        self._largest_bytes = self._queue_limit_bytes()
+        self._max_message_bytes = self._queue_limit_bytes()
 
     def _queue_limit_bytes(self) -> int:
         from botocore.exceptions import BotoCoreError, ClientError

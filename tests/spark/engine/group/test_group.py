@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupStage:
     monkeypatch.setattr(backoff, "FIRST_WAIT_SECONDS", 0.1)
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(run, "UPDATE_SECONDS", 0.5)
     monkeypatch.setattr(driver_host, "BATCH_END_SECONDS", 30.0)
     stage = GroupStage(tmp_path)
     for name in MEMBERS:

@@ -56,12 +56,12 @@ def test_both_engines_leave_the_same_rows(
         if step == 2:
             stage.history().delete("version = 1")
         engine = "spark" if step % 2 == 0 else "delta_rs"
-        monkeypatch.setattr(merge, "engine_for", lambda *_, engine=engine: (engine, "the test says so"))
+        monkeypatch.setattr(merge, "choose_engine", lambda *_, engine=engine: (engine, "the test says so"))
         followed = stage.follow(tables)
         assert followed is not None
         engines.append((followed.mode, followed.engine))
         assert stage.latest() == stage.owed()
-    monkeypatch.setattr(merge, "engine_for", chosen)
+    monkeypatch.setattr(merge, "choose_engine", chosen)
 
     assert [engine for _, engine in engines] == ["spark", "delta_rs", "spark", "delta_rs"]
     assert [how for how, _ in engines] == ["newer", "newer", "exact", "newer"]

@@ -116,12 +116,12 @@ class Stage:
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     for module, name, value in (
         (backoff, "FIRST_WAIT_SECONDS", 0.01),
-        (backoff, "LONGEST_WAIT_SECONDS", 0.05),
+        (backoff, "MAX_WAIT_SECONDS", 0.05),
         (run, "POLL_SECONDS", 0.01),
-        (run, "LOOK_SECONDS", 0.02),
-        (run, "STOPPED_SECONDS", 0.1),
-        (group_members, "SETTLED_SECONDS", 0.0),
-        (member, "_ELSEWHERE_SECONDS", 0.02),
+        (run, "UPDATE_SECONDS", 0.02),
+        (run, "STOP_FLAG_DELAY_SECONDS", 0.1),
+        (group_members, "STABLE_SECONDS", 0.0),
+        (member, "_OTHER_OWNER_WAIT_SECONDS", 0.02),
     ):
         monkeypatch.setattr(module, name, value)
     pretended = Pretended()

@@ -21,7 +21,7 @@ from deltaworks.engine.group.supervision import (
     state_after_run,
 )
 
-MOST = 3
+MAX_FAILURES = 3
 CALM = Signals()
 
 
@@ -42,13 +42,13 @@ class End:
 Event = Look | End
 signals = st.builds(
     Signals,
-    belongs=st.sampled_from([True, True, True, False]),
-    stop=st.sampled_from([False, False, False, True]),
-    parked=st.sampled_from([False, False, False, True]),
+    is_member=st.sampled_from([True, True, True, False]),
+    stop_requested=st.sampled_from([False, False, False, True]),
+    is_parked=st.sampled_from([False, False, False, True]),
     wait_seconds=st.sampled_from([0.0, 0.0, 5.0]),
-    closing=st.sampled_from([False, False, False, False, True]),
+    is_closing=st.sampled_from([False, False, False, False, True]),
 )
-outcomes = st.builds(Outcome, ended=st.sampled_from(RunEnd), quick_failures=st.integers(0, MOST + 1))
+outcomes = st.builds(Outcome, end=st.sampled_from(RunEnd), quick_failures=st.integers(0, MAX_FAILURES + 1))
 stories = st.lists(st.builds(Look, signals) | st.builds(End, outcomes), max_size=40)
 
 
@@ -59,7 +59,7 @@ def run(story: Sequence[Event]) -> list[tuple[Phase, Action]]:
         if isinstance(event, Look):
             state, action = next_state(state, event.signals)
         elif state.has_run:
-            state, action = state_after_run(state, event.outcome, max_quick_failures=MOST)
+            state, action = state_after_run(state, event.outcome, max_quick_failures=MAX_FAILURES)
         steps.append((state.phase, action))
     return steps
 
@@ -100,7 +100,7 @@ def expected(story: Sequence[Event]) -> tuple[Phase, Action]:
         return (expected(before)[0] if before else Phase.WAITING), Action.NOTHING
     if last.outcome.end is RunEnd.FINISHED:
         return Phase.REMOVED, Action.NOTHING
-    fails = last.outcome.end is RunEnd.FAILED and last.outcome.quick_failures >= MOST
+    fails = last.outcome.end is RunEnd.FAILED and last.outcome.quick_failures >= MAX_FAILURES
     return (Phase.PARKED, Action.PARK) if fails else (Phase.WAITING, Action.NOTHING)
 
 
@@ -149,7 +149,7 @@ def test_one_member_says_nothing_of_another(first: list[Event], second: list[Eve
             if isinstance(event, Look):
                 states[name], action = next_state(states[name], event.signals)
             elif states[name].has_run:
-                states[name], action = state_after_run(states[name], event.outcome, max_quick_failures=MOST)
+                states[name], action = state_after_run(states[name], event.outcome, max_quick_failures=MAX_FAILURES)
             steps[name].append((states[name].phase, action))
     assert steps == {"a": run(first), "b": run(second)}
 
@@ -159,7 +159,7 @@ def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it
     story = [
         *failing,
         Look(CALM),
-        End(Outcome(end=RunEnd.FAILED, quick_failures=MOST)),
+        End(Outcome(end=RunEnd.FAILED, quick_failures=MAX_FAILURES)),
         Look(Signals(is_parked=True)),
         Look(CALM),
     ]
@@ -175,7 +175,7 @@ def test_a_poisoned_member_is_started_again_until_it_is_parked_and_again_once_it
     ]
 
 
-@pytest.mark.parametrize("quick_failures", [0, MOST, MOST + 5])
+@pytest.mark.parametrize("quick_failures", [0, MAX_FAILURES, MAX_FAILURES + 5])
 def test_a_member_that_somebody_else_runs_is_never_parked(quick_failures: int) -> None:
     elsewhere = Outcome(end=RunEnd.OTHER_OWNER, quick_failures=quick_failures)
 

@@ -34,7 +34,7 @@ class OwnersMachine(RuleBasedStateMachine):
         self.stage.follow(self.owner)
         self.is_current = True
 
-    @rule(method=st.sampled_from(["merge", "_by_delta_rs"]), after=st.booleans())
+    @rule(method=st.sampled_from(["merge", "_merge_by_delta_rs"]), after=st.booleans())
     def die_in_a_merge(self, method: str, after: bool) -> None:
         original = getattr(KeyedMerge, method)
 

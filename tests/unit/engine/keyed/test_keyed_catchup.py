@@ -337,7 +337,7 @@ def test_a_process_that_dies_around_a_merge_leaves_it_to_the_next(
     def dies(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    for method in ("merge", "_by_delta_rs"):
+    for method in ("merge", "_merge_by_delta_rs"):
         with monkeypatch.context() as patched:
             patched.setattr(KeyedMerge, method, dies)
             patched.setattr(KeyedTableCatchUp, "_replace", dies)
@@ -354,13 +354,13 @@ def test_a_process_that_dies_around_a_merge_leaves_it_to_the_next(
 def test_more_than_is_held_in_memory_is_merged_in_parts(
     stage: KeyedStage, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest_rows, "GATHERED_BYTES", 2_000)
-    monkeypatch.setattr(latest_by_key, "GATHERED_BYTES", 2_000)
+    monkeypatch.setattr(latest_rows, "BUFFERED_BYTES", 2_000)
+    monkeypatch.setattr(latest_by_key, "BUFFERED_BYTES", 2_000)
     monkeypatch.setattr(latest_by_key, "KEYS_PER_PASS", 7)
-    monkeypatch.setattr(latest_by_key, "MOST_VALUES", 3)
+    monkeypatch.setattr(latest_by_key, "MAX_LISTED_VALUES", 3)
     draw = random.Random(7)
     # Files as small as these are mostly overhead, of which a delete leaves little.
-    monkeypatch.setattr(keyed_catchup, "_bytes_of", lambda table: 1 << 40)
+    monkeypatch.setattr(keyed_catchup, "_table_bytes", lambda table: 1 << 40)
 
     def some() -> list[dict[str, Any]]:
         return [tick(f"s{draw.randrange(60)}", draw.randrange(9), op=str(draw.randrange(9))) for _ in range(40)]

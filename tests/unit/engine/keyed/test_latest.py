@@ -20,8 +20,8 @@ from tests.unit.engine.keyed.latest_stage import NOW, LatestStage, live_declared
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LatestStage:
-    monkeypatch.setattr(retention_window, "LEAST_SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(retention_window, "SHARE_BETWEEN", 0.0)
+    monkeypatch.setattr(retention_window, "MIN_EXPIRY_SECONDS", 0.0)
+    monkeypatch.setattr(retention_window, "EXPIRY_FRACTION", 0.0)
     return LatestStage(tmp_path)
 
 
@@ -35,7 +35,7 @@ def files_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths_read.extend(file["path"] for file in files)
         return original(lake, key, types, files, columns=columns)
 
-    monkeypatch.setattr(keyed_catchup, "rows_of_files", noting)
+    monkeypatch.setattr(keyed_catchup, "read_file_rows", noting)
     return paths_read
 
 
@@ -166,7 +166,7 @@ def test_rows_that_are_taken_out_of_bronze_are_taken_out_here(stage: LatestStage
 def test_small_files_are_made_one_by_the_thread_that_merges(
     stage: LatestStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention_window, "MOST_FILES", 4)
+    monkeypatch.setattr(retention_window, "MAX_FILES", 4)
     tables = stage.tables()
     for number in range(9):
         stage.append([priced(f"s{number}", number)])
@@ -209,7 +209,7 @@ def test_another_declaration_builds_it_anew(stage: LatestStage) -> None:
 def test_with_the_condition_off_a_late_row_replaces_a_newer_one(
     stage: LatestStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "is_newer", lambda table, quote: "true")
+    monkeypatch.setattr(merge, "newer_condition", lambda table, quote: "true")
     tables: KeyedTables = stage.tables()
     stage.append([priced("a", 20, 1)])
     stage.follow(tables)

@@ -37,9 +37,9 @@ class LatestMachine(OwnersMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            mock.patch.object(retention_window, "LEAST_SECONDS_BETWEEN", 0.0),
-            mock.patch.object(retention_window, "SHARE_BETWEEN", 0.0),
-            mock.patch.object(retention_window, "MOST_FILES", 3),
+            mock.patch.object(retention_window, "MIN_EXPIRY_SECONDS", 0.0),
+            mock.patch.object(retention_window, "EXPIRY_FRACTION", 0.0),
+            mock.patch.object(retention_window, "MAX_FILES", 3),
         ]
         for patch in self.patches:
             patch.start()
@@ -100,7 +100,7 @@ def test_with_the_condition_off_an_older_row_wins() -> None:
     """The machine sees it: what it checks is held by `is_newer`."""
     machine = LatestMachine()
     try:
-        with mock.patch.object(merge, "is_newer", return_value="true"):
+        with mock.patch.object(merge, "newer_condition", return_value="true"):
             machine.land([priced("a", 45, 1)])
             machine.follow()
             machine.what_was_followed_is_exact()

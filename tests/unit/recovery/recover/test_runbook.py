@@ -229,7 +229,7 @@ def test_nothing_is_damaged_where_nothing_is(stage: SourceStage) -> None:
 def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(
     stage: SourceStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_start, "landed_batches", lambda *arguments: CommittedBatches({}, {}, 0))
+    monkeypatch.setattr(run_start, "committed_batches", lambda *arguments: CommittedBatches({}, {}, 0))
 
     drop(stage)
     stage.land_object(stage.processor(), 5)

@@ -41,7 +41,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         archive.write_bytes(b"classes")
         return ""
 
-    monkeypatch.setattr(making, "_train", train)
+    monkeypatch.setattr(making, "_write_archive", train)
     return runs
 
 
@@ -88,7 +88,7 @@ def test_a_session_that_fails_is_said_and_leaves_drivers_without_an_archive(
         archive.write_bytes(b"half")
         return "no memory"
 
-    monkeypatch.setattr(making, "_train", fail)
+    monkeypatch.setattr(making, "_write_archive", fail)
     lines: list[str] = []
 
     assert ensure_java_archive(progress=lines.append, root=project) is None
